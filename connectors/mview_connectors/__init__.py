@@ -1,0 +1,1 @@
+"""mview_connectors."""

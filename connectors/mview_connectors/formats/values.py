@@ -1,0 +1,238 @@
+"""From JSON values to Arrow arrays, strictly: what does not fit raises, nothing is rounded.
+
+Every function takes the values of one column, None for NULL, and raises ValueError with the first
+value that does not fit. How a format writes a type is the format's business: this module holds what
+is alike in all of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Context, Decimal, InvalidOperation
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.schema import Column
+
+_NONE = type(None)
+
+#: A double holds any decimal number of up to 15 digits and gives it back; see IEEE 754.
+_DOUBLE_DIGITS = 15
+
+#: Wide enough that no shift of a decimal(38,s) is ever rounded.
+_EXACT = Context(prec=100)
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+# The range that Spark, Delta and DuckDB all hold: years 1 to 9999.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_DAY_US = 86_400_000_000
+
+
+def misfit(value: Any, reason: str) -> ValueError:
+    """The error of one value; long values are cut."""
+    text = repr(value)
+    return ValueError(f"{text if len(text) <= 80 else text[:77] + '...'} {reason}")
+
+
+def only(values: Sequence[Any], allowed: set[type], reason: str) -> set[type]:
+    """The JSON types that occur; raises when one is not allowed."""
+    found = set(map(type, values))
+    if not found <= allowed:
+        raise misfit(next(v for v in values if type(v) not in allowed), reason)
+    return found
+
+
+def _built(
+    build: Callable[[Sequence[Any]], pa.Array], values: Sequence[Any], what: str
+) -> pa.Array:
+    """`build(values)`; when Arrow refuses them, the error names the first value it refuses."""
+    try:
+        return build(values)
+    except (pa.ArrowException, OverflowError) as error:
+        for value in values:
+            try:
+                build([value])
+            except (pa.ArrowException, OverflowError):
+                raise misfit(value, f"does not fit {what}") from None
+        raise ValueError(str(error)) from None
+
+
+def booleans(values: Sequence[Any]) -> pa.Array:
+    """true, false, and 0 and 1 as databases without booleans write them."""
+    found = only(values, {bool, int, _NONE}, "is not a boolean")
+    if int in found:
+        bad = [v for v in values if type(v) is int and v not in (0, 1)]
+        if bad:
+            raise misfit(bad[0], "is not a boolean")
+        values = [None if v is None else bool(v) for v in values]
+    return pa.array(values, pa.bool_())
+
+
+def integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """JSON integers; a JSON real number is refused, as it may have lost digits."""
+    found = only(values, {int, bool, _NONE}, "is not an integer")
+    if bool in found:
+        values = [None if v is None else int(v) for v in values]
+    return _built(lambda part: pa.array(part, kind), values, str(kind))
+
+
+def floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """JSON numbers, and the texts NaN, Infinity and -Infinity."""
+    found = only(values, {float, int, str, _NONE}, "is not a number")
+    if str in found:
+        bad = [v for v in values if type(v) is str and v not in _NOT_FINITE]
+        if bad:
+            raise misfit(bad[0], "is not a number")
+        values = [_NOT_FINITE[v] if type(v) is str else v for v in values]
+    if kind != pa.float32():
+        return _built(lambda part: pa.array(part, kind), values, str(kind))
+    wide = _built(lambda part: pa.array(part, pa.float64()), values, str(kind))
+    narrow = wide.cast(kind)
+    lost = pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(wide)))
+    if pc.any(lost).as_py():
+        raise misfit(values[pc.index(lost, True).as_py()], f"does not fit {kind}")
+    return narrow
+
+
+def texts(values: Sequence[Any]) -> pa.Array:
+    """JSON strings, unchanged."""
+    only(values, {str, _NONE}, "is not a text")
+    return pa.array(values, pa.string())
+
+
+def decode_base64(value: Any) -> bytes:
+    """The bytes of a base64 text."""
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise misfit(value, "is not base64") from None
+
+
+def binaries(values: Sequence[Any], decode: Callable[[Any], bytes] = decode_base64) -> pa.Array:
+    """Texts that stand for bytes."""
+    return pa.array([None if v is None else decode(v) for v in values], pa.binary())
+
+
+def iso_dates(values: Sequence[Any]) -> pa.Array:
+    """ISO dates, e.g. 2024-02-29."""
+    only(values, {str, _NONE}, "is not a date")
+    return _built(lambda part: pa.array(part, pa.string()).cast(pa.date32()), values, "date")
+
+
+def iso_timestamps(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """ISO timestamps: with `Z` or an offset for `timestamp`, without one for `timestamp_ntz`."""
+    only(values, {str, _NONE}, "is not a timestamp")
+    name = "timestamp" if kind.tz else "timestamp_ntz (no zone)"
+    return _built(lambda part: pa.array(part, pa.string()).cast(kind), values, name)
+
+
+def days(values: Sequence[Any]) -> pa.Array:
+    """Days since 1970-01-01."""
+    only(values, {int, _NONE}, "is not a day number")
+    _in_range(values, _FIRST_DAY, _LAST_DAY, "is outside the years 1 to 9999")
+    return pa.array(values, pa.int32()).cast(pa.date32())
+
+
+def instants(values: Sequence[Any], unit: str, kind: pa.DataType) -> pa.Array:
+    """Numbers of `unit` (ms, us or ns) since 1970-01-01T00:00; ns must be whole microseconds."""
+    only(values, {int, _NONE}, "is not a timestamp number")
+    per_us = {"ms": 1000, "us": 1, "ns": 0}[unit]
+    if unit == "ns":
+        if bad := [v for v in values if v is not None and v % 1000]:
+            raise misfit(bad[0], "has nanoseconds, which microseconds cannot hold")
+        values = [None if v is None else v // 1000 for v in values]
+    elif per_us != 1:
+        values = [None if v is None else v * per_us for v in values]
+    low, high = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
+    _in_range(values, low, high, "is outside the years 1 to 9999")
+    return pa.array(values, pa.int64()).cast(kind)
+
+
+def _in_range(values: Iterable[Any], low: int, high: int, reason: str) -> None:
+    known = [v for v in values if v is not None]
+    if known and (min(known) < low or max(known) > high):
+        raise misfit(next(v for v in known if not low <= v <= high), reason)
+
+
+def clock_text(micros: int) -> str:
+    """A time of day, or MySQL's signed span of hours, as PostgreSQL prints it.
+
+    >>> clock_text(45_296_780_000), clock_text(-90_000_000_000)
+    ('12:34:56.78', '-25:00:00')
+    """
+    seconds, fraction = divmod(abs(micros), 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    sign = "-" if micros < 0 else ""
+    tail = f".{fraction:06d}".rstrip("0") if fraction else ""
+    return f"{sign}{hour:02d}:{minute:02d}:{second:02d}{tail}"
+
+
+def unscaled(value: Any, scale: int) -> int:
+    """A number as an integer of 10^-scale: text or a JSON number, exactly.
+
+    >>> unscaled("12.5", 2), unscaled(7, 2)
+    (1250, 700)
+    """
+    if type(value) is int:
+        return value * int(10**scale)
+    if type(value) is float:
+        exact = Decimal(repr(value)) if math.isfinite(value) else None
+        if exact is None or len(exact.as_tuple().digits) > _DOUBLE_DIGITS:
+            raise misfit(value, "may have lost digits as a JSON number: send decimals as text")
+    elif type(value) is str:
+        try:
+            exact = Decimal(value)
+        except InvalidOperation:
+            exact = None
+    else:
+        exact = None
+    if exact is None or not exact.is_finite():
+        raise misfit(value, "is not a decimal number")
+    shifted = exact.scaleb(scale, _EXACT)
+    if shifted != shifted.to_integral_value():
+        raise misfit(value, f"has more than {scale} decimal places")
+    return int(shifted)
+
+
+def decimals(
+    values: Sequence[Any],
+    kind: pa.DataType,
+    to_unscaled: Callable[[Any, int], int] = unscaled,
+) -> pa.Array:
+    """Decimals of `kind`; `to_unscaled(value, scale)` reads one value that is not None."""
+    scale = kind.scale
+    units = [None if v is None else to_unscaled(v, scale) for v in values]
+    limit = 10**kind.precision
+    for value, unit in zip(values, units, strict=True):
+        if unit is not None and not -limit < unit < limit:
+            raise misfit(value, f"does not fit decimal({kind.precision},{scale})")
+    try:
+        whole = pa.array(units, pa.int64()).cast(pa.decimal128(19, 0))
+    except OverflowError:
+        wide = [None if unit is None else Decimal(unit) for unit in units]
+        whole = pa.array(wide, pa.decimal128(38, 0))
+    # The same 128-bit integers, read with the scale: no arithmetic, no rounding.
+    return pa.Array.from_buffers(kind, len(units), whole.buffers(), whole.null_count)
+
+
+def lists(
+    values: Sequence[Any], column: Column, convert: Callable[[Sequence[Any], Column], pa.Array]
+) -> pa.Array:
+    """JSON lists of one dimension; `convert` types the elements."""
+    only(values, {list, _NONE}, "is not a list")
+    source_type = column.source_type.removesuffix("[]")
+    element = Column(column.name, column.type.value_type, True, source_type)
+    items = convert(list(chain.from_iterable(v for v in values if v is not None)), element)
+    offsets, end = [], 0
+    for value in values:
+        offsets.append(None if value is None else end)
+        end += 0 if value is None else len(value)
+    return pa.ListArray.from_arrays(pa.array([*offsets, end], pa.int32()), items, column.type)

@@ -1,0 +1,268 @@
+"""Copy on write: which files a view delta touches, and the files that stand in their place.
+
+Rows are matched as SQL groups them (NULL = NULL, NaN = NaN): by key, or by all columns where a view
+has no key and equal rows are counted. A row that changes stays at its place in its file, so files
+stay in key order.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mview.connector import WEIGHT
+from mview.errors import CorruptionError, UserError
+from mview.lake.log import DeltaLog
+from mview.lake.match import Positions, first_rows, match, row_codes
+from mview.lake.parquet import (
+    DataFile,
+    column_range,
+    comparable,
+    read_footer,
+    read_parquet,
+    write_parquet,
+)
+from mview.lake.tiers import TARGET_ROWS, crowded, pieces
+
+#: Bytes of a view's rows that are remembered: rows that were just written are read again soon.
+_REMEMBERED = 64 << 20
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What a delta comes to: files to add, live files to remove."""
+
+    adds: list[DataFile]
+    removes: list[str]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Distinct rows to look for, how many of each go, and the row that replaces each (or -1)."""
+
+    rows: pa.Table
+    goes: Positions
+    replacement: Positions
+
+
+@dataclass(frozen=True)
+class _Hits:
+    """Rows of one file that go, and for each the number of its wanted row."""
+
+    file: DataFile
+    positions: Positions
+    wanted: Positions
+
+
+class Rewriter:
+    """Turns deltas of one view into file changes of its table.
+
+    Args:
+        log: the view's table; new files are written into its folder, invisible until committed.
+        schema: the view's columns, all nullable.
+        key: the view's key; empty for multiset semantics.
+        view: the view's name, for messages.
+    """
+
+    def __init__(self, log: DeltaLog, schema: pa.Schema, key: Sequence[str], view: str) -> None:
+        self._log, self._schema, self._view = log, schema, view
+        self._key = tuple(key)
+        self._names = list(key) or list(schema.names)
+        self._ranges: dict[str, Mapping[str, Any]] = {}
+        self._written: dict[str, pa.Table] = {}
+
+    def plan(self, epoch: int, delta: pa.Table, live: Mapping[str, DataFile]) -> Rewrite:
+        """Write the files that make a delta true.
+
+        Args:
+            epoch: for the names of the files.
+            delta: the view's columns and WEIGHT, consolidated.
+            live: the table's files.
+
+        Raises:
+            UserError: two rows for one key: the declared key is none.
+            CorruptionError: a row to be removed is not in the table.
+        """
+        self._forget(live)
+        weight = delta[WEIGHT].to_numpy()
+        rows = delta.select(self._schema.names).cast(self._schema)
+        inserted = self._inserted(rows, weight)
+        wanted = self._wanted(rows, weight, inserted)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            candidates = self._candidates(live, wanted.rows)
+            found = list(pool.map(lambda file: self._find(file, wanted.rows), candidates))
+            hits = self._select(wanted, found)
+            after = list(pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), hits))
+            small = [part for _, part in after if part is not None]
+            small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in hits]))
+            removes = [hit.file.path for hit in hits]
+            untouched = [file for path, file in live.items() if path not in set(removes)]
+            parts, merged = self._merge(small, untouched)
+            written = list(pool.map(lambda part: self._write(epoch, part), parts))
+        adds = [file for files, _ in after for file in files]
+        return Rewrite(adds + written, removes + merged)
+
+    # --- which rows ------------------------------------------------------------------------------
+
+    def _inserted(self, rows: pa.Table, weight: Positions) -> pa.Table:
+        copies = np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0))
+        inserted = rows.take(copies)
+        if self._key:
+            keys = inserted.select(self._names)
+            first, group = first_rows(row_codes([keys])[0])
+            if len(first) < inserted.num_rows:
+                double = np.setdiff1d(np.arange(len(group)), first)
+                raise self._not_a_key(keys.take(double))
+        return inserted
+
+    def _wanted(self, rows: pa.Table, weight: Positions, inserted: pa.Table) -> _Wanted:
+        removed = rows.filter(pa.array(weight < 0)).select(self._names)
+        gone = -weight[weight < 0]
+        # By key, inserted rows are looked for too: such a key must not be there already.
+        looked = [removed, inserted.select(self._names)] if self._key else [removed]
+        codes = row_codes(looked)
+        first, group = first_rows(np.concatenate(codes))
+        goes = np.bincount(group[: removed.num_rows], weights=gone, minlength=len(first)).astype(
+            np.int64
+        )
+        replacement = np.full(len(first), -1, dtype=np.int64)
+        if self._key:
+            replacement[group[removed.num_rows :]] = np.arange(inserted.num_rows)
+        return _Wanted(pa.concat_tables(looked).take(first), goes, replacement)
+
+    def _candidates(self, live: Mapping[str, DataFile], wanted: pa.Table) -> list[DataFile]:
+        values = {
+            name: sorted(comparable(wanted[name]))
+            for name in wanted.column_names
+            if wanted[name].null_count == 0 and not pa.types.is_list(wanted[name].type)
+        }
+        found = [f for f in live.values() if wanted.num_rows and self._may_hold(f, values)]
+        # Small files first: where equal rows are in several files, the cheap one is rewritten.
+        return sorted(found, key=lambda file: file.rows)
+
+    def _may_hold(self, file: DataFile, values: Mapping[str, Sequence[Any]]) -> bool:
+        ranges = self._ranges.get(file.path)
+        if ranges is None:
+            footer = read_footer(self._log.folder / file.path)
+            ranges = {name: column_range(footer, name) for name in self._names}
+            self._ranges[file.path] = ranges
+        for name, listed in values.items():
+            bounds = ranges[name]
+            if bounds is None:
+                continue
+            place = bisect_left(listed, bounds.low)
+            if place == len(listed) or listed[place] > bounds.high:
+                return False
+        return True
+
+    def _find(self, file: DataFile, wanted: pa.Table) -> _Hits:
+        rows = self._written.get(file.path)
+        if rows is None:
+            rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
+        rows = rows.select(self._names)
+        return _Hits(file, *match(rows, wanted))
+
+    def _select(self, wanted: _Wanted, found: Sequence[_Hits]) -> list[_Hits]:
+        """Of all rows that match, those that go: as many of each as the delta says."""
+        left = wanted.goes.copy()
+        selected = []
+        for hits in found:
+            order = np.argsort(hits.wanted, kind="stable")
+            ranked = hits.wanted[order]
+            rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
+            goes = np.zeros(len(ranked), dtype=bool)
+            goes[order] = rank < left[ranked]
+            if self._key and not goes.all():
+                raise self._not_a_key(wanted.rows.take(hits.wanted[~goes]))
+            left -= np.bincount(hits.wanted[goes], minlength=len(left))
+            if goes.any():
+                selected.append(_Hits(hits.file, hits.positions[goes], hits.wanted[goes]))
+        if left.any():
+            missing = wanted.rows.take(np.flatnonzero(left)[:1]).to_pylist()[0]
+            raise CorruptionError(
+                f"view {self._view}: a row that is to be removed is not in its table",
+                where=str(self._log.folder),
+                got=missing,
+                safe="the epoch is not published",
+                hint="compare with `mview verify`; `mview drop` the view and build it again",
+            )
+        return selected
+
+    # --- which files -----------------------------------------------------------------------------
+
+    def _without(
+        self, epoch: int, hits: _Hits, wanted: _Wanted, inserted: pa.Table
+    ) -> tuple[list[DataFile], pa.Table | None]:
+        """A file after the delta: written at once when it is large, else its rows to be merged."""
+        rows = self._rows(hits.file)
+        source = np.arange(rows.num_rows)
+        replacement = wanted.replacement[hits.wanted]
+        source[hits.positions] = np.where(replacement < 0, -1, rows.num_rows + replacement)
+        after = pa.concat_tables([rows, inserted]).take(source[source >= 0])
+        if after.num_rows < TARGET_ROWS // 2:
+            return [], after
+        return [self._write(epoch, part) for part in pieces(after)], None
+
+    def _unplaced(self, inserted: pa.Table, placed: Sequence[Positions]) -> pa.Table:
+        free = np.ones(inserted.num_rows, dtype=bool)
+        for positions in placed:
+            free[positions[positions >= 0]] = False
+        return inserted.filter(pa.array(free))
+
+    def _merge(
+        self, small: Sequence[pa.Table], untouched: Sequence[DataFile]
+    ) -> tuple[list[pa.Table], list[str]]:
+        """The small parts, with others of their size in one where those are many.
+
+        Returns:
+            Tables to write, and the live files that are in them.
+        """
+        parts = {f"new {n}": part for n, part in enumerate(small) if part.num_rows}
+        planned = [DataFile(name, 0, part.num_rows, "") for name, part in parts.items()]
+        merged = crowded([*untouched, *planned])
+        together = [
+            parts.pop(file.path) if file.path in parts else self._rows(file) for file in merged
+        ]
+        removes = [file.path for file in merged if file in untouched]
+        if together:
+            return [*parts.values(), *pieces(self._sorted(together))], removes
+        return list(parts.values()), removes
+
+    def _sorted(self, parts: Sequence[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables(parts)
+        return rows.sort_by([(name, "ascending") for name in self._key]) if self._key else rows
+
+    def _write(self, epoch: int, rows: pa.Table) -> DataFile:
+        name = self._log.new_file(f"{epoch:012d}")
+        self._written[name] = rows
+        return write_parquet(self._log.folder, name, rows, self._key)
+
+    def _rows(self, file: DataFile) -> pa.Table:
+        rows = self._written.get(file.path)
+        return read_parquet(self._log.folder / file.path, self._schema) if rows is None else rows
+
+    def _forget(self, live: Mapping[str, DataFile]) -> None:
+        """Drop the rows of files that are gone, and the oldest ones beyond the limit."""
+        kept = {path: rows for path, rows in self._written.items() if path in live}
+        size = sum(rows.nbytes for rows in kept.values())
+        for path in list(kept):
+            if size <= _REMEMBERED:
+                break
+            size -= kept.pop(path).nbytes
+        self._written = kept
+        self._ranges = {path: found for path, found in self._ranges.items() if path in live}
+
+    def _not_a_key(self, keys: pa.Table) -> UserError:
+        return UserError(
+            f"view {self._view}: two rows have one key ({', '.join(self._names)})",
+            got=keys.slice(0, 3).to_pylist(),
+            safe="the epoch is not published",
+            hint="declare a key that is unique in the result, or none: WITH (key='…')",
+        )

@@ -1,0 +1,167 @@
+"""Changes: the envelope every format decodes to, and the batches that cross Spark.
+
+A change event never crosses Spark row by row. A reader packs the events of one (table, chunk) into
+one Arrow IPC blob (`ChangeBatch`), typed by the table's schema: one decode, no second encoding.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mview.clock import SourceMs
+from mview.schema import TableSchema
+
+
+class RowKind(str, Enum):
+    """What a changelog row does to the row it carries."""
+
+    INSERT = "+I"
+    UPDATE_BEFORE = "-U"
+    UPDATE_AFTER = "+U"
+    DELETE = "-D"
+
+    @property
+    def weight(self) -> int:
+        """+1 for `+I +U`, -1 for `-U -D`."""
+        return 1 if self.value[0] == "+" else -1
+
+
+Kind = Literal["c", "u", "d", "truncate", "ddl", "heartbeat"]
+
+#: A value that the source did not send (an unchanged TOAST column, a partial image):
+#: it is taken from the mirror, never read as NULL.
+UNCHANGED = type("Unchanged", (), {"__repr__": lambda self: "UNCHANGED"})()
+
+
+@dataclass(frozen=True)
+class ChangeEvent:
+    """One decoded message of a changelog, before it is typed by a table's schema.
+
+    Attributes:
+        table: table name as the source says it, without the connection.
+        kind: c create, u update (or snapshot read), d delete, truncate, ddl, heartbeat.
+        key: key columns by name; None when the message carries none.
+        before: row before, or None when the source did not send one. May be partial.
+        after: row after (c, u). Raw values for the format's `convert`, or UNCHANGED.
+        position: the source's own order as comparable integers, e.g. (binlog file, pos, row, 0);
+            empty when there is none (also for snapshot rows of a connector): then partition and
+            offset order the events and nothing is dropped. Never smaller than that of the event
+            before it in the partition, but maybe equal: PostgreSQL's COPY writes many rows at one
+            LSN. So a re-sent event is one *below* the highest position taken; one at it is taken
+            again, which changes nothing.
+        source_ms: commit time on the source's clock in milliseconds; None when unknown.
+        partition: where it came from, e.g. `pg.shop.orders/0` or a file name.
+        offset: the offset in that partition.
+        transaction: the source's transaction id, if it sends one.
+        detail: the statement of a ddl event, for messages.
+    """
+
+    table: str
+    kind: Kind
+    key: dict[str, Any] | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    position: tuple[int, ...]
+    source_ms: SourceMs | None
+    partition: str
+    offset: int
+    transaction: str | None = None
+    detail: str | None = None
+
+
+def encode_position(position: Sequence[int]) -> str:
+    """A position as text that sorts as the integers do, given the same number of parts.
+
+    >>> encode_position((3, 77744)) < encode_position((3, 100000))
+    True
+    """
+    return ".".join(f"{part:020d}" for part in position)
+
+
+#: Columns that stand before the table's own in a change batch.
+META = (
+    ("__kind", pa.string()),  # c u d truncate
+    ("__position", pa.string()),  # encode_position, never null
+    ("__source_ms", pa.int64()),
+    ("__partition", pa.string()),
+    ("__offset", pa.int64()),
+    ("__unchanged", pa.list_(pa.string())),  # columns to take from the mirror; null = none
+)
+
+
+def batch_schema(table: TableSchema) -> pa.Schema:
+    """The Arrow schema of a change batch: META, then the table's columns, all nullable.
+
+    A delete carries at least the key columns; the others may be null and are never read.
+    """
+    return pa.schema(
+        [pa.field(name, kind) for name, kind in META]
+        + [pa.field(c.name, c.type) for c in table.columns]
+    )
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """A table as one Arrow IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def from_ipc(blob: bytes) -> pa.Table:
+    """The table of one Arrow IPC stream."""
+    with pa.ipc.open_stream(blob) as reader:
+        return reader.read_all()
+
+
+#: The one row shape that crosses Spark, for all sources and the merge operator's output.
+#: kind: `changes` (body: change batch), `marker` and `release` (body: JSON), `heartbeat` (no body).
+#: event_time is NULL but for heartbeats: see design, "Watermark".
+STREAM_DDL = "kind string, `table` string, chunk int, rows long, event_time timestamp, body binary"
+STREAM_ARROW = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("table", pa.string()),
+        ("chunk", pa.int32()),
+        ("rows", pa.int64()),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+        ("body", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    """One row of the stream that crosses Spark; see STREAM_DDL."""
+
+    kind: Literal["changes", "marker", "release", "heartbeat"]
+    table: str = ""
+    chunk: int = 0
+    rows: int = 0
+    event_time: SourceMs | None = None
+    body: bytes = field(default=b"", repr=False)
+
+
+def stream_batch(rows: Iterable[StreamRow]) -> pa.RecordBatch:
+    """Stream rows as one Arrow batch of STREAM_ARROW."""
+    listed = list(rows)
+    return pa.record_batch(
+        [
+            pa.array([row.kind for row in listed], pa.string()),
+            pa.array([row.table for row in listed], pa.string()),
+            pa.array([row.chunk for row in listed], pa.int32()),
+            pa.array([row.rows for row in listed], pa.int64()),
+            pa.array(
+                [None if row.event_time is None else row.event_time * 1000 for row in listed],
+                pa.timestamp("us", tz="UTC"),
+            ),
+            pa.array([row.body for row in listed], pa.binary()),
+        ],
+        schema=STREAM_ARROW,
+    )

@@ -1,0 +1,49 @@
+"""The `mview` command: its commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from mview.cli.commands import check, drop, explain, status, verify
+from mview.cli.demo.command import demo
+from mview.cli.options import App, debug_option
+from mview.cli.run import run
+from mview.errors import ExitCode
+
+
+class Commands(click.Group):
+    """A group whose commands may raise MviewError: it prints the block and sets the exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command inside the error boundary."""
+        app = ctx.ensure_object(App)
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            app.output.note("interrupted")
+            sys.exit(ExitCode.INTERRUPTED)
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) went away: not an error of ours.
+            sys.stderr.close()
+            sys.exit(ExitCode.OK)
+        except Exception as error:
+            sys.exit(app.output.error(error))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mview-engine", prog_name="mview")
+@debug_option
+def main() -> None:
+    """Keep SQL views over databases and their changelogs right and fresh.
+
+    Try it: mview demo
+    """
+
+
+for _command in (check, explain, run, status, verify, drop, demo):
+    main.add_command(_command)

@@ -1,0 +1,134 @@
+"""What `check` and `explain` know of views without Spark: places of errors, plans, strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from mview.config import Config
+from mview.errors import ConfigError, RetryableError, UserError
+from mview.ivm.compile import compile_view
+from mview.ivm.plan import ViewPlan
+from mview.plan.definition import ViewDefinition, order_views
+from mview.runtime.catalog import check_changelogs, describe_tables, source_tables
+from mview.runtime.definitions import load_definition
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A view that was looked at.
+
+    Attributes:
+        definition: the view.
+        plan: its plan, when it is sound.
+        error: what is wrong with it. Neither plan nor error: it reads a view whose columns only
+            Spark can tell.
+    """
+
+    definition: ViewDefinition
+    plan: ViewPlan | None = None
+    error: UserError | None = None
+
+
+@dataclass
+class Checker:
+    """Checks views against the databases, or against the schemas a store has kept.
+
+    Args:
+        config: the configuration.
+        offline: do not connect to anything.
+        note: told when a database cannot be reached and the store's schema is taken instead.
+    """
+
+    config: Config
+    offline: bool
+    note: Callable[[str], None]
+    schemas: dict[str, TableSchema] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._store = Store(self.config.store)
+        self._manifest = ManifestLog(self._store.manifests).latest()
+        tables = self._manifest.tables if self._manifest else {}
+        self._kept = {name: state.schema for name, state in tables.items()}
+
+    def check(self, given: Sequence[ViewDefinition]) -> list[Checked]:
+        """Check the given views, and the views of the store that they read.
+
+        Raises:
+            ConfigError: the configuration does not fit, whatever the views say.
+            RetryableError: a database or changelog cannot be reached, and no schema is kept.
+        """
+        found: dict[str, Checked] = {}
+        for definition in self._with_those_they_read(given):
+            found[definition.name] = self._check(definition, found)
+        sound = [checked.definition for checked in found.values() if checked.plan]
+        if not self.offline:
+            check_changelogs(self.config, sound)
+        names = {definition.name for definition in given}
+        return [checked for name, checked in found.items() if name in names]
+
+    def _with_those_they_read(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+        views = {definition.name: definition for definition in given}
+        waiting = list(given)
+        while waiting:
+            for name in waiting.pop().table_names:
+                if name not in views and self._manifest and name in self._manifest.views:
+                    views[name] = load_definition(self._store, self._manifest, name)
+                    waiting.append(views[name])
+        return order_views(list(views.values()))
+
+    def _check(self, definition: ViewDefinition, found: Mapping[str, Checked]) -> Checked:
+        wrong = [name for name in definition.table_names if name in found and found[name].error]
+        if wrong:
+            return Checked(definition, error=UserError(f"it reads view {wrong[0]!r}, see there"))
+        views = [name for name in definition.table_names if name in found]
+        if any(name not in self.schemas for name in views):
+            return Checked(definition)
+        for name in views:
+            if not (self._manifest and name in self._manifest.views):
+                # Spark tells types, and what it has not built has none: sums may be kept better.
+                self.note(
+                    f"note: {name} is not built yet: the plan of {definition.name} may change"
+                )
+        try:
+            self.schemas |= self._describe(definition)
+            plan = compile_view(definition, self.schemas)
+        except ConfigError:
+            raise
+        except UserError as error:
+            return Checked(definition, error=error)
+        if output := self._output_schema(plan):
+            self.schemas[definition.name] = output
+        return Checked(definition, plan)
+
+    def _describe(self, definition: ViewDefinition) -> dict[str, TableSchema]:
+        names = source_tables([definition])
+        missing = [name for name in names if name not in self._kept]
+        if self.offline:
+            if missing:
+                raise ConfigError(
+                    f"the columns of {missing[0]} are not in the store",
+                    where=str(self.config.store),
+                    hint="check without --offline, or run the view once",
+                )
+            return {name: self._kept[name] for name in names}
+        try:
+            return describe_tables(self.config, [definition], self.schemas)
+        except RetryableError as error:
+            if missing:
+                raise
+            self.note(f"note: {error.what}; its columns are taken from the store")
+            return {name: self._kept[name] for name in names}
+
+    def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
+        """What a view that reads this one sees: as published, else names with types left open."""
+        published = self._manifest.views.get(plan.name) if self._manifest else None
+        if published and plan.columns in ((), published.schema.names):
+            return published.schema
+        columns = tuple(Column(name, pa.string()) for name in plan.columns)
+        return TableSchema(columns, plan.key) if columns else None

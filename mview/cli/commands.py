@@ -1,0 +1,123 @@
+"""The commands beside `run` and `demo`: each computes, and leaves the printing to Output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from mview.cli.options import App, config_option, json_option, views_argument
+from mview.errors import ExitCode, FreshnessError
+
+if TYPE_CHECKING:
+    from mview.cli.checking import Checked
+
+offline_option = click.option(
+    "--offline", is_flag=True, help="Do not connect: take the columns that the store has kept."
+)
+
+
+@click.command()
+@views_argument
+@config_option
+@offline_option
+@json_option
+@click.pass_obj
+def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+    """Find what is wrong in views and configuration, without Spark."""
+    from mview.cli.render import checked_json, checked_text
+
+    found = _check(app, files, config_path, offline)
+    app.output.result([checked_json(one) for one in found], checked_text(found))
+    if any(one.error for one in found):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+@click.command()
+@views_argument
+@config_option
+@offline_option
+@json_option
+@click.pass_obj
+def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+    """Print how each view is kept up: its plan as a tree, and the reason of every FULL."""
+    from mview.cli.render import explained_json
+    from mview.ivm.explain import explain as explain_plan
+
+    found = _check(app, files, config_path, offline)
+    for one in found:
+        if one.error:
+            raise one.error
+    plans = [one.plan for one in found if one.plan]
+    text = "\n\n".join(explain_plan(plan) for plan in plans)
+    app.output.result([explained_json(plan) for plan in plans], text)
+
+
+def _check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> list[Checked]:
+    from mview.cli.checking import Checker
+    from mview.plan.definition import load_views
+
+    config = app.config(config_path)
+    return Checker(config, offline, app.output.note).check(load_views(files))
+
+
+@click.command()
+@config_option
+@json_option
+@click.option(
+    "--check-freshness",
+    is_flag=True,
+    help=f"End with {ExitCode.FRESHNESS_MISSED} when a view is older than its freshness.",
+)
+@click.pass_obj
+def status(app: App, config_path: str, check_freshness: bool) -> None:
+    """Show what the store has: tables, views, epoch, lag, and whether it is running."""
+    from mview.cli.render import status_text
+    from mview.runtime.status import status as store_status
+
+    found = store_status(app.config(config_path))
+    app.output.result(found, status_text(found))
+    missed = [view.name for view in found.views if view.missed]
+    if check_freshness and missed:
+        raise FreshnessError(
+            f"older than promised: {', '.join(missed)}",
+            where=found.store,
+            hint=None if found.running else "nobody runs the store: mview run FILE…",
+        )
+
+
+@click.command()
+@views_argument
+@config_option
+@json_option
+@click.pass_obj
+def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
+    """Recompute views as a batch over the published epoch, and compare with their sinks."""
+    from mview.cli.render import verified_text
+    from mview.plan.definition import load_views
+
+    config = app.config(config_path)
+    views = load_views(files)
+    from mview.runtime.status import verify as verify_views
+
+    results = verify_views(config, views)
+    app.output.result(results, verified_text(results))
+    if not all(result.equal for result in results):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@config_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool) -> None:
+    """Remove views with their data. The databases are not touched."""
+    from mview.runtime.status import drop as drop_views
+
+    config = app.config(config_path)
+    if not yes:
+        click.confirm(f"Drop {', '.join(names)} with all data?", abort=True)
+    drop_views(config, names)
+    app.output.line(f"dropped: {', '.join(names)}")

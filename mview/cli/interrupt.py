@@ -1,0 +1,78 @@
+"""Ctrl-C: once drains the running epoch, twice kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+from mview.errors import ExitCode
+
+
+class Drainable(Protocol):
+    """What can be run and asked to stop; see `mview.runtime.pipeline.Pipeline`."""
+
+    def run(self, *, once: bool) -> None:
+        """Block until the work is finished or `stop` was called."""
+        ...
+
+    def stop(self) -> None:
+        """Finish the running epoch, then return from `run`."""
+        ...
+
+
+def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable[[], None]) -> bool:
+    """Run a pipeline; the first SIGINT or SIGTERM drains it, the second ends this process at once.
+
+    The pipeline runs in a thread of its own: on the main thread pyspark would replace our signal
+    handler by one that cancels all Spark jobs, and the epoch would be lost instead of drained.
+
+    Args:
+        pipeline: what to run.
+        once: see `Pipeline.run`.
+        on_drain: called at the first interrupt, before the pipeline is asked to stop.
+
+    Returns:
+        Whether it was interrupted.
+    """
+    failures: list[BaseException] = []
+    draining = threading.Event()
+
+    def work() -> None:
+        try:
+            pipeline.run(once=once)
+        except BaseException as error:  # handed to the main thread, which prints it
+            failures.append(error)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if draining.is_set():
+            _die()
+        draining.set()
+        on_drain()
+        # stop() may wait for the epoch; a signal handler must not.
+        threading.Thread(target=pipeline.stop, daemon=True).start()
+
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, on_signal) for number in handled}
+    worker = threading.Thread(target=work, name="pipeline")
+    try:
+        worker.start()
+        worker.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if failures:
+        raise failures[0]
+    return draining.is_set()
+
+
+def _die() -> None:
+    # The store survives this by design, so nothing is cleaned up but the terminal: a live display
+    # has hidden the cursor. The JVM ends when its standard input closes with us.
+    if sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
+    os._exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,83 @@
+"""What all commands share: the output, the configuration, and the options for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mview.cli.output import Output, secret_values
+
+if TYPE_CHECKING:
+    from mview.config import Config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_CONFIG = "conf/mview.yml"
+
+
+@dataclass
+class App:
+    """What all commands share: where to print, and how to read the configuration."""
+
+    output: Output = field(default_factory=Output)
+
+    def config(self, path: str) -> Config:
+        """Read the configuration; from then on its secrets are hidden in all output."""
+        from mview.config import load_config
+
+        config = load_config(path)
+        self.output.hide(secret_values(config))
+        return config
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(App).output.debug = True
+
+
+def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(App).output.as_json = True
+
+
+def debug_option(command: F) -> F:
+    """Add `--debug`."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_debug,
+        help="Show the traceback of an error.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Add `--json`."""
+    return click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_json,
+        help="Print the result as JSON.",
+    )(command)
+
+
+def config_option(command: F) -> F:
+    """Add `--config` and `--debug`, which every command but `demo` has."""
+    return click.option(
+        "-c",
+        "--config",
+        "config_path",
+        default=DEFAULT_CONFIG,
+        show_default=True,
+        metavar="FILE",
+        help="Configuration file.",
+    )(debug_option(command))
+
+
+def views_argument(command: F) -> F:
+    """Add FILE…: view files and folders."""
+    return click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")(command)

@@ -1,0 +1,152 @@
+"""Results as text for people, and as data for JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mview.cli.progress import duration_text
+from mview.errors import MviewError
+
+if TYPE_CHECKING:
+    from mview.cli.checking import Checked
+    from mview.ivm.plan import ViewPlan
+    from mview.runtime.status import StoreStatus, VerifyResult, ViewStatus
+
+
+def checked_text(found: Sequence[Checked]) -> str:
+    """A line per sound view, a block per wrong one."""
+    return "\n".join(_checked_block(one) for one in found)
+
+
+def _checked_block(one: Checked) -> str:
+    name = one.definition.name
+    if one.error:
+        return f"{name}: {one.error.render()}"
+    if one.plan is None:
+        return f"{name}: not checked, it reads a view whose columns only Spark can tell"
+    plan = one.plan
+    key = f"key {', '.join(plan.key)}" if plan.key else "no key"
+    reads = ", ".join(plan.sources) or "no table"
+    return f"{name}: ok, {key}, reads {reads}; {', '.join(_strategies(plan))}"
+
+
+def _strategies(plan: ViewPlan) -> list[str]:
+    """The strategies of a plan's operators, each once, from the top."""
+    if plan.refused:
+        return ["FULL"]
+    every = (plan, *plan.parts)
+    return list(dict.fromkeys(note.strategy for one in every for note in one.nodes))
+
+
+def checked_json(one: Checked) -> dict[str, Any]:
+    """A checked view as data."""
+    found: dict[str, Any] = {
+        "view": one.definition.name,
+        "file": one.definition.file,
+        "ok": one.error is None,
+    }
+    if one.error:
+        found["error"] = error_json(one.error)
+    if one.plan:
+        found["key"] = one.plan.key
+        found["tables"] = one.plan.sources
+        found["strategies"] = _strategies(one.plan)
+    return found
+
+
+def error_json(error: MviewError) -> dict[str, Any]:
+    """The parts of an error that are there."""
+    parts = {
+        "what": error.what,
+        "where": error.where,
+        "got": error.got,
+        "allowed": error.allowed,
+        "safe": error.safe,
+        "hint": error.hint,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def explained_json(plan: ViewPlan) -> dict[str, Any]:
+    """A plan as data: one entry per operator, from the top, with the reason of a FULL."""
+    from mview.plan.tree import describe
+
+    refused = {"reason": plan.refused.code, "hint": plan.refused.hint} if plan.refused else {}
+    return {
+        "view": plan.name,
+        "evaluation": plan.evaluation,
+        "key": plan.key,
+        "tables": plan.sources,
+        "operators": [
+            {
+                "operator": describe(note.node),
+                "strategy": note.strategy,
+                **({"reason": note.note.code, "hint": note.note.hint} if note.note else {}),
+            }
+            for note in plan.nodes
+        ],
+        "parts": [explained_json(part) for part in plan.parts],
+        **refused,
+    }
+
+
+def status_text(found: StoreStatus) -> str:
+    """A store in a few lines: who runs it, its epoch, tables, views."""
+    lines = [f"store {found.store}: {found.running or 'nobody runs it'}"]
+    if found.published_ms is None:
+        return "\n".join([*lines, "nothing was published yet"])
+    ago = duration_text(max(0, time.time_ns() // 1_000_000 - found.published_ms))
+    lines.append(f"epoch {found.epoch:,}, published {ago} ago")
+    tables = [
+        (table.name, f"{table.rows:,} rows", table.phase)
+        if table.phase != "loading"
+        else (table.name, f"{table.rows:,} rows", f"loading, {table.chunks_released} chunks done")
+        for table in found.tables
+    ]
+    views = [
+        (view.name, f"{view.rows:,} rows", view.strategy, _freshness(view), view.path)
+        for view in found.views
+    ]
+    return "\n".join([*lines, "", "tables", *_aligned(tables), "", "views", *_aligned(views)])
+
+
+def _freshness(view: ViewStatus) -> str:
+    lag = f"lag {duration_text(view.lag_ms)}"
+    if view.freshness_ms is None:
+        return lag
+    promised = duration_text(view.freshness_ms)
+    return f"{lag} of {promised}, MISSED" if view.missed else f"{lag} of {promised}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines whose columns stand below each other."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        (
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def verified_text(results: Sequence[VerifyResult]) -> str:
+    """A line per view that is right, a block with sample rows per view that is not."""
+    return "\n".join(_verified_block(result) for result in results)
+
+
+def _verified_block(result: VerifyResult) -> str:
+    if result.equal:
+        return f"{result.view}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
+    lines = [f"{result.view}: DIFFERS from its batch query at epoch {result.epoch}"]
+    for title, rows in (
+        ("missing in the sink", result.missing),
+        ("only in the sink", result.extra),
+    ):
+        lines += [f"  {title}: {_row_text(row)}" for row in rows]
+    return "\n".join(lines)
+
+
+def _row_text(row: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.items())

@@ -1,0 +1,37 @@
+"""Two clocks that must never be mixed: ours (wall) and the source database's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import NewType, Protocol
+
+#: Milliseconds since the epoch on the machine that runs mview: display and leases only.
+WallMs = NewType("WallMs", int)
+
+#: Milliseconds since the epoch on the source database's clock: watermarks and release times.
+SourceMs = NewType("SourceMs", int)
+
+#: A bounded changelog that was read to its end: every later question "is it read?" is yes.
+END_OF_TIME = SourceMs(253_402_300_799_000)  # 9999-12-31, the largest value Spark can hold
+
+
+class Clock(Protocol):
+    """Where wall time comes from; tests pass their own."""
+
+    def now(self) -> WallMs:
+        """Wall time in milliseconds."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> WallMs:
+        """Wall time in milliseconds."""
+        return WallMs(time.time_ns() // 1_000_000)
+
+
+def utc_text(ms: int) -> str:
+    """Milliseconds since the epoch for people: `2026-01-31 13:05:09`, in UTC."""
+    return dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

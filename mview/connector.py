@@ -1,0 +1,285 @@
+"""What a connector is: four small protocols, found by name through entry points.
+
+Databases are read once in chunks, changelogs are read for ever, formats turn messages into change
+events, sinks take view deltas in transactions. The engine imports no connector: it asks `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from mview.changelog import ChangeEvent
+from mview.clock import SourceMs
+from mview.errors import ConfigError
+from mview.schema import Column, TableSchema
+from mview.snapshot import Chunk, ChunkPlan
+
+Group = Literal["databases", "formats", "changelogs", "sinks"]
+
+
+@lru_cache
+def load(group: Group, name: str) -> Any:
+    """The connector factory registered as `name` in the entry-point group `mview.<group>`.
+
+    Remembered: to list all packages takes milliseconds, and every task of an epoch asks.
+
+    Raises:
+        ConfigError: no such connector; the message lists those there are.
+    """
+    found = {entry.name: entry for entry in entry_points(group=f"mview.{group}")}
+    if name not in found:
+        close = get_close_matches(name, found, n=1)
+        raise ConfigError(
+            f"no connector named {name!r} among {group}",
+            allowed=", ".join(sorted(found)),
+            hint=f"did you mean {close[0]!r}?" if close else "check conf/mview.yml",
+        )
+    return found[name].load()
+
+
+# --- databases -----------------------------------------------------------------------------------
+
+
+class Database(Protocol):
+    """One source database, read through SQLAlchemy. Used on the driver and on executors.
+
+    Made by `factory(settings)` where settings is `ConnectionSettings`; must be picklable before
+    first use (open connections lazily). Outside failures raise RetryableError.
+    """
+
+    def clock(self) -> SourceMs:
+        """The database's own clock."""
+        ...
+
+    def position(self) -> tuple[int, ...]:
+        """The log's position now, noted beside each chunk; () if unknown.
+
+        Nothing is decided by it: a server that chunks are read from may number its log otherwise
+        than the one that the changelog comes from.
+        """
+        ...
+
+    def tables(self) -> Sequence[str]:
+        """Table names that can be read, for messages."""
+        ...
+
+    def describe(self, table: str) -> TableSchema:
+        """Columns and primary key.
+
+        Raises:
+            UserError: unknown table ("did you mean"), no primary key, a type that has no equal.
+        """
+        ...
+
+    def plan(self, table: str, schema: TableSchema, rows: int, size: int) -> ChunkPlan:
+        """Split the table into chunks of at most about `rows` rows and `size` bytes."""
+        ...
+
+    def read(
+        self, table: str, schema: TableSchema, plan: ChunkPlan, chunk: Chunk
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one chunk, in batches of `schema.arrow`, from one consistent read."""
+        ...
+
+    def close(self) -> None:
+        """Free connections; may be called more than once."""
+        ...
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Message:
+    """One raw message: a Kafka record, or a line of a change file."""
+
+    partition: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Format(Protocol):
+    """Decodes messages. Stateless; made by `factory(options)`.
+
+    Attributes:
+        in_band_heartbeats: heartbeats come in the change partitions themselves, so that Kafka needs
+            no heartbeat topic.
+    """
+
+    in_band_heartbeats: bool
+
+    def decode(self, message: Message) -> Iterable[ChangeEvent]:
+        """The events of a message; none for a tombstone or a transaction marker.
+
+        Raises:
+            DecodeError: with partition and offset; never guesses, never skips.
+        """
+        ...
+
+    def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
+        """Raw values of one column (as `decode` left them) as an Arrow array of `column.type`.
+
+        Raises:
+            ValueError: a value does not fit; the message names it. The caller adds the place.
+        """
+        ...
+
+
+# --- changelogs ----------------------------------------------------------------------------------
+
+#: Offsets of one changelog: partition name -> JSON-able offset.
+Offsets = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a batch may read, decided on the driver and stored in the stream's offset.
+
+    Attributes:
+        offsets: read up to here (exclusive).
+        watermark: every change with source time <= watermark is before `offsets`; None: unknown.
+        backlog: messages known to exist after `offsets`.
+    """
+
+    offsets: Offsets
+    watermark: SourceMs | None
+    backlog: int = 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """A piece of work for one executor task: [start, end) of one partition."""
+
+    partition: str
+    start: Any
+    end: Any
+
+
+class Changelog(Protocol):
+    """A log of changes: Kafka topics or a folder. Made by `factory(settings, format, tables)`.
+
+    Picklable before first use. The driver calls all but `read`, which executors call.
+    """
+
+    def check(self) -> None:
+        """Raise ConfigError / RetryableError when topics, heartbeats or folders are not usable."""
+        ...
+
+    def begin(self) -> Offsets:
+        """The log's end now: every change committed later is at or after these offsets."""
+        ...
+
+    def sent(self, table: str, before: Offsets) -> dict[str, tuple[int, ...]]:
+        """By partition, the position of the table's last change before these offsets.
+
+        A partition is left out where none is found, or where positions are not sent.
+        """
+        ...
+
+    def advance(self, start: Offsets, max_rows: int, wait_ms: int) -> Progress:
+        """How far the next batch reads; `start` when nothing is new after `wait_ms`.
+
+        Raises:
+            DataLostError: `start` is gone (retention).
+        """
+        ...
+
+    def finish(self) -> None:
+        """From now on behave as if nothing is written after this moment (bounded run)."""
+        ...
+
+    def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
+        """The work between two offsets."""
+        ...
+
+    def read(self, split: Split) -> Iterator[Message]:
+        """The messages of a split, in order."""
+        ...
+
+    def close(self) -> None:
+        """Free connections; may be called more than once."""
+        ...
+
+
+# --- sinks ---------------------------------------------------------------------------------------
+
+#: Column of a view delta that holds the Z-set weight (bigint).
+WEIGHT = "__weight"
+
+
+@dataclass(frozen=True)
+class SinkTarget:
+    """What a sink writes: one view.
+
+    Attributes:
+        view: view name.
+        schema: the view's columns; `key` empty for a view with multiset semantics.
+        writer: writer id (view and state generation): epochs of another writer are not ours.
+        options: the view's WITH properties and the sink's section in the config.
+        comment: the view's COMMENT.
+    """
+
+    view: str
+    schema: TableSchema
+    writer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    comment: str | None = None
+
+
+class Sink(Protocol):
+    """A place that holds one view. Made by `factory(target)`; every call is idempotent.
+
+    Order per epoch: stage (or stage_full) -> [intent on disk] -> commit | rollback. `stage` makes
+    the delta durable without showing it; its token is JSON and is all that `commit` needs, also in
+    another process after a crash. Committing a token twice is the same as once.
+    """
+
+    def stage(self, epoch: int, delta: pa.Table) -> dict[str, Any]:
+        """Make an epoch's delta durable: the view's columns plus WEIGHT, consolidated."""
+        ...
+
+    def stage_full(self, epoch: int, files: Sequence[Path]) -> dict[str, Any]:
+        """The same for a whole new content, given as Parquet files below `staging()`."""
+        ...
+
+    def staging(self, epoch: int) -> Path:
+        """A folder in which an executor may write the Parquet files of `stage_full`."""
+        ...
+
+    def commit(self, token: dict[str, Any]) -> dict[str, Any]:
+        """Show the staged epoch. Returns facts for the manifest, e.g. {"version": 7}.
+
+        Raises:
+            FencedError: somebody else wrote to the target since the last published epoch.
+        """
+        ...
+
+    def rollback(self, token: dict[str, Any] | None, published: dict[str, Any] | None) -> None:
+        """Undo what was staged or committed after `published` (the facts in the last manifest)."""
+        ...
+
+    def rows(self, published: dict[str, Any]) -> pa.Table:
+        """The content at the published epoch, for `verify`."""
+        ...
+
+    def maintain(self, oldest: Mapping[str, Any]) -> int:
+        """Remove what no epoch from the one with the facts `oldest` on needs; off the hot path.
+
+        Returns:
+            Number of files removed.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Remove the target and all it holds."""
+        ...

@@ -1,0 +1,185 @@
+"""Which executor runs what, in one place: the choice is made per look-up, view and epoch.
+
+Look-ups run in process where the mirror is resident; SQL runs in process where every operator,
+function and type of it is admitted. Everything else is Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.errors import UserError
+from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
+from mview.execute.local.index import ResidentTable
+from mview.execute.local.lookups import LocalLookups
+from mview.execute.local.refusal import NotAdmittedError
+from mview.execute.program import Request, ViewDelta, run_view
+from mview.execute.relations import Relation
+from mview.execute.spark import SparkExecutor
+from mview.ivm.plan import ViewPlan
+from mview.store.mirror import KIND
+
+Choice = Literal["auto", "spark", "local"]
+
+#: A table with more rows is not brought to the driver whole: the view is recomputed on Spark.
+WHOLE_ROWS = 200_000
+
+
+class TooManyRowsError(Exception):
+    """An epoch of a view would need a large table whole: recompute it where the table is."""
+
+
+class Executors:
+    """Look-ups and view deltas over the open relations.
+
+    Args:
+        spark: runs anything, at the price of Spark jobs.
+        relations: the open mirrors, by relation name.
+        choice: `auto`, or one executor forced (tests, benchmarks).
+        memory: bytes for mirrors held in process.
+    """
+
+    def __init__(
+        self,
+        spark: SparkExecutor,
+        relations: Mapping[str, Relation],
+        choice: Choice,
+        memory: int,
+    ) -> None:
+        self._spark, self._relations, self._choice = spark, relations, choice
+        self._lookups = LocalLookups(0 if choice == "spark" else memory)
+        self._evaluator = LocalEvaluator()
+        #: Why a view's SQL runs on Spark, by view.
+        self.refused: dict[str, str] = {}
+
+    def warm(self) -> list[str]:
+        """Bring mirrors into memory, small ones first; returns those that did not fit."""
+        left_out = []
+        by_rows = sorted(self._relations.items(), key=lambda item: item[1].state.rows)
+        for name, relation in by_rows:
+            if self._choice == "spark" or relation.state.phase != "loaded":
+                continue
+            size = sum(rows for _, rows in relation.base_files) * _row_bytes(relation)
+            if not self._lookups.fits(size):
+                left_out.append(name)
+                continue
+            rows = relation.mirror.scan(relation.state)
+            if not self._lookups.add(ResidentTable(name, relation.schema.key, rows)):
+                left_out.append(name)
+        return left_out
+
+    def rows(self, relation: str) -> int:
+        """The number of rows of a relation as published."""
+        return self._relations[relation].state.rows
+
+    def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
+        """Rows of relations as published."""
+        found: dict[int, pa.Table] = {}
+        far = []
+        for number, request in enumerate(requests):
+            if self._lookups.resident(request.table, request.select):
+                (found[number],) = self._lookups.fetch([request])
+            else:
+                far.append(number)
+        if far:
+            answers = self._spark.fetch([requests[number] for number in far])
+            found.update(zip(far, answers, strict=True))
+        return [found[number] for number in range(len(requests))]
+
+    def run(
+        self,
+        plan: ViewPlan,
+        relations: Mapping[str, str],
+        state: str | None,
+        deltas: Mapping[str, pa.Table],
+    ) -> tuple[ViewDelta | None, str]:
+        """One epoch of one view.
+
+        Args:
+            plan: the view's plan.
+            relations: relation name of each table or view that the plan reads.
+            state: relation name of the view's aggregate state, if it has one.
+            deltas: weighted rows of the changed tables, by the plan's names.
+
+        Returns:
+            The delta (None: nothing changed) and the name of the executor.
+
+        Raises:
+            UserError: the local executor is forced and the view's SQL is not admitted.
+            TooManyRowsError: a table of more than WHOLE_ROWS rows would be needed whole.
+        """
+        lookups = _Renamed(self, relations)
+        groups = None if state is None else _State(self, state, self._relations[state])
+        if self._choice != "spark" and plan.name not in self.refused:
+            try:
+                return run_view(plan, deltas, lookups, self._evaluator, groups), "local"
+            except NotAdmittedError as reason:
+                if self._choice == "local":
+                    raise UserError(
+                        f"view {plan.name} cannot run in process: {reason}",
+                        hint="set engine.executor to 'auto'",
+                    ) from None
+                self.refused[plan.name] = str(reason)
+            except EvaluationError:
+                pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
+        return run_view(plan, deltas, lookups, self._spark, groups), "spark"
+
+    def move(self, deltas: Mapping[str, pa.Table]) -> None:
+        """Follow a published epoch: changelog rows per relation."""
+        changes = {}
+        for name, rows in deltas.items():
+            plus = pc.starts_with(rows[KIND], "+")
+            content = rows.drop_columns([KIND])
+            changes[name] = (content.filter(pc.invert(plus)), content.filter(plus))
+        self._lookups.apply(changes)
+
+    def close(self) -> None:
+        """Free what is held in memory."""
+        self._lookups.close()
+        self._evaluator.close()
+
+
+def _row_bytes(relation: Relation) -> int:
+    """A guess of a row's size in memory: fixed widths, and 24 bytes for what has none."""
+    widths = []
+    for column in relation.schema.columns:
+        try:
+            widths.append(column.type.bit_width // 8 + 1)
+        except ValueError:
+            widths.append(24)
+    return sum(widths)
+
+
+class _Renamed:
+    """Look-ups by the names a plan uses."""
+
+    def __init__(self, executors: Executors, relations: Mapping[str, str]) -> None:
+        self._executors, self._relations = executors, relations
+
+    def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
+        """See `Lookups`."""
+        for one in requests:
+            if one.keys is None and self._executors.rows(self._relations[one.table]) > WHOLE_ROWS:
+                raise TooManyRowsError(one.table)
+        return self._executors.fetch(
+            [
+                Request(self._relations[one.table], one.keys, one.select, one.null_safe)
+                for one in requests
+            ]
+        )
+
+
+class _State:
+    """The aggregate state of a view."""
+
+    def __init__(self, executors: Executors, name: str, relation: Relation) -> None:
+        self._executors, self._name, self._relation = executors, name, relation
+
+    def fetch(self, keys: pa.Table | None) -> pa.Table:
+        """See `State`."""
+        request = Request(self._name, keys, self._relation.schema.names, null_safe=True)
+        return self._executors.fetch([request])[0]

@@ -1,0 +1,85 @@
+"""From weighted rows to changelog rows: `+I -U +U -D` by key, and the counts people ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import RowKind
+from mview.connector import WEIGHT
+from mview.errors import UserError
+from mview.lake.match import row_codes
+from mview.store.mirror import KIND
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Keys that appeared, changed, went away; and the change in the number of rows."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    rows: int
+
+
+def with_kinds(delta: pa.Table, key: Sequence[str], view: str) -> tuple[pa.Table, Counts]:
+    """The changelog rows of a consolidated delta.
+
+    Args:
+        delta: columns and WEIGHT.
+        key: the key; () for a multiset, whose rows are inserted and deleted, never updated.
+        view: for the message.
+
+    Returns:
+        KIND and the columns (a row of weight n stands n times), and the counts.
+
+    Raises:
+        UserError: two rows of the new content have one key.
+    """
+    weights = delta[WEIGHT].to_numpy()
+    positive = weights > 0
+    columns = delta.drop_columns([WEIGHT])
+    if not key:
+        rows = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.abs(weights))))
+        plus = np.repeat(positive, np.abs(weights))
+        kinds = np.where(plus, RowKind.INSERT.value, RowKind.DELETE.value)
+        total = int(weights.sum())
+        counts = Counts(int(plus.sum()), 0, int((~plus).sum()), total)
+        return rows.add_column(0, KIND, pa.array(kinds, pa.string())), counts
+    codes = row_codes([columns.select(list(key))])[0]
+    size = int(codes.max()) + 1 if len(codes) else 0
+    comes = np.bincount(codes[positive], weights[positive], size)
+    goes = np.bincount(codes[~positive], -weights[~positive], size)
+    if (comes > 1).any():
+        _refuse(columns.filter(pa.array(comes[codes] > 1)), key, view)
+    both = (comes[codes] > 0) & (goes[codes] > 0)
+    kinds = np.where(
+        positive,
+        np.where(both, RowKind.UPDATE_AFTER.value, RowKind.INSERT.value),
+        np.where(both, RowKind.UPDATE_BEFORE.value, RowKind.DELETE.value),
+    )
+    updated = int(((comes > 0) & (goes > 0)).sum())
+    inserted, deleted = int((comes > 0).sum()) - updated, int((goes > 0).sum()) - updated
+    counts = Counts(inserted, updated, deleted, inserted - deleted)
+    return columns.add_column(0, KIND, pa.array(kinds, pa.string())), counts
+
+
+def with_weights(changes: pa.Table) -> pa.Table:
+    """Changelog rows (KIND and columns) as weighted rows."""
+    plus = pc.starts_with(changes[KIND], "+")
+    weights = pc.if_else(plus, pa.scalar(1, pa.int32()), pa.scalar(-1, pa.int32()))
+    return changes.drop_columns([KIND]).append_column(WEIGHT, weights)
+
+
+def _refuse(rows: pa.Table, key: Sequence[str], view: str) -> None:
+    sample = "; ".join(str(row) for row in rows.slice(0, 3).to_pylist())
+    raise UserError(
+        f"the key ({', '.join(key)}) of view {view} is not unique",
+        got=sample[:600],
+        safe="the epoch was not published; the view stays as it was",
+        hint="declare a key that is unique, or none: key='…' in WITH (…)",
+    )

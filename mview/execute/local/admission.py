@@ -1,0 +1,340 @@
+"""Which queries may run in process: the query as DuckDB text, or the reason why not.
+
+Nothing is passed through: each clause, operator and type is named here or in the admitted list
+(functions.py) and written anew for DuckDB, with Spark's type at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import OptimizeError
+from sqlglot.optimizer.qualify import qualify
+
+from mview.execute.local.expressions import (
+    Expressions,
+    check_keys,
+    only,
+    ordered,
+    quoted,
+)
+from mview.execute.local.refusal import NotAdmittedError, Reason
+from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
+from mview.schema import TableSchema, type_name
+
+#: Column types by name, of a table or of the result of a query.
+Columns = dict[str, pa.DataType]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A query in DuckDB's SQL.
+
+    Attributes:
+        sql: the text; tables stand in it by their names in lower case.
+        columns: names (in lower case) and Spark types of the result.
+    """
+
+    sql: str
+    columns: tuple[tuple[str, pa.DataType], ...]
+
+
+def admit(parsed: exp.Expr, schemas: Mapping[str, TableSchema]) -> Reason | None:
+    """Whether a query may run in process.
+
+    Args:
+        parsed: the query as sqlglot parses it with the dialect `spark`.
+        schemas: the tables it may read, by `<connection>.<table>` (or view name).
+
+    Returns:
+        None when everything in it is admitted; else the first thing that is not.
+    """
+    tables = {
+        name: {column.name: column.type for column in schema.columns}
+        for name, schema in schemas.items()
+    }
+    try:
+        translate(parsed, tables)
+    except NotAdmittedError as error:
+        return error.reason
+    return None
+
+
+def translate(parsed: exp.Expr, tables: Mapping[str, Mapping[str, pa.DataType]]) -> Translation:
+    """The query for DuckDB.
+
+    Args:
+        parsed: the query as sqlglot parses it with the dialect `spark`; not changed.
+        tables: column types of the tables it may read.
+
+    Raises:
+        NotAdmittedError: something in it may not run in process.
+    """
+    known = {
+        name.lower(): {column.lower(): kind for column, kind in columns.items()}
+        for name, columns in tables.items()
+    }
+    tree = parsed.copy()
+    _name_tables(tree, known)
+    _check_names(tree, known)
+    _check_using(tree, known)
+    try:
+        tree = qualify(tree, dialect="spark", schema=_names(known), sql=None)
+    except OptimizeError as error:
+        raise NotAdmittedError("name", str(error).splitlines()[0]) from None
+    text, columns = _Queries(known).query(tree, _Scope({}, {}, None))
+    return Translation(text, tuple(columns.items()))
+
+
+def _names(known: Mapping[str, Columns]) -> dict[str, object]:
+    # The optimizer only needs names; types are ours.
+    return {name: dict.fromkeys(columns, "string") for name, columns in known.items()}
+
+
+def _name_tables(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
+    """Give every table one identifier, e.g. `shop.orders`, and keep its alias."""
+    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        name = ".".join(part.name for part in table.parts).lower()
+        only(table, "this", "db", "catalog", "alias")
+        if name in ctes and name in known:
+            raise NotAdmittedError("name", f"CTE {name} with the name of a table")
+        if name in ctes:
+            continue
+        if name not in known:
+            raise NotAdmittedError("name", f"table {name}")
+        alias = exp.TableAlias(this=exp.to_identifier(table.alias or table.name))
+        table.replace(exp.Table(this=exp.to_identifier(name, quoted=True), alias=alias))
+
+
+def _check_names(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
+    """Refuse aliases that hide a column and are then used bare: which is meant differs."""
+    columns = {column for table in known.values() for column in table}
+    shared = [s for cte in tree.find_all(exp.CTE) for s in cte.find_all(exp.Select)]
+    for select in tree.find_all(exp.Select):
+        below = [s for s in [*select.find_all(exp.Select), *shared] if s is not select]
+        others = {name.lower() for s in below for name in s.named_selects}
+        for item in select.expressions:
+            name = item.alias.lower() if isinstance(item, exp.Alias) else ""
+            if name not in columns | others:
+                continue
+            if isinstance(item.this, exp.Column) and item.this.name.lower() == name:
+                continue
+            for column in select.find_all(exp.Column):
+                if column.name.lower() == name and not column.table:
+                    raise NotAdmittedError("name", f"alias {name} that hides a column")
+
+
+def _check_using(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
+    """Refuse USING over columns of two types: the merged column has the left one's in Spark."""
+    aliases = {
+        item.alias.lower()
+        for select in tree.find_all(exp.Select)
+        for item in select.expressions
+        if isinstance(item, exp.Alias)
+    }
+    for join in tree.find_all(exp.Join):
+        # Before names are resolved, which turns NATURAL into a plain join by name.
+        only(join, "this", "side", "kind", "on", "using")
+        for column in join.args.get("using") or ():
+            name = column.name.lower()
+            kinds = {table[name] for table in known.values() if name in table}
+            if len(kinds) != 1 or name in aliases:
+                raise NotAdmittedError("clause", f"USING ({name}) over different columns")
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What names mean: columns by table alias, results of WITH, and the query around."""
+
+    sources: Mapping[str, Columns]
+    ctes: Mapping[str, Columns]
+    outer: _Scope | None
+
+    def column(self, table: str, name: str) -> pa.DataType | None:
+        """The type of a column, here or in a query around."""
+        scope: _Scope | None = self
+        while scope is not None:
+            if table in scope.sources:
+                return scope.sources[table].get(name)
+            scope = scope.outer
+        return None
+
+
+class _Queries:
+    """Translates queries over known tables."""
+
+    def __init__(self, tables: Mapping[str, Columns]) -> None:
+        self._tables = tables
+
+    def query(self, node: exp.Expr, scope: _Scope) -> tuple[str, Columns]:
+        """The text and the columns of a SELECT or a set operation."""
+        if isinstance(node, exp.Subquery | exp.Paren):
+            only(node, "this", "alias")
+            return self.query(node.this, scope)
+        prefix, scope = self._with(node, scope)
+        if isinstance(node, exp.Select):
+            text, columns = self._select(node, scope)
+        elif isinstance(node, exp.SetOperation):
+            text, columns = self._set_operation(node, scope)
+        else:
+            raise NotAdmittedError("clause", type(node).__name__)
+        return prefix + text, columns
+
+    def _with(self, node: exp.Expr, scope: _Scope) -> tuple[str, _Scope]:
+        clause = node.args.get("with_")
+        if clause is None:
+            return "", scope
+        only(clause, "expressions")
+        texts = []
+        for cte in clause.expressions:
+            only(cte, "this", "alias")
+            only(cte.args["alias"], "this")
+            text, columns = self.query(cte.this, scope)
+            texts.append(f"{quoted(cte.alias)} AS ({text})")
+            scope = replace(scope, ctes={**scope.ctes, cte.alias: columns})
+        return f"WITH {', '.join(texts)} ", scope
+
+    def _set_operation(self, node: exp.SetOperation, scope: _Scope) -> tuple[str, Columns]:
+        only(node, "this", "expression", "distinct", "with_", "order", "limit", "offset")
+        left, columns = self.query(node.this, scope)
+        right, others = self.query(node.expression, scope)
+        kinds = list(columns.values())
+        if kinds != list(others.values()):
+            raise NotAdmittedError("type", "set operation over different types")
+        distinct = bool(node.args.get("distinct"))
+        if distinct or not isinstance(node, exp.Union):
+            check_keys([Typed("", kind) for kind in kinds])
+        word = f"{node.key.upper()}{'' if distinct else ' ALL'}"
+        text = f"({left}) {word} ({right})"
+        tail = self._tail(node, replace(scope, sources={"": columns}, outer=scope))
+        return (f"SELECT * FROM ({text}) AS s{tail}" if tail else text), columns
+
+    def _select(self, node: exp.Select, outer: _Scope) -> tuple[str, Columns]:
+        only(
+            node,
+            *("expressions", "from_", "joins", "where", "group", "having", "qualify"),
+            *("order", "limit", "offset", "distinct", "with_"),
+        )
+        from_text, sources = self._from(node, outer)
+        scope = _Scope(sources, outer.ctes, outer)
+        expressions = self._expressions(scope)
+        items = [(item.alias_or_name, expressions.translate(item)) for item in node.expressions]
+        columns = {name: value.type for name, value in items}
+        if len(columns) != len(items):
+            raise NotAdmittedError("name", "two result columns of one name")
+        parts = ["SELECT"]
+        if distinct := node.args.get("distinct"):
+            only(distinct)
+            check_keys([value for _, value in items])
+            parts.append("DISTINCT")
+        parts.append(", ".join(f"{value.sql} AS {quoted(name)}" for name, value in items))
+        parts.append(from_text)
+        parts += self._conditions(node, expressions)
+        visible = _Scope({**sources, "": columns}, outer.ctes, outer)
+        return " ".join(parts) + self._tail(node, visible), columns
+
+    def _conditions(self, node: exp.Select, expressions: Expressions) -> list[str]:
+        parts = []
+        if where := node.args.get("where"):
+            parts.append(f"WHERE {_condition(expressions, where.this)}")
+        if group := node.args.get("group"):
+            only(group, "expressions")
+            keys = [expressions.translate(key) for key in group.expressions]
+            check_keys(keys)
+            parts.append("GROUP BY " + ", ".join(key.sql for key in keys))
+        for name in ("having", "qualify"):
+            if clause := node.args.get(name):
+                parts.append(f"{name.upper()} {_condition(expressions, clause.this)}")
+        return parts
+
+    def _tail(self, node: exp.Expr, scope: _Scope) -> str:
+        """ORDER BY, LIMIT and OFFSET."""
+        text = ""
+        expressions = self._expressions(scope)
+        if order := node.args.get("order"):
+            only(order, "expressions")
+            items = [ordered(i, expressions.translate(i.this)) for i in order.expressions]
+            text += " ORDER BY " + ", ".join(items)
+        for name in ("limit", "offset"):
+            if clause := node.args.get(name):
+                only(clause, "expression")
+                if not (isinstance(clause.expression, exp.Literal) and clause.expression.is_int):
+                    raise NotAdmittedError("clause", f"{name.upper()} that is not a number")
+                text += f" {name.upper()} {clause.expression.this}"
+        return text
+
+    def _expressions(self, scope: _Scope) -> Expressions:
+        def subquery(node: exp.Expr) -> tuple[str, list[pa.DataType]]:
+            text, columns = self.query(node, scope)
+            return text, list(columns.values())
+
+        return Expressions(scope.column, subquery)
+
+    def _from(self, node: exp.Select, scope: _Scope) -> tuple[str, dict[str, Columns]]:
+        clause = node.args.get("from_")
+        if clause is None:
+            raise NotAdmittedError("clause", "SELECT without FROM")
+        text, alias, columns = self._source(clause.this, scope)
+        sources = {alias: columns}
+        text = f"FROM {text}"
+        for join in node.args.get("joins") or ():
+            only(join, "this", "side", "kind", "on")
+            right, alias, columns = self._source(join.this, scope)
+            sources[alias] = columns
+            text += f" {_join_word(join)} {right}"
+            if on := join.args.get("on"):
+                inside = _Scope(sources, scope.ctes, scope)
+                text += f" ON {_condition(self._expressions(inside), on)}"
+            if join.kind in ("SEMI", "ANTI"):
+                del sources[alias]
+        return text, sources
+
+    def _source(self, node: exp.Expr, scope: _Scope) -> tuple[str, str, Columns]:
+        alias = node.alias_or_name
+        if node.args.get("alias") is not None:
+            only(node.args["alias"], "this")
+        if isinstance(node, exp.Subquery):
+            text, columns = self.query(node, replace(scope, sources={}))
+            return f"({text}) AS {quoted(alias)}", alias, columns
+        if not isinstance(node, exp.Table):
+            raise NotAdmittedError("clause", type(node).__name__)
+        name = node.name
+        columns = scope.ctes[name] if name in scope.ctes else self._tables[name]
+        return f"{quoted(name)} AS {quoted(alias)}", alias, columns
+
+
+def _condition(expressions: Expressions, node: exp.Expr) -> str:
+    value = expressions.translate(node)
+    if value.type != BOOLEAN:
+        raise NotAdmittedError("type", f"a {name_of(value.type)} as a condition")
+    return value.sql
+
+
+def _join_word(join: exp.Join) -> str:
+    side, kind = join.side, join.kind
+    if kind in ("SEMI", "ANTI") and side in ("", "LEFT"):
+        return f"{kind} JOIN"
+    if kind == "CROSS" or (not side and not join.args.get("on")):
+        return "CROSS JOIN"
+    if kind in ("", "INNER", "OUTER") and side in ("", "LEFT", "RIGHT", "FULL"):
+        return f"{side or 'INNER'} JOIN"
+    raise NotAdmittedError("clause", f"{side} {kind} JOIN")
+
+
+def check_result(translation: Translation, schema: pa.Schema) -> None:
+    """Check the types we found against what Spark's analysis of the same text says.
+
+    Raises:
+        NotAdmittedError: they differ.
+    """
+    kinds = [kind for _, kind in translation.columns]
+    if len(kinds) != len(schema):
+        raise NotAdmittedError("type", f"{len(kinds)} columns where Spark has {len(schema)}")
+    for (name, kind), wanted in zip(translation.columns, schema, strict=True):
+        if kind != wanted.type or duckdb_type(kind) is None:
+            detail = f"column {name} as {name_of(kind)}, Spark has {type_name(wanted.type)}"
+            raise NotAdmittedError("type", detail)

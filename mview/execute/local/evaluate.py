@@ -1,0 +1,107 @@
+"""Runs an admitted query in DuckDB, over small Arrow tables, with Spark's result types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+
+from mview.execute.local.admission import Translation, check_result, translate
+from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
+
+
+class EvaluationError(Exception):
+    """DuckDB refused at run time (overflow, division by zero …).
+
+    Spark must run the query instead: its outcome is the one that counts.
+    """
+
+
+class LocalEvaluator:
+    """One in-process DuckDB connection; queries are translated once and reused.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(self) -> None:
+        # The default order of rows is kept: without it, DuckDB returns ORDER BY unsorted.
+        self._connection = duckdb.connect(config={"threads": 2})
+        self._prepared: dict[tuple[object, ...], tuple[str, pa.Schema]] = {}
+
+    def close(self) -> None:
+        """Free the connection; the evaluator is of no use afterwards."""
+        self._connection.close()
+        # The stream's callback threads outlive the interpreter; they must hold no DuckDB object.
+        del self._connection
+
+    def prepare(
+        self, sql: str, tables: Mapping[str, pa.Schema], result: pa.Schema | None
+    ) -> tuple[str, pa.Schema]:
+        """The DuckDB text of a Spark query, and the columns of its result.
+
+        Args:
+            sql: the query, as the user wrote it for Spark.
+            tables: the columns of the relations it reads, by name.
+            result: the result's columns, from Spark's analysis of `sql`; None: not known.
+
+        Raises:
+            NotAdmittedError: the query may not run in process.
+        """
+        types = tuple(
+            (name, tuple(zip(schema.names, schema.types, strict=True)))
+            for name, schema in tables.items()
+        )
+        shape = None if result is None else (tuple(result.names), tuple(result.types))
+        key = (sql, types, shape)
+        if key not in self._prepared:
+            parsed = sqlglot.parse_one(sql, dialect="spark")
+            translation = translate(parsed, {name: dict(pairs) for name, pairs in types})
+            if result is not None:
+                check_result(translation, result)
+            self._prepared[key] = translation.sql, _schema(translation, result)
+        return self._prepared[key]
+
+    def run(
+        self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None
+    ) -> pa.Table:
+        """The result of a Spark query over these tables; arguments as for `prepare`.
+
+        Raises:
+            NotAdmittedError: the query may not run in process.
+            EvaluationError: DuckDB failed; Spark must run it.
+        """
+        tables = {name: table.schema for name, table in relations.items()}
+        text, schema = self.prepare(sql, tables, result)
+        try:
+            for name, table in relations.items():
+                self._connection.register(name.lower(), _for_duckdb(table))
+            rows = self._connection.sql(text).to_arrow_table()
+        except duckdb.Error as error:
+            raise EvaluationError(str(error)) from error
+        finally:
+            for name in relations:
+                self._connection.unregister(name.lower())
+        columns = [c.cast(field.type) for c, field in zip(rows.columns, schema, strict=True)]
+        return cast(pa.Table, pa.Table.from_arrays(columns, schema=schema))
+
+
+def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:
+    """The result's columns; nullable, as whether a value can be NULL is Spark's guess only."""
+    names = [name for name, _ in translation.columns] if result is None else result.names
+    kinds = [kind for _, kind in translation.columns]
+    return pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def _for_duckdb(table: pa.Table) -> pa.Table:
+    """Names in lower case; instants as UTC readings without a zone; no columns of other types."""
+    columns = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if duckdb_type(field.type) is None:
+            continue
+        if field.type == TIMESTAMP:
+            column = column.cast(TIMESTAMP_NTZ)
+        columns[field.name.lower()] = column
+    return pa.table(columns)

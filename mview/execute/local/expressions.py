@@ -1,0 +1,359 @@
+"""Expressions of a Spark query as DuckDB text, with Spark's types; only what is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlglot import exp
+
+from mview.errors import UserError
+from mview.execute.local.functions import ADMITTED, Admitted
+from mview.execute.local.literals import as_date, fold_dates, number_literal, text_literal
+from mview.execute.local.refusal import NotAdmittedError
+from mview.execute.local.signatures import ORDERED, Signature, castable, chosen, compared, listed
+from mview.execute.local.spark_types import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    NULL,
+    STRING,
+    Typed,
+    common_type,
+    duckdb_type,
+    is_decimal,
+    name_of,
+)
+from mview.schema import parse_type
+
+_RULES: dict[type[exp.Expr], Admitted] = {rule.node: rule for rule in ADMITTED}
+_RANKINGS: dict[type[exp.Expr], str] = {
+    exp.RowNumber: "row_number()",
+    exp.Rank: "rank()",
+    exp.DenseRank: "dense_rank()",
+}
+_SHIFTS: dict[type[exp.Expr], str] = {exp.Lag: "lag", exp.Lead: "lead"}
+
+#: The type of a column by table alias ("" = an output column of the same SELECT) and name.
+Resolve = Callable[[str, str], pa.DataType | None]
+#: The DuckDB text and column types of a subquery.
+Subquery = Callable[[exp.Expr], tuple[str, list[pa.DataType]]]
+
+
+def quoted(name: str) -> str:
+    """An identifier in DuckDB."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def cast(value: Typed, kind: pa.DataType) -> str:
+    """The DuckDB text of a value in another type."""
+    return value.sql if value.type == kind else f"CAST({value.sql} AS {duckdb_type(kind)})"
+
+
+def ordered(node: exp.Ordered, value: Typed) -> str:
+    """One item of ORDER BY; where NULLs go is always said, as defaults differ."""
+    if value.type not in ORDERED and not is_decimal(value.type):
+        raise NotAdmittedError("type", f"ORDER BY a {name_of(value.type)}")
+    if node.args.get("with_fill"):
+        raise NotAdmittedError("clause", "WITH FILL")
+    direction = "DESC" if node.args.get("desc") else "ASC"
+    nulls = "FIRST" if node.args.get("nulls_first") else "LAST"
+    return f"{value.sql} {direction} NULLS {nulls}"
+
+
+class Expressions:
+    """Translates the expressions of one SELECT.
+
+    Args:
+        resolve: gives the type of a column.
+        subquery: translates a query in an expression.
+    """
+
+    def __init__(self, resolve: Resolve, subquery: Subquery) -> None:
+        self._resolve, self._subquery = resolve, subquery
+        self._special: dict[type[exp.Expr], Callable[..., Typed]] = {
+            exp.Alias: lambda node: self.translate(node.this),
+            exp.Paren: lambda node: self.translate(node.this),
+            exp.Column: self._column,
+            exp.Literal: self._literal,
+            exp.Neg: self._negative,
+            exp.Boolean: lambda node: Typed("TRUE" if node.this else "FALSE", BOOLEAN),
+            exp.Null: lambda node: Typed("NULL", NULL),
+            exp.Cast: self._cast,
+            exp.TryCast: self._cast,
+            exp.Is: self._is,
+            exp.Case: self._case,
+            exp.Nullif: self._nullif,
+            exp.Exists: self._exists,
+            exp.In: self._in,
+            exp.Like: self._like,
+            exp.Concat: self._concat,
+            exp.TsOrDsAdd: self._add_days,
+            exp.Filter: self._call,
+            exp.Window: self._window,
+        }
+
+    def translate(self, node: exp.Expr) -> Typed:
+        """The DuckDB text of an expression and its type in Spark.
+
+        Raises:
+            NotAdmittedError: something in it may not run in process.
+        """
+        special = self._special.get(type(node))
+        if special is not None:
+            return special(node)
+        rule = _RULES.get(type(node))
+        if rule is None:
+            raise NotAdmittedError("operator", _named(node))
+        return self._call(node) if rule.aggregate else self._rule(rule, node)
+
+    def _column(self, node: exp.Column) -> Typed:
+        if node.args.get("db") or node.args.get("catalog"):
+            raise NotAdmittedError("name", f"column {node.sql()} with a database name")
+        kind = self._resolve(node.table, node.name)
+        if kind is None:
+            raise NotAdmittedError("name", f"column {node.sql()}")
+        if duckdb_type(kind) is None:
+            raise NotAdmittedError("type", f"column {node.sql()} of type {name_of(kind)}")
+        prefix = f"{quoted(node.table)}." if node.table else ""
+        return Typed(prefix + quoted(node.name), kind)
+
+    def _literal(self, node: exp.Literal) -> Typed:
+        return text_literal(node.this) if node.is_string else number_literal(node.this)
+
+    def _negative(self, node: exp.Neg) -> Typed:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return number_literal(f"-{node.this.this}")
+        return self._rule(_RULES[exp.Neg], node)
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        if node.args.get("safe") or node.args.get("format") or node.args.get("action"):
+            raise NotAdmittedError("operator", "TRY_CAST or CAST with a format")
+        value = self.translate(node.this)
+        try:
+            kind = parse_type(node.to.sql(dialect="spark"))
+        except (UserError, ValueError):
+            raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
+        if value.type == STRING and value.literal is not None:
+            return as_date(value, kind)
+        if value.literal is not None and kind == DOUBLE:
+            return Typed(f"CAST('{value.literal}' AS DOUBLE)", kind)
+        if duckdb_type(kind) is None or not castable(value.type, kind):
+            raise NotAdmittedError("type", f"CAST {name_of(value.type)} to {name_of(kind)}")
+        return Typed(cast(value, kind), kind)
+
+    def _is(self, node: exp.Is) -> Typed:
+        value = self.translate(node.this)
+        if isinstance(node.expression, exp.Null):
+            return Typed(f"({value.sql} IS NULL)", BOOLEAN)
+        if isinstance(node.expression, exp.Boolean) and value.type == BOOLEAN:
+            word = "TRUE" if node.expression.this else "FALSE"
+            return Typed(f"({value.sql} IS {word})", BOOLEAN)
+        raise NotAdmittedError("operator", node.sql(dialect="spark"))
+
+    def _case(self, node: exp.Case) -> Typed:
+        subject = self.translate(node.this) if node.this else None
+        values: list[Typed] = []
+        for branch in node.args["ifs"]:
+            condition = self.translate(branch.this)
+            if subject is not None:
+                condition = apply(_RULES[exp.EQ], [subject, condition])
+            values += [condition, self.translate(branch.args["true"])]
+        default = node.args.get("default")
+        values.append(self.translate(default) if default else Typed("NULL", NULL))
+        signature = chosen(values)
+        if signature is None:
+            raise _type_error("CASE", values)
+        texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
+        pairs = zip(texts[0:-1:2], texts[1:-1:2], strict=True)
+        whens = " ".join(f"WHEN {condition} THEN {value}" for condition, value in pairs)
+        return Typed(f"(CASE {whens} ELSE {texts[-1]} END)", signature.result)
+
+    def _nullif(self, node: exp.Nullif) -> Typed:
+        left, right = self.translate(node.this), self.translate(node.expression)
+        equal = apply(_RULES[exp.EQ], [left, right])
+        return Typed(f"(CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END)", left.type)
+
+    def _exists(self, node: exp.Exists) -> Typed:
+        text, _ = self._subquery(node.this)
+        return Typed(f"EXISTS ({text})", BOOLEAN)
+
+    def _in(self, node: exp.In) -> Typed:
+        query = node.args.get("query")
+        if query is None:
+            return self._rule(_RULES[exp.In], node)
+        value = self.translate(node.this)
+        text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
+        if kinds != [value.type] or common_type([value]) in (None, NULL):
+            raise NotAdmittedError("type", "IN (SELECT …) over different types")
+        return Typed(f"({value.sql} IN ({text}))", BOOLEAN)
+
+    def _like(self, node: exp.Like) -> Typed:
+        plain = exp.Like(this=node.this, expression=node.expression)
+        only(node, "this", "expression", negate=(True,))
+        value = self._rule(_RULES[exp.Like], plain)
+        return Typed(f"(NOT {value.sql})", BOOLEAN) if node.args.get("negate") else value
+
+    def _concat(self, node: exp.Concat) -> Typed:
+        # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
+        if not node.args.get("safe"):
+            raise NotAdmittedError("operator", "adjacent string literals")
+        return self._rule(_RULES[exp.Concat], node)
+
+    def _add_days(self, node: exp.TsOrDsAdd) -> Typed:
+        days = node.expression
+        # date_sub(d, n) is parsed as date_add(d, n * -1).
+        if isinstance(days, exp.Mul) and isinstance(days.this, exp.Literal):
+            if days.expression != exp.Neg(this=exp.Literal.number(1)):
+                raise NotAdmittedError("operator", "date_add of an expression")
+            days = exp.Neg(this=days.this)
+        rule = _RULES[exp.TsOrDsAdd]
+        only(node, *rule.parts, **rule.fixed)
+        return apply(rule, [self.translate(node.this), self.translate(days)])
+
+    def _rule(self, rule: Admitted, node: exp.Expr) -> Typed:
+        return apply(rule, [self.translate(part) for part in operands(rule, node)])
+
+    def _call(self, node: exp.Expr) -> Typed:
+        text, kind = self._aggregate(node)
+        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
+
+    def _aggregate(self, node: exp.Expr) -> tuple[str, pa.DataType]:
+        """An aggregate call, FILTER with it, before the cast to its type."""
+        if isinstance(node, exp.Filter):
+            text, kind = self._aggregate(node.this)
+            condition = self.translate(node.expression.this)
+            return f"{text} FILTER (WHERE {condition.sql})", kind
+        rule = _RULES.get(type(node))
+        if rule is None or not rule.aggregate:
+            raise NotAdmittedError("operator", _named(node))
+        (part,) = operands(rule, node)
+        if isinstance(part, exp.Star):
+            return "count(*)", BIGINT
+        distinct = ""
+        if isinstance(part, exp.Distinct):
+            if len(part.expressions) != 1 or part.args.get("on"):
+                raise NotAdmittedError("operator", f"{rule.name} over several DISTINCT columns")
+            (part,) = part.expressions
+            distinct = "DISTINCT "
+        value = self.translate(part)
+        signature = rule.sign([value])
+        if signature is None or (distinct and pa.types.is_floating(value.type)):
+            raise _type_error(rule.name, [value])
+        return rule.duckdb.format(distinct + cast(value, signature.operands[0])), signature.result
+
+    def _window(self, node: exp.Window) -> Typed:
+        only(node, "this", "partition_by", "order", "spec", over=("OVER",))
+        text, kind = self._over(node.this)
+        parts = []
+        if keys := [self.translate(key) for key in node.args.get("partition_by") or ()]:
+            check_keys(keys)
+            parts.append("PARTITION BY " + ", ".join(key.sql for key in keys))
+        if order := node.args.get("order"):
+            items = (ordered(item, self.translate(item.this)) for item in order.expressions)
+            parts.append("ORDER BY " + ", ".join(items))
+        if spec := node.args.get("spec"):
+            parts.append(_frame(spec))
+        return Typed(f"CAST({text} OVER ({' '.join(parts)}) AS {duckdb_type(kind)})", kind)
+
+    def _over(self, node: exp.Expr) -> tuple[str, pa.DataType]:
+        if type(node) in _RANKINGS:
+            only(node)
+            return _RANKINGS[type(node)], INT
+        if type(node) not in _SHIFTS:
+            return self._aggregate(node)
+        only(node, "this", "offset", "default")
+        values = [self.translate(node.this)]
+        for name in ("offset", "default"):
+            if node.args.get(name):
+                values.append(self.translate(node.args[name]))
+        offset_fits = len(values) < 2 or (values[1].literal is not None and values[1].type == INT)
+        if not offset_fits or (len(values) == 3 and values[2].type != values[0].type):
+            raise _type_error(_SHIFTS[type(node)], values)
+        return f"{_SHIFTS[type(node)]}({', '.join(v.sql for v in values)})", values[0].type
+
+
+def apply(rule: Admitted, values: list[Typed]) -> Typed:
+    """The text of an operator over translated operands.
+
+    Raises:
+        NotAdmittedError: the operator is not admitted for these types.
+    """
+    if rule.sign in (compared, listed):
+        values = fold_dates(values)
+    signature: Signature | None = rule.sign(values)
+    if signature is None or any(duckdb_type(kind) is None for kind in signature.operands):
+        raise _type_error(rule.name, values)
+    texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
+    text = rule.duckdb.format(
+        *texts, all=", ".join(texts), rest=", ".join(texts[1:]), joined=" || ".join(texts)
+    )
+    if signature.result != BOOLEAN:
+        text = f"CAST({text} AS {duckdb_type(signature.result)})"
+    return Typed(text, signature.result)
+
+
+def operands(rule: Admitted, node: exp.Expr) -> list[exp.Expr]:
+    """The operands of a node, in order; everything else in it must be as the rule says."""
+    only(node, *rule.parts, **rule.fixed)
+    found: list[exp.Expr] = []
+    for name in rule.parts:
+        part = node.args.get(name)
+        found += part if isinstance(part, list) else [part] if part is not None else []
+    return found
+
+
+def only(node: exp.Expr, *parts: str, **fixed: tuple[object, ...]) -> None:
+    """Check that a node has no arguments but these.
+
+    Raises:
+        NotAdmittedError: there is another one.
+    """
+    for name, value in node.args.items():
+        if name in parts or value is None or value is False or value == []:
+            continue
+        text = value.sql(dialect="spark") if isinstance(value, exp.Expr) else value
+        if text not in fixed.get(name, ()):
+            raise NotAdmittedError("clause", f"{_named(node)} with {name}")
+
+
+def check_keys(values: list[Typed]) -> None:
+    """Check that values can be told apart alike in both engines.
+
+    Raises:
+        NotAdmittedError: one is a float, where 0.0 and -0.0 are one value with two looks.
+    """
+    for value in values:
+        if pa.types.is_floating(value.type):
+            raise NotAdmittedError("type", f"grouping by a {name_of(value.type)}")
+
+
+def _frame(spec: exp.WindowSpec) -> str:
+    only(spec, "kind", "start", "start_side", "end", "end_side")
+    kind = str(spec.args["kind"]).upper()
+    start = _bound(spec.args.get("start"), spec.args.get("start_side"), kind)
+    end = _bound(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), kind)
+    return f"{kind} BETWEEN {start} AND {end}"
+
+
+def _bound(value: object, side: object, kind: str) -> str:
+    word = str(value).upper()
+    if word == "CURRENT ROW":
+        return word
+    if word == "UNBOUNDED":
+        return f"{word} {str(side).upper()}"
+    if kind == "ROWS" and isinstance(value, exp.Literal) and value.this.isdigit():
+        return f"{value.this} {str(side).upper()}"
+    raise NotAdmittedError("clause", f"window frame {kind} {value}")
+
+
+def _named(node: exp.Expr) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this)
+    return node.sql_name().lower() if isinstance(node, exp.Func) else type(node).__name__
+
+
+def _type_error(name: str, values: list[Typed]) -> NotAdmittedError:
+    kinds = ", ".join(name_of(value.type) for value in values)
+    return NotAdmittedError("type", f"{name}({kinds})")

@@ -1,0 +1,185 @@
+"""Row hashes: one int64 per row of a set of key columns, computed by numpy on Arrow buffers.
+
+A single integer-like column is its own hash, so it orders and compares as the values do. Everything
+else is mixed; equal keys always hash equal, unequal keys may collide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Hashes = NDArray[np.int64]
+
+#: What stands for NULL; a value that hashes to it only makes a slice larger.
+_NULL = np.uint64(0x6A09E667F3BCC909)
+# Odd constants with well spread bits, for the two multiply-and-shift rounds of the mixer.
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def is_exact(types: list[pa.DataType]) -> bool:
+    """Whether equal hashes mean equal values (of rows without NULL)."""
+    return len(types) == 1 and _is_integer_like(types[0])
+
+
+def maybe_null(hashes: Hashes) -> bool:
+    """Whether a row of one column may be NULL, judging by the hashes."""
+    return bool((hashes.view(np.uint64) == _NULL).any())
+
+
+def is_hashable(kind: pa.DataType) -> bool:
+    """Whether columns of this type can be keys of an index."""
+    return not pa.types.is_nested(kind)
+
+
+def hash_rows(columns: list[pa.ChunkedArray]) -> Hashes:
+    """One hash per row. NULL hashes as a value of its own, -0.0 as 0.0, every NaN alike.
+
+    Args:
+        columns: at least one column, all of one length and of hashable types.
+    """
+    if len(columns) == 1:
+        return _words(columns[0]).view(np.int64)
+    total: Words | None = None
+    for column in columns:
+        words = _words(column)
+        total = _mix(words) if total is None else _mix(words ^ (total * _STEP))
+    assert total is not None
+    return total.view(np.int64)
+
+
+def same_rows(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> NDArray[np.bool_]:
+    """Whether row i of `left` equals row i of `right`, NULL equal to NULL and NaN to NaN."""
+    result: NDArray[np.bool_] | None = None
+    for one, other in zip(left, right, strict=True):
+        if _is_integer_like(one.type) or pa.types.is_floating(one.type):
+            equal = _words(one) == _words(other)
+            if one.null_count or other.null_count:
+                equal &= _nulls(one) == _nulls(other)
+        else:
+            same = pc.or_(
+                pc.fill_null(pc.equal(one, other), False),
+                pc.and_(pc.is_null(one), pc.is_null(other)),
+            )
+            equal = _flat(same).to_numpy(zero_copy_only=False)
+        result = equal if result is None else result & equal
+    assert result is not None
+    return result
+
+
+def _is_integer_like(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)
+    )
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _nulls(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    flags: NDArray[np.bool_] = _flat(pc.is_null(column)).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _words(column: pa.ChunkedArray) -> Words:
+    if column.num_chunks > 1:
+        # Chunk by chunk: strings of one column may exceed what one 32-bit offset can address.
+        return np.concatenate([_array_words(chunk) for chunk in column.chunks])
+    return _array_words(_flat(column))
+
+
+def _array_words(array: pa.Array) -> Words:
+    kind = array.type
+    if _is_integer_like(kind):
+        words = _integer_words(array)
+    elif pa.types.is_floating(kind):
+        words = _float_words(array)
+    elif pa.types.is_decimal128(kind):
+        words = _decimal_words(array)
+    else:
+        words = _string_words(array)
+    if array.null_count:
+        words = np.where(array.is_null().to_numpy(zero_copy_only=False), _NULL, words)
+    return words
+
+
+def _integer_words(array: pa.Array) -> Words:
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    values = _values(array, np.dtype(f"i{array.type.bit_width // 8}"))
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+def _float_words(array: pa.Array) -> Words:
+    values = _values(array, np.dtype(f"f{array.type.bit_width // 8}")).astype(np.float64)
+    values += 0.0  # -0.0 + 0.0 is 0.0
+    values[np.isnan(values)] = np.nan
+    return values.view(np.uint64)
+
+
+def _decimal_words(array: pa.Array) -> Words:
+    pairs = _values(array, np.dtype("u8"), width=2)
+    return _mix(pairs[0::2] ^ (pairs[1::2] * _STEP))
+
+
+def _values(array: pa.Array, dtype: np.dtype[Any], width: int = 1) -> NDArray[Any]:
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        return np.empty(0, dtype)
+    start = array.offset * width
+    return np.frombuffer(buffer, dtype, count=start + len(array) * width)[start:]
+
+
+def _string_words(array: pa.Array) -> Words:
+    """Hash the bytes eight at a time: round r takes the r-th word of all rows that long."""
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offsets_buffer, data = array.buffers()
+    if len(array) == 0:
+        return np.empty(0, np.uint64)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    stop = array.offset + len(array) + 1
+    offsets = np.frombuffer(offsets_buffer, dtype, count=stop)[array.offset :].astype(np.int64)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if array.null_count:
+        lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), 0, lengths)
+    size = 0 if data is None else data.size
+    padded = np.zeros(size + 8, np.uint8)
+    if size:
+        padded[:size] = np.frombuffer(data, np.uint8)
+    windows = np.lib.stride_tricks.as_strided(
+        padded[:8].view("<u8"), shape=(size + 1,), strides=(1,), writeable=False
+    )
+    words: Words = lengths.astype(np.uint64) * _STEP
+    rows = np.flatnonzero(lengths > 0)
+    position = 0
+    while rows.size:
+        word = windows[starts[rows] + position]
+        left = lengths[rows] - position
+        short = left < 8
+        if short.any():
+            keep = (np.uint64(1) << (left[short] * 8).astype(np.uint64)) - np.uint64(1)
+            word[short] &= keep
+        words[rows] = _mix(words[rows] ^ word)
+        position += 8
+        rows = rows[left > 8]
+    return words
+
+
+def _mix(words: Words) -> Words:
+    mixed: Words = words + _STEP
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= _MIX_A
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _MIX_B
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

@@ -1,0 +1,330 @@
+"""Resident tables: an in-memory copy of a mirror, looked up by key values in milliseconds.
+
+A table is a list of immutable segments (the base first, then what epochs added), each with a
+bitmap of the rows that still live and sorted hash indexes made on first use. A change costs what it
+touches; segments are merged so that their number stays small.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mview.errors import CorruptionError
+from mview.execute.local.hashing import Hashes, hash_rows, is_exact, maybe_null, same_rows
+from mview.execute.local.keys import first_duplicate, typed_keys
+
+Rows = NDArray[np.int64]
+
+#: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
+_SMALL = 1 << 16
+#: So many segments of that size make the merge into the base due (in the background).
+_FULL_SEGMENTS = 8
+
+
+@dataclass(frozen=True)
+class SortedIndex:
+    """Hashes in order, and the row of each; `rows` None: row i has hash i."""
+
+    hashes: Hashes
+    rows: NDArray[np.int32] | NDArray[np.int64] | None
+
+    @classmethod
+    def build(cls, hashes: Hashes) -> SortedIndex:
+        """The index of rows with these hashes."""
+        if bool(np.all(hashes[1:] >= hashes[:-1])):
+            return cls(hashes, None)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        return cls(ordered, order.astype(np.int32) if len(order) < 1 << 31 else order)
+
+    def find(self, needles: Hashes) -> tuple[Rows, Rows]:
+        """All (needle number, row) pairs of equal hashes; sorted needles are faster."""
+        low = np.searchsorted(self.hashes, needles, side="left")
+        high = np.searchsorted(self.hashes, needles, side="right")
+        counts = high - low
+        numbers = np.repeat(np.arange(len(needles)), counts)
+        places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
+
+    def nbytes(self, column: pa.ChunkedArray | None) -> int:
+        """Bytes held beside the table; `column` is given where the hashes may be its buffer."""
+        shared = (
+            column is not None
+            and is_exact([column.type])
+            and column.type.bit_width == 64
+            and not column.null_count
+        )
+        own = 0 if self.rows is None and shared else self.hashes.nbytes
+        return own + (0 if self.rows is None else self.rows.nbytes)
+
+
+@dataclass
+class Segment:
+    """Rows that never move, the bitmap of those that live, and their indexes."""
+
+    rows: pa.Table
+    alive: NDArray[np.bool_]
+    dead: int = 0
+    indexes: dict[tuple[str, ...], SortedIndex] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Segment:
+        """A segment of rows that all live."""
+        return cls(rows, np.ones(rows.num_rows, np.bool_))
+
+    @property
+    def live(self) -> int:
+        """Number of live rows."""
+        return len(self.alive) - self.dead
+
+    def columns(self, names: Iterable[str]) -> list[pa.ChunkedArray]:
+        """The named columns."""
+        return [self.rows.column(name) for name in names]
+
+    def find(self, names: tuple[str, ...], needles: Hashes) -> tuple[Rows, Rows]:
+        """All (needle number, live row) pairs whose hashes are equal."""
+        index = self.indexes.get(names)
+        if index is None:
+            index = self.indexes[names] = SortedIndex.build(hash_rows(self.columns(names)))
+        numbers, rows = index.find(needles)
+        if self.dead:
+            living = self.alive[rows]
+            numbers, rows = numbers[living], rows[living]
+        return numbers, rows
+
+    def kill(self, rows: Rows) -> None:
+        """Mark live rows as dead."""
+        self.alive[rows] = False
+        self.dead += len(rows)
+
+    def living(self) -> Rows:
+        """The numbers of the live rows, in order."""
+        return np.flatnonzero(self.alive)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of rows, bitmap and indexes."""
+        indexes = sum(
+            index.nbytes(self.rows.column(names[0]) if len(names) == 1 else None)
+            for names, index in list(self.indexes.items())
+        )
+        return int(self.rows.nbytes) + self.alive.nbytes + indexes
+
+
+class ResidentTable:
+    """The rows of one table at one epoch, in memory.
+
+    Look-ups and `apply` may come from several threads; `merge` may run beside them.
+
+    Args:
+        name: `<connection>.<table>`, for messages.
+        key: the primary key columns.
+        rows: the rows, with the used columns (the key among them); keys are unique.
+    """
+
+    def __init__(self, name: str, key: Sequence[str], rows: pa.Table) -> None:
+        self.name, self.key, self.schema = name, tuple(key), rows.schema
+        self._segments = [Segment.of(self._ordered(rows))]
+        self._lock = threading.RLock()
+        self._merging = threading.Lock()
+        # Rows that died while a merge was reading them: (segment, rows).
+        self._died: list[tuple[Segment, Rows]] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of live rows."""
+        with self._lock:
+            return sum(segment.live for segment in self._segments)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of rows, bitmaps and indexes."""
+        with self._lock:
+            return sum(segment.nbytes for segment in self._segments)
+
+    @property
+    def merge_due(self) -> bool:
+        """Whether so much has changed that `merge` pays."""
+        with self._lock:
+            full = sum(len(s.alive) >= _SMALL for s in self._segments[1:])
+            base = self._segments[0]
+            return full >= _FULL_SEGMENTS or base.dead > max(_SMALL, len(base.alive) // 4)
+
+    def rows(self) -> pa.Table:
+        """All live rows."""
+        with self._lock:
+            return self._gather((segment, segment.living()) for segment in self._segments)
+
+    def lookup(self, columns: Sequence[str], keys: pa.Table, null_safe: bool = False) -> pa.Table:
+        """The rows whose `columns` hold one of the keys; each row once.
+
+        By the whole primary key the answer is exact; otherwise more rows may come than asked for.
+
+        Args:
+            columns: columns of this table.
+            keys: one column per name in `columns`, in that order; duplicates are allowed.
+            null_safe: NULL in a key matches NULL (`<=>`); otherwise such keys match nothing.
+        """
+        typed = typed_keys(self.schema, columns, keys, null_safe)
+        if typed is None:
+            return self.rows()
+        if typed.num_rows == 0:
+            return self.schema.empty_table()
+        with self._lock:
+            return self._gather((segment, rows) for segment, _, rows in self._find(typed))
+
+    def apply(self, old: pa.Table, new: pa.Table) -> None:
+        """Take one epoch's delta: rows that go (by primary key) and rows that come.
+
+        Args:
+            old: rows with at least the key columns; each is in the table.
+            new: rows with the table's columns; none is in the table without `old`.
+
+        Raises:
+            CorruptionError: a row to remove is missing, or one to add is already there. Nothing
+                was changed.
+        """
+        with self._lock:
+            going = self._locate(old, len(old), "removed but is not in the table")
+            for segment, rows in going:
+                segment.kill(rows)
+            try:
+                self._locate(new, 0, "added but is already in the table")
+                self._check_unique(new)
+            except CorruptionError:
+                for segment, rows in going:
+                    segment.alive[rows] = True
+                    segment.dead -= len(rows)
+                raise
+            if self._died is not None:
+                self._died += going
+            if new.num_rows:
+                self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
+                self._merge_small()
+
+    def merge(self) -> None:
+        """Rewrite all segments into one; look-ups and changes go on meanwhile."""
+        with self._merging:
+            with self._lock:
+                parts = [(segment, segment.living()) for segment in self._segments]
+                names = list(self._segments[0].indexes)
+                self._died = []
+            rows = self._gather(parts)
+            order = self._order(rows)
+            merged = Segment.of(rows if order is None else rows.take(pa.array(order)))
+            for columns in names:
+                merged.find(columns, np.empty(0, np.int64))
+            with self._lock:
+                self._replace(parts, merged, order)
+                self._died = None
+
+    def _replace(
+        self, parts: list[tuple[Segment, Rows]], merged: Segment, order: Rows | None
+    ) -> None:
+        moved = np.empty(len(merged.alive), np.int64)
+        moved[order if order is not None else slice(None)] = np.arange(len(moved))
+        starts = np.cumsum([0] + [len(rows) for _, rows in parts])
+        taken = {id(s): (rows, start) for (s, rows), start in zip(parts, starts, strict=False)}
+        for segment, died in self._died or ():
+            if id(segment) in taken:
+                rows, start = taken[id(segment)]
+                merged.kill(moved[start + np.searchsorted(rows, died)])
+        self._segments = [merged, *(s for s in self._segments if id(s) not in taken)]
+
+    def _merge_small(self) -> None:
+        """Merge the newest segments while that keeps each at least twice as large as the next."""
+        while len(self._segments) > 2:
+            before, last = self._segments[-2:]
+            if len(before.alive) >= _SMALL or len(before.alive) > 2 * len(last.alive):
+                return
+            if self._died is not None:
+                return  # a running merge holds these segments
+            pair = [(segment, segment.living()) for segment in (before, last)]
+            self._segments[-2:] = [Segment.of(self._gather(pair))]
+
+    def _locate(self, rows: pa.Table, expected: int, problem: str) -> list[tuple[Segment, Rows]]:
+        """Where the rows with these primary keys are; their number must be as expected."""
+        if rows.num_rows == 0:
+            return []
+        # Groups of an aggregate's state may be NULL.
+        typed = typed_keys(self.schema, self.key, rows.select(list(self.key)), null_safe=True)
+        if typed is None or typed.num_rows != rows.num_rows:
+            raise CorruptionError(
+                "a change has a primary key that does not fit the table", where=self.name
+            )
+        found = list(self._find(typed))
+        if sum(len(places) for _, _, places in found) == expected:
+            return [(segment, places) for segment, _, places in found]
+        hit = np.zeros(typed.num_rows, np.bool_)
+        for _, numbers, _ in found:
+            hit[numbers] = True
+        wrong = np.flatnonzero(~hit if expected else hit)
+        raise CorruptionError(
+            f"a row is {problem}",
+            where=self.name,
+            got=typed.slice(int(wrong[0]), 1).to_pylist()[0] if len(wrong) else "a key given twice",
+            hint="drop the copy in memory and build it again from the mirror",
+        )
+
+    def _check_unique(self, new: pa.Table) -> None:
+        if new.num_rows == 0:
+            return
+        keys = new.select(list(self.key))
+        if (row := first_duplicate(keys)) is not None:
+            raise CorruptionError(
+                "a change adds a primary key twice",
+                where=self.name,
+                got=keys.slice(row, 1).to_pylist()[0],
+            )
+
+    def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
+        """Per segment: (number of a key, row) pairs; by the primary key no false ones."""
+        names = tuple(typed.column_names)
+        hashes = hash_rows(typed.columns)
+        by_key = set(names) == set(self.key)
+        needles, firsts = np.unique(hashes, return_index=True)
+        exact = is_exact([column.type for column in typed.columns]) and not maybe_null(hashes)
+        checked = by_key and not exact
+        if checked and len(needles) < typed.num_rows:
+            # Two keys of one hash must both be compared: keep them all.
+            firsts = np.argsort(hashes, kind="stable")
+            needles = hashes[firsts]
+        for segment in self._segments:
+            numbers, rows = segment.find(names, needles)
+            numbers = firsts[numbers]
+            if checked and len(rows):
+                place = pa.array(rows)
+                there = [column.take(place) for column in segment.columns(names)]
+                equal = same_rows(there, typed.take(pa.array(numbers)).columns)
+                rows, unique = np.unique(rows[equal], return_index=True)
+                numbers = numbers[equal][unique]
+            if len(rows):
+                yield segment, numbers, rows
+
+    def _gather(self, parts: Iterable[tuple[Segment, Rows]]) -> pa.Table:
+        pieces = [
+            segment.rows if len(rows) == len(segment.alive) else segment.rows.take(pa.array(rows))
+            for segment, rows in parts
+        ]
+        return pa.concat_tables(pieces).combine_chunks() if pieces else self.schema.empty_table()
+
+    def _ordered(self, rows: pa.Table) -> pa.Table:
+        rows = rows.combine_chunks()
+        order = self._order(rows)
+        return rows if order is None else rows.take(pa.array(order))
+
+    def _order(self, rows: pa.Table) -> Rows | None:
+        """Order by the first key column: its index then needs no memory, and ranges lie close."""
+        first = rows.column(self.key[0])
+        if not is_exact([first.type]):
+            return None
+        hashes = hash_rows([first])
+        if bool(np.all(hashes[1:] >= hashes[:-1])):
+            return None
+        return np.argsort(hashes, kind="stable")

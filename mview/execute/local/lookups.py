@@ -1,0 +1,122 @@
+"""Look-ups in resident tables, within a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from mview.errors import CorruptionError
+from mview.execute.local.index import ResidentTable
+from mview.execute.program import Request
+
+
+class LocalLookups:
+    """Resident tables by name; a table that does not fit is not resident.
+
+    The caller asks `resident` first and looks other tables up elsewhere.
+
+    Args:
+        memory: bytes that all resident tables together may take.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._tables: dict[str, ResidentTable] = {}
+        # Merges run beside the epochs, one at a time.
+        self._merger = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mview-merge")
+        self._merges: dict[str, Future[None]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the resident tables take."""
+        return sum(table.nbytes for table in self._tables.values())
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether rows of so many bytes fit beside what is resident.
+
+        Asks for twice as much: indexes come on top, and a merge holds old and new rows.
+        """
+        return self.nbytes + 2 * nbytes <= self._memory
+
+    def add(self, table: ResidentTable) -> bool:
+        """Make a table resident, unless it exceeds the budget.
+
+        Returns:
+            Whether it is resident now.
+        """
+        self.drop(table.name)
+        if not self.fits(table.nbytes):
+            return False
+        self._tables[table.name] = table
+        return True
+
+    def drop(self, name: str) -> None:
+        """Forget a table; nothing happens when it is not resident."""
+        self._tables.pop(name, None)
+
+    def resident(self, name: str, columns: Sequence[str]) -> bool:
+        """Whether a table can be looked up here, with these columns."""
+        table = self._tables.get(name)
+        return table is not None and set(columns) <= set(table.schema.names)
+
+    def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
+        """The rows of every request, each row once; see `Lookups`.
+
+        Raises:
+            KeyError: a table is not resident.
+        """
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> pa.Table:
+        table = self._tables[request.table]
+        if request.keys is None:
+            return table.rows().select(request.select)
+        names = request.keys.column_names
+        found = table.lookup(names, request.keys, request.null_safe)
+        return found.select(request.select)
+
+    def apply(self, changes: Mapping[str, tuple[pa.Table, pa.Table]]) -> list[str]:
+        """Follow a published epoch.
+
+        Args:
+            changes: per table the rows that go (at least their keys) and the rows that come.
+                Tables that are not resident are skipped.
+
+        Returns:
+            Tables that are not resident any more: they outgrew the budget, or did not hold what
+            the epoch changed. They can be built again from the mirror.
+        """
+        dropped = []
+        for name, (old, new) in changes.items():
+            table = self._tables.get(name)
+            if table is None:
+                continue
+            try:
+                table.apply(old, new)
+            except CorruptionError:
+                self.drop(name)
+                dropped.append(name)
+                continue
+            self._merge_when_due(name, table)
+        while self._tables and self.nbytes > self._memory:
+            largest = max(self._tables, key=lambda name: self._tables[name].nbytes)
+            self.drop(largest)
+            dropped.append(largest)
+        return dropped
+
+    def close(self) -> None:
+        """Wait for a running merge and free the tables."""
+        self._merger.shutdown()
+        self._tables.clear()
+
+    def _merge_when_due(self, name: str, table: ResidentTable) -> None:
+        running = self._merges.get(name)
+        if running is not None:
+            if not running.done():
+                return
+            running.result()
+            del self._merges[name]
+        if table.merge_due:
+            self._merges[name] = self._merger.submit(table.merge)

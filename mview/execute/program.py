@@ -1,0 +1,383 @@
+"""One epoch of one view: rounds of look-ups, one evaluation over the slices, one delta.
+
+The look-ups are a generator, so that a caller can drive many views in step and send the look-ups
+of a round together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.connector import WEIGHT
+from mview.execute.local.evaluate import EvaluationError
+from mview.execute.local.refusal import NotAdmittedError
+from mview.ivm.maintained import STATE, VALUE, Maintained
+from mview.ivm.plan import ViewPlan
+from mview.ivm.slices import (
+    add_up,
+    changed_rows,
+    consolidate,
+    distinct,
+    key_values,
+    new_slice,
+    old_slice,
+)
+from mview.ivm.steps import Fetch, KeySource, Trace, Whole
+from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
+from mview.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Request:
+    """A look-up in the old rows of a table.
+
+    Attributes:
+        table: the table.
+        keys: distinct values of some columns; rows that equal one of them are wanted. None: all
+            rows.
+        select: columns to return: those that the view uses, with the primary key.
+        null_safe: NULL in a key matches NULL.
+    """
+
+    table: str
+    keys: pa.Table | None
+    select: tuple[str, ...]
+    null_safe: bool = False
+
+
+class Lookups(Protocol):
+    """Old rows of tables, as of the last published epoch."""
+
+    def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
+        """The rows of every request. More rows than asked for are fine, fewer are not."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Runs SQL over small tables."""
+
+    def run(
+        self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None
+    ) -> pa.Table:
+        """The result of a query.
+
+        Args:
+            sql: Spark SQL over the relations.
+            relations: rows by relation name.
+            result: the result's columns as Spark analyzes them; None when not known yet.
+        """
+        ...
+
+
+class State(Protocol):
+    """The state table of a view, as of the last published epoch."""
+
+    def fetch(self, keys: pa.Table | None) -> pa.Table:
+        """The rows of these keys (NULL matches NULL); None: all rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class ViewDelta:
+    """What an epoch does to a view.
+
+    Attributes:
+        rows: the view's columns and WEIGHT, consolidated.
+        state: the same for the view's state table; None when it has none.
+    """
+
+    rows: pa.Table
+    state: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The rows a view is evaluated over, by relation name; empty when nothing changed for it."""
+
+    relations: Mapping[str, pa.Table]
+
+
+Rounds = Generator[list[Request], list[pa.Table], Slices]
+
+
+def fetch_slices(plan: ViewPlan, deltas: Mapping[str, pa.Table]) -> Rounds:
+    """The slices of an epoch.
+
+    Yields:
+        The look-ups of a round; the caller sends back one table for each.
+    """
+    schemas = {table: plan.slice_schema(table) for table in plan.tables}
+    changed = {}
+    for table in plan.tables:
+        if table in deltas and deltas[table].num_rows:
+            rows = changed_rows(deltas[table], schemas[table])
+            if rows.num_rows:
+                changed[table] = rows
+    if not changed:
+        return Slices({})
+    values = plan.maintained.values if plan.maintained else ()
+    followed = [trace for trace in plan.traces if trace.table in changed]
+    # A part with one row that the final query reads: always at hand.
+    followed += [Trace(table, table, (Whole(table),)) for table in values]
+    traces = [_Walk(trace, changed, schemas) for trace in followed]
+    fetched: dict[str, list[pa.Table]] = {table: [] for table in plan.tables}
+    while True:
+        requests: dict[tuple[object, ...], Request] = {}
+        waiting = [(walk, step) for walk in traces for step in walk.ready()]
+        if not waiting:
+            break
+        asked = [(walk, step, walk.request(step)) for walk, step in waiting]
+        for _, _, request in asked:
+            if request is not None:
+                requests[_same(request)] = _joined(requests.get(_same(request)), request)
+        tables = (yield list(requests.values())) if requests else []
+        answers = dict(zip(requests, tables, strict=True))
+        for request, rows in zip(requests.values(), tables, strict=True):
+            fetched[request.table].append(rows)
+        for walk, step, request in asked:
+            walk.done[step] = None if request is None else answers[_same(request)]
+    relations: dict[str, pa.Table] = {}
+    for table, schema in schemas.items():
+        old = old_slice(schema, fetched[table], changed.get(table))
+        relations[plan.slice_name(table, "old")] = old
+        relations[plan.slice_name(table, "new")] = new_slice(schema, old, changed.get(table))
+    return Slices(relations)
+
+
+def _same(request: Request) -> tuple[object, ...]:
+    names = None if request.keys is None else tuple(request.keys.column_names)
+    return request.table, request.null_safe, names
+
+
+def _joined(one: Request | None, other: Request) -> Request:
+    if one is None or one.keys is None or other.keys is None:
+        return other
+    keys = key_values(
+        [one.keys, other.keys], other.keys.schema, null_safe=other.null_safe, or_null=False
+    )
+    return Request(other.table, keys, other.select, other.null_safe)
+
+
+class _Walk:
+    """One trace on its way: which steps are done, and their rows."""
+
+    def __init__(
+        self, trace: Trace, changed: Mapping[str, pa.Table], schemas: Mapping[str, TableSchema]
+    ) -> None:
+        self.trace, self.changed, self.schemas = trace, changed, schemas
+        self.done: dict[int, pa.Table | None] = {}
+
+    def ready(self) -> list[int]:
+        """Steps not yet done whose key sources are."""
+        return [
+            index
+            for index, step in enumerate(self.trace.steps)
+            if index not in self.done and all(source in self.done for source in _before(step))
+        ]
+
+    def request(self, index: int) -> Request | None:
+        """The look-up of a step; None when it has no keys."""
+        step = self.trace.steps[index]
+        schema = self.schemas[step.table]
+        if isinstance(step, Whole):
+            return Request(step.table, None, schema.names)
+        parts = [part for source in step.sources if (part := self._values(source)) is not None]
+        types = pa.schema([pa.field(name, schema.column(name).type) for name in step.columns])
+        keys = key_values(parts, types, null_safe=step.null_safe, or_null=step.or_null)
+        if keys.num_rows == 0:
+            return None
+        return Request(step.table, keys, schema.names, step.null_safe)
+
+    def _values(self, source: KeySource) -> pa.Table | None:
+        rows = self.changed.get(source.table) if source.step is None else self.done[source.step]
+        if rows is None:
+            return None
+        return pa.table(
+            [rows[name] for name in source.columns],
+            names=[str(i) for i in range(len(source.columns))],
+        )
+
+
+def _before(step: Fetch | Whole) -> list[int]:
+    if isinstance(step, Whole):
+        return []
+    return [source.step for source in step.sources if source.step is not None]
+
+
+def evaluate_slices(
+    plan: ViewPlan, slices: Slices, evaluator: Evaluator, state: State | None = None
+) -> ViewDelta | None:
+    """The delta of a view from its slices; None when nothing changed for it."""
+    if not slices.relations:
+        return None
+    tables = () if plan.maintained is None else plan.maintained.values
+    names = {plan.slice_name(table, when) for table in tables for when in ("old", "new")}
+    relations = {name: rows for name, rows in slices.relations.items() if name not in names}
+    result = evaluator.run(plan.delta_sql, relations, plan.delta_schema)
+    if plan.maintained is None:
+        return ViewDelta(consolidate(result))
+    assert state is not None, f"view {plan.name} has a state table"
+    return _finalize(plan, plan.maintained, consolidate(result), slices, evaluator, state)
+
+
+class _ExtremeGoneError(Exception):
+    """Rows with the smallest or largest value of a group went away: all its rows are needed."""
+
+
+def _finalize(
+    plan: ViewPlan,
+    maintained: Maintained,
+    partial: pa.Table,
+    slices: Slices,
+    evaluator: Evaluator,
+    state: State,
+) -> ViewDelta:
+    """Add the change of the accumulators to the state; the view's delta is that of its rows."""
+    groups, accumulators = maintained.groups, maintained.accumulators
+    partial = partial.select([WEIGHT, *groups, *accumulators])
+    # Whether Spark guesses that a column has no NULLs does not matter here.
+    partial = partial.cast(pa.schema([pa.field(f.name, f.type) for f in partial.schema]))
+    value_moved = any(
+        not slices.relations[plan.slice_name(table, "old")].equals(
+            slices.relations[plan.slice_name(table, "new")]
+        )
+        for table in maintained.values
+    )
+    keys = None if value_moved else distinct(partial.select(list(groups)))
+    old = state.fetch(keys)
+    old = old.select([*groups, *accumulators]).cast(partial.schema.remove(0))
+    new = add_up(groups, accumulators, old, partial, maintained.extremes)
+    if new is None:
+        raise _ExtremeGoneError
+    if not maintained.always:
+        new = new.filter(pc.not_equal(new[accumulators[0]], 0))
+    weighted = [_weighted(old, -1), _weighted(new, 1)]
+    change = consolidate(pa.concat_tables(weighted))
+    if not maintained.values:
+        rows = evaluator.run(maintained.finalize, {STATE: change}, plan.finalize_schema)
+        return ViewDelta(consolidate(rows), change)
+    found = [
+        evaluator.run(
+            maintained.finalize, {STATE: side} | _values(plan, slices, when), plan.finalize_schema
+        )
+        for side, when in zip(weighted, _WHEN, strict=True)
+    ]
+    return ViewDelta(consolidate(pa.concat_tables(found)), change)
+
+
+_WHEN: tuple[Literal["old", "new"], ...] = ("old", "new")
+
+
+def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict[str, pa.Table]:
+    assert plan.maintained is not None
+    return {
+        f"{VALUE}{number}": slices.relations[plan.slice_name(table, when)]
+        for number, table in enumerate(plan.maintained.values)
+    }
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
+
+
+def _run_top(
+    top: Top,
+    plan: ViewPlan,
+    deltas: Mapping[str, pa.Table],
+    lookups: Lookups,
+    evaluator: Evaluator,
+    state: State,
+) -> ViewDelta | None:
+    """The first rows of a part: its change is taken into the rows that are kept."""
+    schema = plan.schemas[top.part]
+    change = changed_rows(deltas[top.part], schema) if top.part in deltas else None
+    if change is None or not change.num_rows:
+        return None
+
+    def rank(rows: pa.Table) -> pa.Table:
+        numbered = rows.append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+        result = pa.schema([pa.field(NUMBER, pa.int64())])
+        return rows.take(evaluator.run(top.ranking, {RANKED: numbered}, result)[NUMBER])
+
+    old = rank(old_slice(schema, [state.fetch(None)], None))
+    new = moved(old, change, top, rank)
+    if new is None:
+        (everything,) = lookups.fetch([Request(top.part, None, schema.names)])
+        before = old_slice(schema, [everything], change)
+        new = first_rows(new_slice(schema, before, change), top, rank)
+    shown = [_weighted(top.shown(old), -1), _weighted(top.shown(new), 1)]
+    rows = pa.concat_tables(shown).select([*plan.columns, WEIGHT])
+    kept = consolidate(pa.concat_tables([_weighted(old, -1), _weighted(new, 1)]))
+    return ViewDelta(consolidate(rows), kept)
+
+
+def run_view(
+    plan: ViewPlan,
+    deltas: Mapping[str, pa.Table],
+    lookups: Lookups,
+    evaluator: Evaluator,
+    state: State | None = None,
+) -> ViewDelta | None:
+    """One epoch of one view.
+
+    Args:
+        plan: the compiled view.
+        deltas: per table, the changed rows: all columns and WEIGHT (-1 old, +1 new).
+        lookups: old rows.
+        evaluator: runs the view's query.
+        state: the view's state table, for plans with `maintained`.
+
+    Returns:
+        The view's delta; None when nothing changed for it.
+    """
+    if plan.top is not None:
+        assert state is not None, f"view {plan.name} has a state table"
+        return _run_top(plan.top, plan, deltas, lookups, evaluator, state)
+    slices = _drive(fetch_slices(plan, deltas), lookups)
+    try:
+        return evaluate_slices(plan, slices, evaluator, state)
+    except _ExtremeGoneError:
+        assert plan.maintained is not None
+        plan = _with_all_groups(plan, plan.maintained)
+        return evaluate_slices(plan, _drive(fetch_slices(plan, deltas), lookups), evaluator, state)
+    except (NotAdmittedError, EvaluationError):
+        raise  # another executor decides
+    except Exception:
+        # Groups that did not change may be incomplete in the slices, and a query can fail on them
+        # (1 / sum(x)) where it does not on all rows. If all rows fail as well, so does the view.
+        if not slices.relations or plan.evaluation == "full":
+            raise
+        whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
+        if plan.maintained is not None:
+            whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
+        return evaluate_slices(plan, _drive(fetch_slices(whole, deltas), lookups), evaluator, state)
+
+
+def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:
+    """The plan for an epoch in which all rows of the changed groups are fetched."""
+    known = _with_known_extremes(maintained)
+    return replace(plan, traces=maintained.complete, maintained=known)
+
+
+def _with_known_extremes(maintained: Maintained) -> Maintained:
+    """For an evaluation over all rows of the changed groups: their extremes are what it finds."""
+    return replace(maintained, extremes=dict.fromkeys(maintained.extremes, "complete"))
+
+
+def _all(plan: ViewPlan) -> tuple[Whole, ...]:
+    return tuple(Whole(table) for table in plan.tables)
+
+
+def _drive(rounds: Rounds, lookups: Lookups) -> Slices:
+    try:
+        requests = next(rounds)
+        while True:
+            requests = rounds.send(lookups.fetch(requests))
+    except StopIteration as end:
+        slices: Slices = end.value
+        return slices

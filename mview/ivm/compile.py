@@ -1,0 +1,246 @@
+"""From a view definition to a plan: build the IR, trace every scan, choose how to evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mview.errors import UserError
+from mview.ivm.keys import equal_columns, unique_columns
+from mview.ivm.maintained import maintain, top_aggregate
+from mview.ivm.notes import EXTREME, NO_EQUALITY, TOP, Note
+from mview.ivm.parts import split
+from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
+from mview.ivm.steps import Fetch, Trace, Whole
+from mview.ivm.top import Top
+from mview.ivm.trace import trace
+from mview.plan import ir
+from mview.plan.build import build
+from mview.plan.definition import ViewDefinition
+from mview.plan.ir import Unsupported
+from mview.plan.place import did_you_mean
+from mview.plan.rules import rewrite
+from mview.schema import TableSchema
+
+
+class OtherColumnsError(Exception):
+    """The text over parts has other columns for Spark than the user's text: it is not used."""
+
+
+#: Completes the plan of a part or view with what Spark says of its columns.
+Analyze = Callable[[ViewPlan, Mapping[str, TableSchema]], ViewPlan]
+
+
+def compile_view(
+    definition: ViewDefinition,
+    schemas: Mapping[str, TableSchema],
+    analyze: Analyze = lambda plan, schemas: plan,
+) -> ViewPlan:
+    """The plan of a view, with the plans of its parts.
+
+    Args:
+        definition: the view.
+        schemas: of every table and view it may read, by the name used in SQL.
+        analyze: sets `result` and `state_result` of a plan. Without it types of computed columns
+            of parts are not known, and fewer aggregates of parts count as exact.
+
+    Raises:
+        UserError: a name is wrong, the declared key is not in the view, or the view needs FULL
+            under policy 'incremental_only'.
+    """
+    try:
+        build(definition, schemas)
+    except Unsupported as reason:
+        return _allowed(analyze(_full_plan(definition, schemas, reason), schemas))
+    cut, known, parts = split(definition, schemas), dict(schemas), []
+    for one in cut.parts:
+        part = _allowed(analyze(_compile(one, known), known))
+        known[one.name] = part.output
+        parts.append(part)
+    main = replace(_compile(cut.main, known, cut.top), declared=definition, parts=tuple(parts))
+    try:
+        return _allowed(analyze(main, known))
+    except OtherColumnsError:
+        return _allowed(analyze(_compile(definition, schemas), schemas))
+
+
+def _compile(
+    definition: ViewDefinition, schemas: Mapping[str, TableSchema], first: Top | None = None
+) -> ViewPlan:
+    """The plan of a view that is cut already, or of a part."""
+    built = build(definition, schemas)
+    root = rewrite(built.root)
+    read = {name: schemas[name] for name in definition.table_names}
+    traces, notes = _traces(root, ir.scans(root), schemas)
+    if first is not None:
+        notes = dict.fromkeys(notes, TOP)
+    plain = ViewPlan(
+        definition=definition,
+        root=root,
+        columns=tuple(ref.column for ref in root.columns),
+        key=_key(definition, root),
+        schemas=read,
+        used={
+            name: tuple(column for column in schema.names if column in built.used[name])
+            for name, schema in read.items()
+        },
+        traces=traces,
+        evaluation="top" if first else _evaluation(traces, read),
+        nodes=_strategies(root, notes, None),
+        top=first,
+    )
+    return _maintained(plain, root, notes, schemas) or plain
+
+
+def _maintained(
+    plain: ViewPlan,
+    root: ir.Node,
+    notes: Mapping[ir.Node, Note],
+    schemas: Mapping[str, TableSchema],
+) -> ViewPlan | None:
+    """The plan with a state table for the top aggregate, where that is possible and cheaper."""
+    maintained, top = maintain(plain.definition, root, schemas), top_aggregate(root)
+    if maintained is None or top is None:
+        return None
+    below, notes_below = _traces(top.aggregate.child, ir.scans(root), schemas)
+    if _cheap_to_complete(top.aggregate, below, plain.traces):
+        return None
+    if maintained.extremes:
+        if top.aggregate not in notes:
+            return None
+        maintained = replace(maintained, complete=plain.traces)
+        notes_below[top.aggregate] = EXTREME
+    return replace(
+        plain,
+        traces=below,
+        evaluation="maintained",
+        maintained=maintained,
+        nodes=_strategies(root, notes_below, top.aggregate),
+        plain=plain,
+    )
+
+
+def _traces(
+    root: ir.Node, scans: tuple[ir.Scan, ...], schemas: Mapping[str, TableSchema]
+) -> tuple[tuple[Trace, ...], dict[ir.Node, Note]]:
+    """What is fetched for each scan that is below the root; nothing for the others."""
+    below = ir.scans(root)
+    found = [trace(root, scan, schemas) for scan in scans if scan in below]
+    notes = {node: note for _, fetches in reversed(found) for node, note in fetches.notes}
+    others = (Trace(scan.table, scan.relation, ()) for scan in scans if scan not in below)
+    return (*(one for one, _ in found), *others), notes
+
+
+def _cheap_to_complete(
+    aggregate: ir.Aggregate, below: tuple[Trace, ...], whole: tuple[Trace, ...]
+) -> bool:
+    """Whether reading the changed groups again costs less than a state table.
+
+    It does when the look-ups of the join are enough; and when a group is the rows around one row
+    of a table (its primary key is in the group key) that changed rows name themselves.
+    """
+    more = [
+        set(b.steps) - set(a.steps)
+        for b in whole
+        for a in below
+        if (a.table, a.relation) == (b.table, b.relation)
+    ]
+    if not any(more):
+        return True
+    one_hop = all(
+        isinstance(step, Fetch) and all(source.step is None for source in step.sources)
+        for steps in more
+        for step in steps
+    )
+    return one_hop and _holds_a_primary_key(aggregate)
+
+
+def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:
+    refs = {ref for _, one in aggregate.group if (ref := ir.as_ref(one)) is not None}
+    same = equal_columns(aggregate.child)
+    refs |= {other for ref in refs for other in same.get(ref, ())}
+    return any(
+        scan.key and {ir.Ref(scan.relation, name) for name in scan.key} <= refs
+        for scan in ir.scans(aggregate.child)
+    )
+
+
+def _full_plan(
+    definition: ViewDefinition, schemas: Mapping[str, TableSchema], reason: Unsupported
+) -> ViewPlan:
+    read = {name: schemas[name] for name in definition.table_names}
+    wholes = tuple(Whole(table) for table in read)
+    return ViewPlan(
+        definition=definition,
+        root=None,
+        columns=(),
+        key=definition.key,
+        schemas=read,
+        used={name: schema.names for name, schema in read.items()},
+        traces=tuple(Trace(table, table, wholes) for table in read),
+        evaluation="full",
+        refused=Note(reason.code, reason.message, reason.hint),
+    )
+
+
+def _key(definition: ViewDefinition, root: ir.Node) -> tuple[str, ...]:
+    names = [ref.column for ref in root.columns]
+    for column in definition.key:
+        if column not in names:
+            raise UserError(
+                f"key column {column!r} is not a column of view {definition.name!r}",
+                where=f"{definition.file}:{definition.line}",
+                allowed=", ".join(names),
+                hint=did_you_mean(column, names),
+            )
+    if definition.key:
+        return definition.key
+    return tuple(ref.column for ref in unique_columns(root) or ())
+
+
+def _evaluation(traces: tuple[Trace, ...], read: Mapping[str, TableSchema]) -> Evaluation:
+    everything = {Whole(table) for table in read}
+    full = traces and all(everything <= set(one.steps) for one in traces)
+    return "full" if full else "slice_diff"
+
+
+def _strategies(
+    root: ir.Node, notes: Mapping[ir.Node, Note], maintained: ir.Aggregate | None
+) -> tuple[NodeNote, ...]:
+    found: list[NodeNote] = []
+
+    def visit(node: ir.Node) -> None:
+        note = notes.get(node)
+        strategy = "SELF_MAINTAINED" if node is maintained else _strategy(node)
+        inner = isinstance(node, ir.Join) and node.kind == "inner"
+        if note is not None and note.always and not (inner and note is NO_EQUALITY):
+            strategy = "FULL"
+        found.append(NodeNote(node, strategy, note))
+        for child in node.children:
+            visit(child)
+
+    visit(root)
+    return tuple(found)
+
+
+def _strategy(node: ir.Node) -> Strategy:
+    if isinstance(node, ir.Join):
+        return "DELTA_JOIN" if node.kind == "inner" else "AFFECTED_KEYS"
+    if isinstance(node, ir.SetOp):
+        return "LINEAR" if node.kind == "union all" else "AFFECTED_KEYS"
+    if isinstance(node, ir.Aggregate | ir.Distinct | ir.Window | ir.Limit):
+        return "AFFECTED_KEYS"
+    return "LINEAR"
+
+
+def _allowed(plan: ViewPlan) -> ViewPlan:
+    if plan.definition.policy != "incremental_only":
+        return plan
+    note = plan.refused or next((n.note for n in plan.nodes if n.strategy == "FULL"), None)
+    if note is not None:
+        raise UserError(
+            f"view {plan.name!r} must be incremental, but needs FULL ({note.code}): {note.message}",
+            where=f"{plan.definition.file}:{plan.definition.line}",
+            hint=f"{note.hint}; or remove policy='incremental_only'",
+        )
+    return plan

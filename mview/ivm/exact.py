@@ -1,0 +1,120 @@
+"""Types of numeric expressions, as far as needed to know that sums of them are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from sqlglot import exp
+
+from mview.ivm.lineage import origins
+from mview.plan import ir
+from mview.plan.ir import Ref
+from mview.schema import TableSchema
+
+
+def number_type(
+    expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]
+) -> str | None:
+    """`int` or `decimal` when a sum of the expression is exact; else None."""
+    while isinstance(expression, exp.Paren):
+        expression = expression.this
+    if (ref := ir.as_ref(expression)) is not None:
+        return _column(ref, node, schemas)
+    if isinstance(expression, exp.Literal):
+        return _literal(expression)
+    if isinstance(expression, exp.Neg | exp.Abs):
+        return number_type(expression.this, node, schemas)
+    if isinstance(expression, exp.Add | exp.Sub | exp.Mul | exp.Mod):
+        return _wider([expression.left, expression.right], node, schemas)
+    if isinstance(expression, exp.Div):
+        # Whole numbers divide to DOUBLE in Spark.
+        found = _wider([expression.left, expression.right], node, schemas)
+        return found if found == "decimal" else None
+    if isinstance(expression, exp.Coalesce):
+        return _wider([expression.this, *expression.expressions], node, schemas)
+    if isinstance(expression, exp.Case):
+        values = [one.args["true"] for one in expression.args["ifs"]]
+        default = expression.args.get("default")
+        return _wider([*values, *([default] if default is not None else [])], node, schemas)
+    if isinstance(expression, exp.If):
+        default = expression.args.get("false")
+        return _wider([expression.args["true"], *([default] if default else [])], node, schemas)
+    if isinstance(expression, exp.Cast):
+        return _cast(expression)
+    if isinstance(expression, exp.Count):
+        return "int"
+    if isinstance(expression, exp.Sum | exp.Min | exp.Max):
+        return number_type(expression.this, node, schemas)
+    return None
+
+
+def is_ordered(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+    """Whether values of the expression have one order, and equal ones are the same value.
+
+    Floats do not count: 0.0 and -0.0 are equal, and which of the two min gives is chance.
+    """
+    if number_type(expression, node, schemas) is not None:
+        return True
+    ref = ir.as_ref(expression)
+    kind = None if ref is None else _base_type(ref, node, schemas)
+    return kind is not None and not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> pa.DataType | None:
+    """The type of a column that is an unchanged column of a table."""
+    if ref not in node.columns:
+        return None
+    kinds = {
+        None if one is None else schemas[one.scan.table].column(one.column).type
+        for (one,) in origins(node, [ref])
+    }
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _literal(literal: exp.Literal) -> str | None:
+    if literal.is_string or "e" in literal.name.lower():
+        return None
+    return "decimal" if "." in literal.name else "int"
+
+
+def _wider(parts: list[exp.Expr], node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+    known = [number_type(part, node, schemas) for part in parts if not isinstance(part, exp.Null)]
+    if not known or None in known:
+        return None
+    return "decimal" if "decimal" in known else "int"
+
+
+def _cast(cast: exp.Cast) -> str | None:
+    kind = cast.to.this
+    if kind in (exp.DataType.Type.DECIMAL,):
+        return "decimal"
+    ints = (
+        exp.DataType.Type.TINYINT,
+        exp.DataType.Type.SMALLINT,
+        exp.DataType.Type.INT,
+        exp.DataType.Type.BIGINT,
+    )
+    return "int" if kind in ints else None
+
+
+def _column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+    """The type of a column, by the operator that makes it."""
+    if isinstance(node, ir.Scan) and node.relation == ref.relation:
+        arrow = schemas[node.table].column(ref.column).type
+        if pa.types.is_integer(arrow):
+            return "int"
+        return "decimal" if pa.types.is_decimal(arrow) else None
+    if isinstance(node, ir.Project) and node.relation == ref.relation:
+        return number_type(dict(node.items)[ref.column], node.child, schemas)
+    if isinstance(node, ir.Aggregate) and node.relation == ref.relation:
+        made = dict((*node.group, *node.aggregates))[ref.column]
+        return number_type(made, node.child, schemas)
+    if isinstance(node, ir.SetOp) and node.relation == ref.relation:
+        position = node.names.index(ref.column)
+        kinds = {_column(b.columns[position], b, schemas) for b in node.branches}
+        return None if None in kinds else ("decimal" if "decimal" in kinds else "int")
+    for child in node.children:
+        if ref in child.columns:
+            return _column(ref, child, schemas)
+    return None

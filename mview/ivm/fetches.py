@@ -1,0 +1,213 @@
+"""The fetches of one trace: which key values are sent where, and what need not be fetched twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from mview.ivm.lineage import Alternative, Origin, origins
+from mview.ivm.notes import Note
+from mview.ivm.steps import Fetch, KeySource, Step, Whole
+from mview.plan import ir
+from mview.plan.ir import Ref
+from mview.schema import TableSchema
+
+#: The rows at hand of each relation: steps that fetched them. The epoch's own changes of the
+#: table always count as well.
+Env = Mapping[str, frozenset[int]]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key values for some columns of a node."""
+
+    columns: tuple[Ref, ...]
+    sources: tuple[KeySource, ...]
+    null_safe: bool = False
+    or_null: bool = False
+
+
+def merge(*parts: Env) -> Env:
+    """The rows of several walks together."""
+    found: dict[str, frozenset[int]] = {}
+    for part in parts:
+        for relation, steps in part.items():
+            found[relation] = found.get(relation, frozenset()) | steps
+    return found
+
+
+def comparable(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether equality of the two types is equality of values, without rounding or parsing."""
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return True
+    if pa.types.is_floating(one) or pa.types.is_floating(other):
+        return False
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        return bool(one.scale == other.scale)
+    return bool(one == other) and not pa.types.is_nested(one)
+
+
+@dataclass
+class Fetches:
+    """Collects the steps for the changes of one scan.
+
+    Attributes:
+        schemas: of the tables.
+        steps: the fetches so far; a step refers to earlier ones by index.
+        notes: for each operator that reads whole inputs, why.
+    """
+
+    schemas: Mapping[str, TableSchema]
+    steps: list[Step] = field(default_factory=list)
+    notes: list[tuple[ir.Node, Note]] = field(default_factory=list)
+
+    def keys(
+        self,
+        here: ir.Node,
+        mine: Sequence[Ref],
+        env: Env,
+        there: ir.Node,
+        other: Sequence[Ref],
+        *,
+        null_safe: bool,
+    ) -> Keys | None:
+        """Key values for columns of `there`, taken from the rows at hand of `here`.
+
+        Only positions count whose both ends are base columns; among them those that stand together
+        in one relation at both ends. None when there are none.
+        """
+        sources, targets = origins(here, mine), origins(there, other)
+        best: list[int] = []
+        for group in _together(sources, targets):
+            usable = [p for p in group if self._usable(p, sources, targets, null_safe)]
+            usable = _without_repeats(usable, targets)
+            best = usable if len(usable) > len(best) else best
+        if not best or any(self.is_whole(one[best[0]], env) for one in sources):
+            return None
+        values = []
+        for one in sources:
+            chosen = [origin for p in best if (origin := one[p]) is not None]
+            scan, names = chosen[0].scan, tuple(origin.column for origin in chosen)
+            values.append(KeySource(scan.table, names))
+            values += [
+                KeySource(scan.table, names, step) for step in sorted(env.get(scan.relation, ()))
+            ]
+        nullable = any(
+            o is not None and o.nullable for one in sources for p in best if (o := one[p])
+        )
+        extended = any(
+            o is not None and o.extended for one in sources for p in best if (o := one[p])
+        )
+        safe = null_safe and nullable
+        return Keys(
+            tuple(other[p] for p in best), tuple(dict.fromkeys(values)), safe, safe and extended
+        )
+
+    def _usable(
+        self, p: int, sources: list[Alternative], targets: list[Alternative], null_safe: bool
+    ) -> bool:
+        nullable = any((o := one[p]) is not None and o.nullable for one in sources)
+        for source in sources:
+            for target in targets:
+                one, other = source[p], target[p]
+                if (
+                    one is None
+                    or other is None
+                    or not comparable(self._type(one), self._type(other))
+                ):
+                    return False
+                # A NULL that an outer join put there belongs to no fetched row.
+                if null_safe and nullable and other.extended:
+                    return False
+        return True
+
+    def _type(self, origin: Origin) -> pa.DataType:
+        return self.schemas[origin.scan.table].column(origin.column).type
+
+    def is_whole(self, origin: Origin | None, env: Env) -> bool:
+        """Whether all rows of the column's table are at hand already."""
+        steps = env.get(origin.scan.relation, ()) if origin is not None else ()
+        return any(isinstance(self.steps[step], Whole) for step in steps)
+
+    def fetch(self, scan: ir.Scan, columns: tuple[str, ...], keys: Keys) -> frozenset[int]:
+        """Add a fetch, unless its rows are at hand; returns the steps that have the rows."""
+        sources = [s for source in keys.sources for s in self._shortened(source)]
+        key = set(self.schemas[scan.table].key)
+        has_key = bool(key) and key <= set(columns)
+        # Rows found by their own primary key are at hand already.
+        own = [s for s in sources if has_key and s.table == scan.table and s.columns == columns]
+        at_hand = frozenset(s.step for s in own if s.step is not None)
+        needed = tuple(dict.fromkeys(s for s in sources if s not in own))
+        if not needed and not keys.or_null:
+            return at_hand
+        step = Fetch(scan.table, columns, needed, keys.null_safe, keys.or_null)
+        return at_hand | {self._add(step)}
+
+    def _shortened(self, source: KeySource) -> Iterable[KeySource]:
+        """Keys of rows that were fetched by these same keys: ask for the first ones at once."""
+        if source.step is None:
+            return [source]
+        step = self.steps[source.step]
+        if isinstance(step, Whole) or step.or_null or not set(source.columns) <= set(step.columns):
+            return [source]
+        at = [step.columns.index(name) for name in source.columns]
+        return [KeySource(s.table, tuple(s.columns[i] for i in at), s.step) for s in step.sources]
+
+    def _add(self, step: Step) -> int:
+        if isinstance(step, Fetch) and (wider := replace(step, null_safe=True)) in self.steps:
+            return self.steps.index(wider)
+        if step not in self.steps:
+            self.steps.append(step)
+        return self.steps.index(step)
+
+    def whole(self, node: ir.Node, note: Note | None, below: ir.Node) -> Env:
+        """All rows of all tables below; the note says why, if the reason is this operator."""
+        if note is not None and (node, note) not in self.notes:
+            self.notes.append((node, note))
+        return {
+            scan.relation: frozenset((self._add(Whole(scan.table)),)) for scan in ir.scans(below)
+        }
+
+
+def _without_repeats(positions: list[int], targets: list[Alternative]) -> list[int]:
+    """Positions that go to different columns: one column compared to two values keeps the first."""
+    kept: list[int] = []
+    for p in positions:
+        if not any(one[p] == one[q] for one in targets for q in kept):
+            kept.append(p)
+    return kept
+
+
+def _together(sources: list[Alternative], targets: list[Alternative]) -> list[list[int]]:
+    """Positions grouped by the relations they come from and go to, in every alternative."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for p in range(len(sources[0]) if sources else 0):
+        ends = [origin for one in (*sources, *targets) if (origin := one[p]) is not None]
+        if len(ends) == len(sources) + len(targets):
+            groups.setdefault(tuple(o.scan.relation for o in ends), []).append(p)
+    return list(groups.values())
+
+
+def needed(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps without fetches of tables that are read whole, unless used by later steps."""
+    whole = {step.table for step in steps if isinstance(step, Whole)}
+    kept: dict[int, Step] = {}
+    asked: set[int] = set()
+    for index in reversed(range(len(steps))):
+        step = steps[index]
+        if isinstance(step, Fetch):
+            if step.table in whole and index not in asked:
+                continue
+            asked |= {source.step for source in step.sources if source.step is not None}
+        kept[index] = step
+    order = sorted(kept)
+    return tuple(_renumber(kept[index], order) for index in order)
+
+
+def _renumber(step: Step, order: list[int]) -> Step:
+    if isinstance(step, Whole):
+        return step
+    sources = (s if s.step is None else replace(s, step=order.index(s.step)) for s in step.sources)
+    return replace(step, sources=tuple(sources))

@@ -1,0 +1,125 @@
+"""The key of a view, when the user did not declare one."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from sqlglot import exp
+
+from mview.plan import ir
+from mview.plan.ir import Ref
+
+
+@singledispatch
+def unique_columns(node: ir.Node) -> tuple[Ref, ...] | None:
+    """Columns whose values are different in all output rows; None when nothing is known."""
+    return None
+
+
+@unique_columns.register
+def _(node: ir.Scan) -> tuple[Ref, ...] | None:
+    return tuple(Ref(node.relation, name) for name in node.key) or None
+
+
+@unique_columns.register(ir.Limit)
+@unique_columns.register(ir.Window)
+def _(node: ir.Limit | ir.Window) -> tuple[Ref, ...] | None:
+    return unique_columns(node.child)
+
+
+@unique_columns.register
+def _(node: ir.Filter) -> tuple[Ref, ...] | None:
+    return _first_of_partition(node) or unique_columns(node.child)
+
+
+def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
+    """The partition keys, for `row_number() OVER (PARTITION BY …) = 1`."""
+    window, test = node.child, node.condition
+    while isinstance(test, exp.Paren):
+        test = test.this
+    if isinstance(window, ir.Project):
+        items = dict(window.items)
+        ref = ir.as_ref(test.left) if isinstance(test, exp.EQ) else None
+        inner = ir.as_ref(items[ref.column]) if ref is not None and ref.column in items else None
+        if inner is None or not isinstance(window.child, ir.Window):
+            return None
+        below = _first_of_partition(
+            ir.Filter(window.child, exp.EQ(this=ir.column(inner), expression=test.expression))
+        )
+        return _renamed(window, below) if below else None
+    if not isinstance(window, ir.Window) or not isinstance(test, exp.EQ) or test.right.name != "1":
+        return None
+    ref, calls = ir.as_ref(test.left), dict(window.functions)
+    if ref is None or ref.relation != window.relation:
+        return None
+    call = calls[ref.column]
+    refs = [ir.as_ref(one) for one in window.partition]
+    plain = tuple(one for one in refs if one is not None)
+    is_first = isinstance(call, exp.Window) and isinstance(call.this, exp.RowNumber)
+    return plain if is_first and len(plain) == len(refs) else None
+
+
+@unique_columns.register
+def _(node: ir.Project) -> tuple[Ref, ...] | None:
+    inner = unique_columns(node.child)
+    return None if inner is None else _renamed(node, inner)
+
+
+def _renamed(node: ir.Project, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
+    names = {ref: name for name, one in node.items if (ref := ir.as_ref(one)) is not None}
+    same = equal_columns(node.child)
+    found = []
+    for ref in inner:
+        name = next((names[one] for one in (ref, *same.get(ref, ())) if one in names), None)
+        if name is None:
+            return None
+        found.append(Ref(node.relation, name))
+    return tuple(dict.fromkeys(found))
+
+
+def equal_columns(node: ir.Node) -> dict[Ref, set[Ref]]:
+    """Columns that inner joins make equal."""
+    if isinstance(node, ir.Filter | ir.Window | ir.Generate | ir.Limit):
+        return equal_columns(node.child)
+    if not isinstance(node, ir.Join):
+        return {}
+    same = equal_columns(node.left)
+    if node.kind == "inner":
+        same |= equal_columns(node.right)
+        for pair in node.pairs:
+            group = {pair.left, pair.right, *same.get(pair.left, ()), *same.get(pair.right, ())}
+            for ref in group:
+                same[ref] = group
+    return same
+
+
+@unique_columns.register
+def _(node: ir.Join) -> tuple[Ref, ...] | None:
+    left, right = unique_columns(node.left), unique_columns(node.right)
+    if node.kind in ("semi", "anti", "mark"):
+        return left
+    if left and right and node.kind in ("inner", "left"):
+        if set(right) <= {pair.right for pair in node.pairs}:
+            return left
+        if node.kind == "inner":
+            if set(left) <= {pair.left for pair in node.pairs}:
+                return right
+            return (*left, *right)
+    return None
+
+
+@unique_columns.register
+def _(node: ir.Aggregate) -> tuple[Ref, ...] | None:
+    if node.sets is not None:
+        return None
+    return tuple(Ref(node.relation, name) for name, _ in node.group) or None
+
+
+@unique_columns.register
+def _(node: ir.Distinct) -> tuple[Ref, ...] | None:
+    return node.columns
+
+
+@unique_columns.register
+def _(node: ir.SetOp) -> tuple[Ref, ...] | None:
+    return None if node.all else node.columns

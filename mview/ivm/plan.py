@@ -1,0 +1,161 @@
+"""A compiled view: everything an executor needs, nothing of the SQL left to understand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import pyarrow as pa
+
+from mview.connector import WEIGHT
+from mview.ivm.lineage import origins
+from mview.ivm.maintained import Maintained
+from mview.ivm.notes import Note
+from mview.ivm.steps import Trace
+from mview.ivm.top import Top, part_definition
+from mview.plan import ir
+from mview.plan.definition import ViewDefinition
+from mview.plan.render import bind_tables
+from mview.schema import Column, TableSchema
+
+Strategy = Literal["LINEAR", "DELTA_JOIN", "SELF_MAINTAINED", "AFFECTED_KEYS", "FULL"]
+Evaluation = Literal["slice_diff", "maintained", "top", "full"]
+
+
+@dataclass(frozen=True)
+class NodeNote:
+    """The strategy of one operator, and for FULL the reason."""
+
+    node: ir.Node
+    strategy: Strategy
+    note: Note | None = None
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """How one view is maintained.
+
+    Attributes:
+        definition: the view, reading its parts where it has some.
+        root: its IR; None when the IR cannot express it.
+        columns: names of the view's columns in order; () when only Spark knows them.
+        key: declared or derived key columns; () for a multiset.
+        schemas: of the tables that are read.
+        used: the columns read of every table, with its primary key, in table order.
+        traces: what is fetched when a table changes, one per use of a table.
+        evaluation: how the delta is computed from the slices.
+        maintained: SQL for evaluation `maintained`.
+        nodes: strategies for `explain`.
+        refused: why the IR cannot express the view, if so.
+        parts: results in between that are kept as tables, in the order they read each other.
+        declared: the view as declared; None for parts, and where the IR cannot express it.
+        plain: the plan without a state table, should Spark read `finalize` another way.
+        top: what is kept for evaluation `top`.
+        result: the view's columns as Spark analyzes the text; set by whoever has asked Spark.
+        state_result: the same for `state_definition`.
+    """
+
+    definition: ViewDefinition
+    root: ir.Node | None
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    schemas: Mapping[str, TableSchema]
+    used: Mapping[str, tuple[str, ...]]
+    traces: tuple[Trace, ...]
+    evaluation: Evaluation
+    maintained: Maintained | None = None
+    nodes: tuple[NodeNote, ...] = ()
+    refused: Note | None = None
+    parts: tuple[ViewPlan, ...] = ()
+    declared: ViewDefinition | None = None
+    plain: ViewPlan | None = None
+    top: Top | None = None
+    result: pa.Schema | None = None
+    state_result: pa.Schema | None = None
+
+    @property
+    def state_definition(self) -> ViewDefinition | None:
+        """The state table as a query; None when the view has none."""
+        if self.maintained is not None:
+            return self.maintained.partial
+        if self.top is None:
+            return None
+        return part_definition(self.definition, self.top)
+
+    @property
+    def state_key(self) -> tuple[str, ...]:
+        """The key of the state table."""
+        if self.maintained is not None:
+            return self.maintained.groups
+        return () if self.top is None else self.schemas[self.top.part].key
+
+    @property
+    def delta_schema(self) -> pa.Schema | None:
+        """The columns of `delta_sql`, when known."""
+        result = self.state_result if self.maintained else self.result
+        return None if result is None else _weighted(result)
+
+    @property
+    def finalize_schema(self) -> pa.Schema | None:
+        """The columns of `maintained.finalize`, when known."""
+        return None if self.result is None else _weighted(self.result)
+
+    @property
+    def name(self) -> str:
+        """The view's name."""
+        return self.definition.name
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables, views and parts that are read, in text order."""
+        return self.definition.table_names
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The tables and views that the user's text reads."""
+        return (self.declared or self.definition).table_names
+
+    @property
+    def output(self) -> TableSchema:
+        """The view as a table; without Spark, only columns that come unchanged have their types."""
+        if self.result is not None:
+            return TableSchema(tuple(Column(f.name, f.type) for f in self.result), self.key)
+        assert self.root is not None
+        columns = []
+        for ref in self.root.columns:
+            kinds = {
+                pa.string() if one is None else self.schemas[one.scan.table].column(one.column).type
+                for (one,) in origins(self.root, [ref])
+            }
+            columns.append(Column(ref.column, kinds.pop() if len(kinds) == 1 else pa.string()))
+        return TableSchema(tuple(columns), self.key)
+
+    def slice_name(self, table: str, when: Literal["old", "new"]) -> str:
+        """The relation name of a table's slice in the SQL of this plan."""
+        return f"__{when}_{self.tables.index(table)}"
+
+    def slice_schema(self, table: str) -> TableSchema:
+        """The schema of a table's slice."""
+        schema = self.schemas[table]
+        columns = tuple(column for column in schema.columns if column.name in self.used[table])
+        return TableSchema(columns, schema.key)
+
+    @cached_property
+    def delta_sql(self) -> str:
+        """The view over the new slices minus the view over the old ones, as weighted rows."""
+        new, old = self._over("new"), self._over("old")
+        return (
+            f"SELECT 1 AS {WEIGHT}, * FROM ({new}) UNION ALL SELECT -1 AS {WEIGHT}, * FROM ({old})"
+        )
+
+    def _over(self, when: Literal["old", "new"]) -> str:
+        names = {table: self.slice_name(table, when) for table in self.tables}
+        # A line break: the text may end in a comment.
+        sql = bind_tables(self.maintained.partial if self.maintained else self.definition, names)
+        return f"{sql}\n"
+
+
+def _weighted(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(WEIGHT, pa.int32()), *schema])

@@ -1,0 +1,250 @@
+"""Rows with weights as Arrow tables: consolidation, and slices before and after an epoch.
+
+Equality of rows is that of grouping: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.connector import WEIGHT
+from mview.lake.match import first_rows as code_groups
+from mview.lake.match import match, row_codes
+from mview.schema import TableSchema
+
+_local = threading.local()
+
+
+def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
+    connection = getattr(_local, "connection", None)
+    if connection is None:
+        import duckdb  # here: planning a view (`mview check`) needs no engine
+
+        connection = _local.connection = duckdb.connect(config={"threads": "1"})
+        connection.execute("SET TimeZone = 'UTC'")
+    for name, table in relations.items():
+        connection.register(name, table)
+    try:
+        result: pa.Table = connection.sql(sql).to_arrow_table()
+        return result.cast(schema)
+    finally:
+        for name in relations:
+            connection.unregister(name)
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Column names as a DuckDB list."""
+    return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def consolidate(rows: pa.Table) -> pa.Table:
+    """Equal rows added up by weight; rows of weight zero are gone.
+
+    Args:
+        rows: columns and WEIGHT, in any order.
+    """
+    if rows.num_rows == 0:
+        return rows
+    names = [name for name in rows.column_names if name != WEIGHT]
+    if names and _is_plain(rows.schema):
+        summed = rows.group_by(names, use_threads=False).aggregate([(WEIGHT, "sum")])
+        summed = summed.rename_columns([*names, WEIGHT])
+        kept = summed.filter(pc.not_equal(summed[WEIGHT], 0))
+        return kept.select(rows.column_names).cast(rows.schema)
+    columns = quoted(names)
+    by = f"GROUP BY {columns}" if columns else ""
+    sql = (
+        f"SELECT {quoted(rows.column_names)} FROM (SELECT {columns}{',' if columns else ''} "
+        f"sum({WEIGHT}) AS {WEIGHT} FROM rows {by}) WHERE {WEIGHT} <> 0"
+    )
+    return _query(sql, rows.schema, rows=rows)
+
+
+def _is_plain(schema: pa.Schema) -> bool:
+    """Whether Arrow groups values of these types as SQL does: not floats (-0.0), not nested."""
+    return not any(pa.types.is_floating(t) or pa.types.is_nested(t) for t in schema.types)
+
+
+def changed_rows(delta: pa.Table, schema: TableSchema) -> pa.Table:
+    """A table's changes in the columns of a slice, netted: what a view sees of them."""
+    return consolidate(delta.select([*schema.names, WEIGHT]))
+
+
+def distinct(rows: pa.Table) -> pa.Table:
+    """Each row once."""
+    if rows.num_rows < 2:
+        return rows
+    return rows.group_by(rows.column_names, use_threads=False).aggregate([])
+
+
+def key_values(
+    parts: Sequence[pa.Table], schema: pa.Schema, *, null_safe: bool, or_null: bool
+) -> pa.Table:
+    """The distinct keys of a look-up.
+
+    Args:
+        parts: values, by position the columns of `schema`.
+        schema: key columns as the table has them.
+        null_safe: keep keys with NULL; otherwise they match nothing and are left out.
+        or_null: add the key that is all NULL.
+    """
+    fitted = [_fit(part.rename_columns(schema.names), schema) for part in parts if part.num_rows]
+    if or_null:
+        fitted.append(pa.table({f.name: pa.nulls(1, f.type) for f in schema}))
+    if not fitted:
+        return schema.empty_table()
+    keys = pa.concat_tables([part.cast(_nullable(schema)) for part in fitted])
+    if not null_safe:
+        keys = keys.drop_null()
+    return distinct(keys.combine_chunks())
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, f.type) for f in schema])
+
+
+def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Leave out integers that the narrower key column cannot hold: they match nothing."""
+    for name in schema.names:
+        have, want = part.schema.field(name).type, schema.field(name).type
+        if pa.types.is_integer(have) and want.bit_width < have.bit_width:
+            limit = 2 ** (want.bit_width - 1)
+            values = part[name]
+            inside = pc.and_(pc.greater_equal(values, -limit), pc.less(values, limit))
+            part = part.filter(pc.or_kleene(inside, pc.is_null(values)))
+    return part
+
+
+def old_slice(schema: TableSchema, fetched: Sequence[pa.Table], delta: pa.Table | None) -> pa.Table:
+    """The old rows at hand: fetched ones and the old versions of changed ones, each once."""
+    arrow = _nullable(schema.arrow)
+    parts = [table.select(schema.names).cast(arrow) for table in fetched if table.num_rows]
+    if delta is not None and delta.num_rows:
+        parts.append(_side(delta, -1).select(schema.names).cast(arrow))
+    parts = [part for part in parts if part.num_rows]
+    if not parts:
+        return arrow.empty_table()
+    if len(parts) == 1:
+        return parts[0]
+    if schema.key:
+        rows = pa.concat_tables(parts)
+        (codes,) = row_codes([rows.select(schema.key)])
+        first, _ = code_groups(codes)
+        return rows.take(pa.array(np.sort(first)))
+    # Equal rows are copies: each part that has a row has all its copies, or those that go away.
+    numbered = " UNION ".join(
+        f"SELECT *, row_number() OVER (PARTITION BY {quoted(schema.names)}) AS __copy FROM part{i}"
+        for i in range(len(parts))
+    )
+    sql = f"SELECT {quoted(schema.names)} FROM ({numbered})"
+    return _query(sql, arrow, **{f"part{i}": part for i, part in enumerate(parts)})
+
+
+def new_slice(schema: TableSchema, old: pa.Table, delta: pa.Table | None) -> pa.Table:
+    """The same rows after the epoch: without the old versions, with the new ones."""
+    if delta is None or delta.num_rows == 0:
+        return old
+    arrow = _nullable(schema.arrow)
+    gone = _side(delta, -1).select(schema.names).cast(arrow)
+    come = _side(delta, 1).select(schema.names).cast(arrow)
+    kept = old
+    if gone.num_rows and schema.key:
+        found, _ = match(old.select(schema.key), distinct(gone.select(schema.key)))
+        mask = np.ones(old.num_rows, np.bool_)
+        mask[found] = False
+        kept = old.filter(pa.array(mask))
+    elif gone.num_rows:
+        kept = _query("SELECT * FROM old EXCEPT ALL SELECT * FROM gone", arrow, old=old, gone=gone)
+    return pa.concat_tables([kept, come])
+
+
+def _side(delta: pa.Table, sign: int) -> pa.Table:
+    """The rows of positive or negative weight, as often as the weight says."""
+    weights = delta[WEIGHT]
+    rows = delta.filter(pc.equal(pc.sign(weights), sign))
+    times = pc.abs(rows[WEIGHT]).to_pylist()
+    if all(one == 1 for one in times):
+        return rows
+    return rows.take(pa.array([i for i, one in enumerate(times) for _ in range(one)], pa.int64()))
+
+
+def add_up(
+    groups: Sequence[str],
+    accumulators: Sequence[str],
+    state: pa.Table,
+    partial: pa.Table,
+    extremes: Mapping[str, str],
+) -> pa.Table | None:
+    """The rows of a state table with the changes added; groups without rows stay, with count 0.
+
+    Args:
+        groups: group columns.
+        accumulators: accumulator columns; the first counts rows.
+        state: the present rows of the changed groups.
+        partial: what to add (WEIGHT 1) and to take away (-1).
+        extremes: accumulators that are no sums: `min`, `max`, or `complete`, for a value that is
+            that of all rows.
+
+    Returns:
+        The rows; None when rows with an extreme value went away, so that it is not known.
+    """
+    schema = partial.select([*groups, *accumulators]).schema
+    if not extremes and _is_plain(schema):
+        return _summed(groups, accumulators, state.select(schema.names), partial)
+    count = _sum(accumulators[0])
+    columns, unknown = [], []
+    for name in accumulators:
+        value, doubt = _extreme(quoted([name]), extremes[name]) if name in extremes else ("", None)
+        value = f"CASE WHEN {count} > 0 THEN {value} END" if value else _sum(name)
+        columns.append(f"{value} AS {quoted([name])}")
+        unknown += [doubt] if doubt else []
+    doubts = f"{count} > 0 AND ({' OR '.join(unknown)})" if unknown else "false"
+    names = quoted([*groups, *accumulators])
+    sql = (
+        f"SELECT {quoted(groups)}, {', '.join(columns)}, coalesce({doubts}, false) AS __doubt "
+        f"FROM (SELECT {WEIGHT} AS part, {names} FROM partial UNION ALL "
+        f"SELECT 0, {names} FROM state) GROUP BY {quoted(groups)}"
+    )
+    wanted = schema.append(pa.field("__doubt", pa.bool_()))
+    found = _query(sql, wanted, state=state, partial=partial)
+    return None if pc.any(found["__doubt"]).as_py() else found.drop_columns(["__doubt"])
+
+
+def _extreme(column: str, kind: str) -> tuple[str, str | None]:
+    """The new smallest or largest value of a group, and the condition under which it is unknown."""
+    function = "min" if kind == "min" else "max"
+    kept, gone, come = (f"{function}({column}) FILTER (part = {part})" for part in ("0", "-1", "1"))
+    if kind == "complete":
+        # A group that is not in the partials did not change.
+        return f"CASE WHEN count(*) FILTER (part <> 0) > 0 THEN {come} ELSE {kept} END", None
+    beyond = f"{come} {'>' if kind == 'min' else '<'} {kept}"
+    doubt = f"({gone} = {kept} AND ({come} IS NULL OR {beyond}))"
+    return f"{'least' if kind == 'min' else 'greatest'}({kept}, {come})", doubt
+
+
+def _summed(
+    groups: Sequence[str], accumulators: Sequence[str], state: pa.Table, partial: pa.Table
+) -> pa.Table:
+    away = pc.less(partial[WEIGHT], 0)
+    parts = [state, partial.filter(pc.invert(away)).select(state.column_names)]
+    gone = partial.filter(away)
+    columns = [gone[name] for name in groups] + [pc.negate(gone[name]) for name in accumulators]
+    names = [*groups, *accumulators]
+    parts.append(pa.table(columns, names=names).select(state.column_names))
+    rows = pa.concat_tables([part.cast(state.schema) for part in parts])
+    sums = [(name, "sum") for name in accumulators]
+    found = rows.group_by(list(groups), use_threads=False).aggregate(sums).rename_columns(names)
+    for name in accumulators:
+        column = pc.fill_null(found[name], 0).cast(state.schema.field(name).type)
+        found = found.set_column(found.column_names.index(name), name, column)
+    return found
+
+
+def _sum(name: str) -> str:
+    one = quoted([name])
+    return f"coalesce(sum(CASE WHEN part < 0 THEN -{one} ELSE {one} END), 0)"

@@ -1,0 +1,59 @@
+"""What a view fetches when a table changes: the vocabulary between compiler and executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """Where key values come from: rows of a table that are already there.
+
+    Attributes:
+        table: the table whose rows are read.
+        columns: its columns, one for each column of the fetch.
+        step: rows fetched by this earlier step of the trace; None: the epoch's changed rows of
+            the table, old and new.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetch the old rows of a table whose `columns` equal one of the keys.
+
+    Attributes:
+        table: the table.
+        columns: key columns of the table.
+        sources: the union of their values are the keys.
+        null_safe: NULL in a key matches NULL (groups and partitions), else it matches nothing.
+        or_null: also fetch the rows where all the columns are NULL.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    sources: tuple[KeySource, ...]
+    null_safe: bool = False
+    or_null: bool = False
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Fetch all old rows of a table."""
+
+    table: str
+
+
+Step = Fetch | Whole
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that is fetched when a table changes, for one of its uses in the view."""
+
+    table: str
+    relation: str
+    steps: tuple[Step, ...]

@@ -1,0 +1,306 @@
+"""Closed slices: which rows must be at hand so that a change of a table can be evaluated.
+
+The claim. Let S_old be some of the old rows of every table, and S_new the same rows after the
+epoch's changes. If every operator finds complete what it needs for the keys that changed, then
+Q(S_new) - Q(S_old) = Q(R_new) - Q(R_old), whatever else is in the slices.
+
+Why. Split the input of an operator into parts: one row each for filters and projections; rows of
+one join key for joins; one group, partition or distinct row for aggregates, windows and sets.
+An operator works on its parts independently. Go up the plan and assume that the change of the
+input, seen on the slices, is the true change (it is for scans: the changes themselves are in the
+slices). For a part that did not change, the slices hold the same rows before and after, so the
+output of that part is the same before and after, right or wrong, and cancels. For a part that did
+change we make the slices hold *all* its rows, so its output is right before and after. Either way
+the change of the output is the true change, and the same holds at the next operator. An inner join
+needs only the other side complete, as dL * R and L * dR see each changed row with all its partners.
+
+Two walks do this for each scan. `climb` goes from the scan to the root and completes the changed
+parts of every operator on the way. `pull` completes a part inside a subtree: all rows of its
+output whose columns equal one of the keys; it goes down to the scan that has the columns, and from
+the rows found there outwards along join keys and partitions. Supersets are always allowed:
+a composite key may be fetched by some of its columns, and the values of a key may be too many.
+
+Keys are sent only where both ends are plain base columns of one comparable type (`lineage`). Where
+there is no such column, the inputs are fetched whole, and the reason is kept for `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatchmethod
+
+from mview.ivm.fetches import Env, Fetches, Keys, merge, needed
+from mview.ivm.lineage import branch_columns, group_column, origins
+from mview.ivm.notes import (
+    COMPUTED_KEY,
+    GLOBAL,
+    LIMIT,
+    NO_EQUALITY,
+    NOT_IN,
+    NULL_EXTENDED,
+    VALUE,
+    Note,
+)
+from mview.ivm.parts import is_part
+from mview.ivm.steps import Trace
+from mview.plan import ir
+from mview.plan.ir import Ref
+from mview.schema import TableSchema
+
+
+@dataclass
+class Tracer:
+    """Walks a plan for the changes of one scan.
+
+    Attributes:
+        fetches: what the walk has found to be needed.
+    """
+
+    fetches: Fetches
+
+    # -- climb: from the changed scan to the root ------------------------------------------
+
+    @singledispatchmethod
+    def climb(self, node: ir.Node, scan: ir.Scan) -> Env:
+        """Complete the changed parts of all operators from the scan up to the node.
+
+        Returns:
+            The rows from which the node's changed rows are made.
+        """
+        raise TypeError(f"no trace through {type(node).__name__}")
+
+    @climb.register
+    def _(self, node: ir.Scan, scan: ir.Scan) -> Env:
+        return {node.relation: frozenset()}
+
+    @climb.register(ir.Filter)
+    @climb.register(ir.Project)
+    @climb.register(ir.Generate)
+    def _(self, node: ir.Filter | ir.Project | ir.Generate, scan: ir.Scan) -> Env:
+        return self.climb(node.child, scan)
+
+    @climb.register
+    def _(self, node: ir.Limit, scan: ir.Scan) -> Env:
+        self.climb(node.child, scan)
+        return self.fetches.whole(node, LIMIT, node.child)
+
+    @climb.register
+    def _(self, node: ir.Aggregate, scan: ir.Scan) -> Env:
+        env = self.climb(node.child, scan)
+        columns = [group_column(node, ref) for ref in node.columns[: len(node.group)]]
+        note = GLOBAL if not node.group or node.sets is not None else COMPUTED_KEY
+        return merge(env, self._complete(node, node.child, env, columns, note))
+
+    @climb.register
+    def _(self, node: ir.Distinct, scan: ir.Scan) -> Env:
+        env = self.climb(node.child, scan)
+        return merge(env, self._complete(node, node.child, env, node.columns, COMPUTED_KEY))
+
+    @climb.register
+    def _(self, node: ir.Window, scan: ir.Scan) -> Env:
+        env = self.climb(node.child, scan)
+        note = COMPUTED_KEY if node.partition else GLOBAL
+        return merge(env, self._complete(node, node.child, env, partition_columns(node), note))
+
+    @climb.register
+    def _(self, node: ir.SetOp, scan: ir.Scan) -> Env:
+        branch = _owner(node, scan)
+        env = self.climb(branch, scan)
+        if node.kind == "union all":
+            return env
+        keys = self.fetches.keys(branch, branch.columns, env, node, node.columns, null_safe=True)
+        if keys is None:
+            return self.fetches.whole(
+                node, self._why(branch, branch.columns, env, COMPUTED_KEY), node
+            )
+        return merge(env, self.pull(node, keys))
+
+    @climb.register
+    def _(self, node: ir.Join, scan: ir.Scan) -> Env:
+        here = _owner(node, scan)
+        env = self.climb(here, scan)
+        from_left = here is node.left
+        if is_lone_value(node):
+            if not from_left:
+                return self.fetches.whole(node, VALUE, node)
+            return merge(env, self.fetches.whole(node, None, node.right))
+        if node.null_aware and not from_left:
+            return self.fetches.whole(node, NOT_IN, node)
+        reached = merge(env, self._outward(node, from_left, env))
+        optional = ("right", "full") if from_left else ("left", "full", "semi", "anti", "mark")
+        if node.kind in optional:
+            # Whether a row has a partner at all depends on every row of its own key.
+            reached = merge(reached, self._own_key(node, from_left, env))
+        return reached
+
+    def _complete(
+        self,
+        node: ir.Node,
+        child: ir.Node,
+        env: Env,
+        columns: Sequence[Ref | None],
+        note: Note,
+    ) -> Env:
+        """All rows of the changed groups of `child`."""
+        plain = [ref for ref in columns if ref is not None]
+        keys = self.fetches.keys(child, plain, env, child, plain, null_safe=True)
+        if keys is None:
+            return self.fetches.whole(node, self._why(child, plain, env, note), child)
+        return self.pull(child, keys)
+
+    def _why(self, node: ir.Node, columns: Sequence[Ref], env: Env, note: Note) -> Note | None:
+        """The reason why there are no keys; None when an operator below reads all rows already."""
+        found = origins(node, columns)
+        if any(self.fetches.is_whole(origin, env) for one in found for origin in one):
+            return None
+        extended = any(o is not None and o.extended for one in found for o in one)
+        return NULL_EXTENDED if columns and extended else note
+
+    def _outward(self, node: ir.Join, from_left: bool, env: Env) -> Env:
+        """The other side of a join for the rows at hand on this side."""
+        if is_lone_value(node):
+            return self.fetches.whole(node, None, node.right)
+        here, there = (node.left, node.right) if from_left else (node.right, node.left)
+        if node.null_aware:
+            return self.fetches.whole(node, NOT_IN, there)
+        mine, other = _pair_columns(node, from_left)
+        safe = any(pair.null_safe for pair in node.pairs)
+        keys = self.fetches.keys(here, mine, env, there, other, null_safe=safe)
+        if keys is None:
+            return self.fetches.whole(node, self._why(here, mine, env, NO_EQUALITY), there)
+        return self.pull(there, keys)
+
+    def _own_key(self, node: ir.Join, from_left: bool, env: Env) -> Env:
+        """This side of a join for the join keys of the rows at hand on this side."""
+        here = node.left if from_left else node.right
+        mine, _ = _pair_columns(node, from_left)
+        safe = any(pair.null_safe for pair in node.pairs)
+        keys = self.fetches.keys(here, mine, env, here, mine, null_safe=safe)
+        if keys is None:
+            return self.fetches.whole(node, self._why(here, mine, env, NO_EQUALITY), here)
+        return self.pull(here, keys)
+
+    # -- pull: complete some keys inside a subtree -----------------------------------------
+
+    @singledispatchmethod
+    def pull(self, node: ir.Node, keys: Keys) -> Env:
+        """Complete the rows of a node whose columns equal one of the keys.
+
+        Returns:
+            The rows from which those rows are made.
+        """
+        raise TypeError(f"no trace into {type(node).__name__}")
+
+    @pull.register
+    def _(self, node: ir.Scan, keys: Keys) -> Env:
+        columns = tuple(ref.column for ref in keys.columns)
+        return {node.relation: self.fetches.fetch(node, columns, keys)}
+
+    @pull.register
+    def _(self, node: ir.Values, keys: Keys) -> Env:
+        return {}
+
+    @pull.register(ir.Filter)
+    @pull.register(ir.Distinct)
+    @pull.register(ir.Generate)
+    def _(self, node: ir.Filter | ir.Distinct | ir.Generate, keys: Keys) -> Env:
+        return self.pull(node.child, keys)
+
+    @pull.register
+    def _(self, node: ir.Limit, keys: Keys) -> Env:
+        return self.fetches.whole(node, LIMIT, node.child)
+
+    @pull.register
+    def _(self, node: ir.Project, keys: Keys) -> Env:
+        items = dict(node.items)
+        return self.pull(
+            node.child, _rename(keys, [ir.as_ref(items[r.column]) for r in keys.columns])
+        )
+
+    @pull.register
+    def _(self, node: ir.Aggregate, keys: Keys) -> Env:
+        return self.pull(node.child, _rename(keys, [group_column(node, r) for r in keys.columns]))
+
+    @pull.register
+    def _(self, node: ir.Window, keys: Keys) -> Env:
+        partition = partition_columns(node)
+        env = self.pull(node.child, keys)
+        if set(keys.columns) <= set(partition):
+            return env
+        note = COMPUTED_KEY if node.partition else GLOBAL
+        return merge(env, self._complete(node, node.child, env, partition, note))
+
+    @pull.register
+    def _(self, node: ir.SetOp, keys: Keys) -> Env:
+        return merge(
+            *(
+                self.pull(branch, _rename(keys, branch_columns(node, branch, keys.columns)))
+                for branch in node.branches
+            )
+        )
+
+    @pull.register
+    def _(self, node: ir.Join, keys: Keys) -> Env:
+        merged = dict(node.merged)
+        if any(ref in merged for ref in keys.columns):
+            pairs = [merged[ref] for ref in keys.columns]
+            left = self.pull(node.left, _rename(keys, [pair.left for pair in pairs]))
+            return merge(left, self.pull(node.right, _rename(keys, [p.right for p in pairs])))
+        from_left = keys.columns[0] in node.left.columns
+        env = self.pull(node.left if from_left else node.right, keys)
+        return merge(env, self._outward(node, from_left, env))
+
+
+def partition_columns(node: ir.Window) -> list[Ref]:
+    """The partition keys of a window that are plain columns."""
+    found = (ir.as_ref(one) for one in node.partition)
+    return [ref for ref in found if ref is not None and ref in node.child.columns]
+
+
+def is_lone_value(node: ir.Node) -> bool:
+    """Whether a join attaches the one row of a part to every row."""
+    return value_part(node) is not None
+
+
+def value_part(node: ir.Node) -> ir.Scan | None:
+    """The part whose one value a join attaches to every row."""
+    if not isinstance(node, ir.Join) or node.kind != "mark" or node.pairs or node.residual:
+        return None
+    below = node.right
+    while isinstance(below, ir.Project):
+        below = below.child
+    return below if isinstance(below, ir.Scan) and is_part(below.table) else None
+
+
+def _owner(node: ir.Node, scan: ir.Scan) -> ir.Node:
+    return next(child for child in node.children if scan in ir.scans(child))
+
+
+def _pair_columns(node: ir.Join, from_left: bool) -> tuple[list[Ref], list[Ref]]:
+    left, right = [pair.left for pair in node.pairs], [pair.right for pair in node.pairs]
+    return (left, right) if from_left else (right, left)
+
+
+def _rename(keys: Keys, columns: Sequence[Ref | None]) -> Keys:
+    renamed = tuple(ref for ref in columns if ref is not None)
+    assert len(renamed) == len(keys.columns), "keys are only made for base columns"
+    return Keys(renamed, keys.sources, keys.null_safe, keys.or_null)
+
+
+def trace(
+    root: ir.Node, scan: ir.Scan, schemas: Mapping[str, TableSchema]
+) -> tuple[Trace, Fetches]:
+    """What must be fetched when the rows of a scan change.
+
+    Args:
+        root: the operator whose output is wanted.
+        scan: one of the scans below it.
+        schemas: of the tables.
+
+    Returns:
+        The trace, and the fetches with the reasons of whole reads.
+    """
+    tracer = Tracer(Fetches(schemas))
+    tracer.climb(root, scan)
+    return Trace(scan.table, scan.relation, needed(tracer.fetches.steps)), tracer.fetches

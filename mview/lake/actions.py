@@ -1,0 +1,131 @@
+"""The actions of a Delta log: what they say and what a table is after them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from mview.lake.parquet import DataFile
+
+#: What mview writes about its own commits, in the standard field `userMetadata`.
+Note = dict[str, Any]
+
+#: Version of a table that does not exist.
+NO_TABLE = -1
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A Delta table at one version. `files` and `transactions` must not be changed."""
+
+    version: int
+    files: Mapping[str, DataFile] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.rows for file in self.files.values())
+
+    @property
+    def definition(self) -> tuple[str | None, str | None]:
+        """The columns, as the log has them, and the description."""
+        return self.metadata.get("schemaString"), self.metadata.get("description")
+
+
+def table_actions(
+    schema: pa.Schema,
+    *,
+    comment: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """The protocol and metadata actions of a new table with these columns, all of them nullable.
+
+    Args:
+        schema: the columns.
+        comment: the table's description.
+        properties: table properties of our own, without the prefix `delta.`.
+    """
+    nullable = pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
+    # Log files go by the manifests' history (`DeltaLog.clean`), never by age.
+    settings = {"delta.enableExpiredLogCleanup": "false"}
+    with tempfile.TemporaryDirectory() as folder:
+        DeltaTable.create(folder, nullable, description=comment, configuration=settings)
+        lines = (Path(folder) / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    actions = [json.loads(line) for line in lines]
+    kept = [action for action in actions if "protocol" in action or "metaData" in action]
+    for action in kept:
+        if "metaData" in action:
+            action["metaData"]["configuration"] |= properties or {}
+    return kept
+
+
+def apply(start: TableVersion, version: int, actions: Sequence[Mapping[str, Any]]) -> TableVersion:
+    """The table after the actions of `version`."""
+    files, transactions = dict(start.files), dict(start.transactions)
+    metadata = start.metadata
+    for action in actions:
+        if add := action.get("add"):
+            path = unquote(add["path"])
+            stats = add.get("stats") or "{}"
+            rows = json.loads(stats).get("numRecords", 0)
+            files[path] = DataFile(path, add["size"], rows, stats)
+        elif remove := action.get("remove"):
+            files.pop(unquote(remove["path"]), None)
+        elif txn := action.get("txn"):
+            transactions[txn["appId"]] = txn["version"]
+        elif changed := action.get("metaData"):
+            metadata = changed
+    return replace(
+        start, version=version, files=files, transactions=transactions, metadata=metadata
+    )
+
+
+def commit_info(now: int, note: Note) -> dict[str, Any]:
+    """The action that says who commits what, for `DESCRIBE HISTORY` and for ourselves."""
+    return {
+        "commitInfo": {
+            "timestamp": now,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+            "engineInfo": "mview",
+            "userMetadata": json.dumps(note),
+        }
+    }
+
+
+def add_action(file: DataFile, now: int) -> dict[str, Any]:
+    """The action that makes a file live."""
+    return {
+        "add": {
+            "path": quote(file.path),
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+    }
+
+
+def remove_action(file: DataFile, now: int) -> dict[str, Any]:
+    """The action that ends a file's life; older versions still need it."""
+    return {
+        "remove": {
+            "path": quote(file.path),
+            "deletionTimestamp": now,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": file.size,
+        }
+    }

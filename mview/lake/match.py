@@ -1,0 +1,91 @@
+"""Which rows are equal, as SQL groups them: NULL = NULL, NaN = NaN, -0.0 = 0.0; vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Positions = npt.NDArray[np.int64]
+
+
+def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
+    """One integer per row, equal for equal rows, over tables of the same columns.
+
+    The integers are dense enough to index arrays, but carry no order.
+    """
+    sizes = [part.num_rows for part in parts]
+    total = sum(sizes)
+    codes = np.zeros(total, dtype=np.int64)
+    for name in parts[0].column_names if total else ():
+        column = _column_codes(pa.chunked_array([c for p in parts for c in p[name].chunks]))
+        width = int(column.max()) + 1
+        # Re-numbering keeps the product of the columns' cardinalities within 64 bits.
+        codes = np.unique(codes * width + column, return_inverse=True)[1].astype(np.int64)
+    return list(np.split(codes, np.cumsum(sizes)[:-1]))
+
+
+def first_rows(codes: Positions) -> tuple[Positions, Positions]:
+    """For codes: the position of each code's first row, and for every row its group number."""
+    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+    return first.astype(np.int64), group.astype(np.int64)
+
+
+def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
+    """Pairs (row of `rows`, row of `wanted`) for all rows that equal a wanted one.
+
+    Args:
+        rows: any number of rows; may hold equal ones.
+        wanted: the same columns; no two rows equal.
+
+    Returns:
+        Two arrays of one length, ascending in the rows of `rows`.
+    """
+    empty = np.empty(0, dtype=np.int64)
+    if not rows.num_rows or not wanted.num_rows:
+        return empty, empty
+    if rows.num_columns == 1 and not pa.types.is_list(rows.schema.types[0]):
+        found = pc.index_in(_normal(rows[0]), value_set=_normal(wanted[0]).combine_chunks())
+        positions = np.flatnonzero(found.is_valid().to_numpy())
+        return positions, found.drop_null().to_numpy().astype(np.int64)
+    # Column by column first: few rows survive, and only those are compared in full.
+    mask = _maybe_wanted(rows, wanted)
+    candidates = np.flatnonzero(mask) if mask is not None else np.arange(rows.num_rows)
+    ours, theirs = row_codes([rows.take(candidates), wanted])
+    order = np.argsort(theirs, kind="stable")
+    ranked = theirs[order]
+    place = np.minimum(np.searchsorted(ranked, ours), len(ranked) - 1)
+    hit = ranked[place] == ours
+    return candidates[hit].astype(np.int64), order[place[hit]].astype(np.int64)
+
+
+def _maybe_wanted(rows: pa.Table, wanted: pa.Table) -> Any:
+    mask = None
+    for name in rows.column_names:
+        if pa.types.is_list(rows.schema.field(name).type):
+            continue
+        values = _normal(wanted[name]).combine_chunks().unique()
+        found = pc.is_in(_normal(rows[name]), value_set=values).to_numpy()
+        mask = found if mask is None else mask & found
+    return mask
+
+
+def _normal(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    # Arrow hashes by bits: -0.0 differs from 0.0 there (NaN and NULL are equal to themselves).
+    if pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))
+    return column
+
+
+def _column_codes(column: pa.ChunkedArray) -> Positions:
+    if pa.types.is_list(column.type):
+        column = pa.chunked_array([[repr(value) for value in column.to_pylist()]], pa.string())
+    encoded = _normal(column).combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = pa.concat_arrays(encoded.chunks)
+    codes: Positions = encoded.dictionary_encode(null_encoding="encode").indices.to_numpy()
+    return codes.astype(np.int64)

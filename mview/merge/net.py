@@ -1,0 +1,374 @@
+"""From one epoch's changes to a table's changelog rows: drop duplicates, net by key, add -U/-D.
+
+Rows of a micro-batch have no order: only positions (or partition and offset) order the changes of a
+key. -U and -D rows come from the mirror, never from the event, so they always match what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import batch_schema
+from mview.errors import CorruptionError, UserError
+from mview.schema import TableSchema
+
+#: The entry of `high_water` that holds for every partition: the position of the last truncate.
+EVERY_PARTITION = ""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Netted:
+    """The net changes of one table in one epoch.
+
+    Attributes:
+        upserts: the last row of each key that is inserted or updated: the table's columns, and
+            `__unchanged`: cells to take from the row in the mirror.
+        deleted: keys whose last change is a delete: the key columns.
+        truncated: the table was emptied before these changes.
+        high_water: highest position taken, by partition (and EVERY_PARTITION); before the first is
+            taken, the position at which the load began (LoadingTable.begin).
+        taken: changes that count.
+        duplicates: changes dropped because they had been taken before.
+    """
+
+    upserts: pa.Table
+    deleted: pa.Table
+    truncated: bool
+    high_water: dict[str, str]
+    taken: int
+    duplicates: int
+
+
+def net_changes(
+    batches: Sequence[pa.Table], schema: TableSchema, high_water: Mapping[str, str]
+) -> Netted:
+    """Net the change batches of one table by key.
+
+    Args:
+        batches: tables of `changelog.batch_schema`, in any order. Positions have one shape per
+            table; several keys may share one.
+        schema: the table's columns and primary key.
+        high_water: of this table, after the epoch before. Never share it between tables: a
+            partition may hold several, and each one's order is its own.
+
+    Raises:
+        UserError: a NULL key, positions of another shape, a truncate that cannot be ordered, or an
+            update of a row that was deleted before.
+    """
+    whole = pa.concat_tables([batch_schema(schema).empty_table(), *batches]).combine_chunks()
+    fresh = is_fresh(whole, high_water)
+    rows = whole if fresh.all() else whole.filter(pa.array(fresh))
+    taken, marks = rows.num_rows, _raised(rows, high_water)
+    rows, truncated = _after_truncate(rows, high_water)
+    _check_keys(rows, schema)
+    (key,) = _key_ids([rows], schema.key)
+    order = _order(key, rows)
+    last = np.flatnonzero(np.append(np.diff(key[order]), 1)) if len(order) else order
+    netted = _fill_within(rows, order, key[order], last, schema)
+    gone = pc.equal(netted["__kind"], "d")
+    return Netted(
+        netted.filter(pc.invert(gone)).select([*schema.names, "__unchanged"]),
+        netted.filter(gone).select(list(schema.key)),
+        truncated,
+        marks,
+        taken,
+        whole.num_rows - taken,
+    )
+
+
+def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """The table's changelog rows of the epoch: `__kind` (-D -U +U +I) and the table's columns.
+
+    Args:
+        netted: the net changes.
+        old_rows: the mirror's rows of the changed keys; the whole mirror when `truncated`.
+        schema: the table's columns and primary key.
+
+    Raises:
+        UserError: a cell to be taken from a row that the mirror does not have, or NULL in a column
+            that is NOT NULL.
+        CorruptionError: the mirror has two rows of one key.
+    """
+    names, upserts = list(schema.names), netted.upserts
+    old_rows = old_rows.select(names).cast(pa.schema([(c.name, c.type) for c in schema.columns]))
+    old_key, new_key, gone_key = _key_ids([old_rows, upserts, netted.deleted], schema.key)
+    ids = np.concatenate([old_key, new_key, gone_key])
+    at = np.full(ids.max(initial=-1) + 1, -1)
+    at[old_key] = np.arange(len(old_key))
+    if len(old_key) != np.count_nonzero(at >= 0):
+        raise CorruptionError("a mirror has two rows of one key", hint="mview verify")
+    found = at[new_key]
+    new_rows = _fill_from_mirror(netted, old_rows, found, schema)
+    _check_not_null(new_rows, schema)
+    has_old = found >= 0
+    before, after = old_rows.take(found[has_old]), new_rows.filter(pa.array(has_old))
+    changed = pa.array(~_equal_rows(before, after))
+    if netted.truncated:
+        removed = np.setdiff1d(np.arange(len(old_key)), found)
+    else:
+        removed = at[gone_key][at[gone_key] >= 0]
+    parts = {
+        "-D": old_rows.take(removed),
+        "-U": before.filter(changed),
+        "+U": after.filter(changed),
+        "+I": new_rows.filter(pa.array(~has_old)),
+    }
+    return pa.concat_tables(
+        [
+            part.add_column(0, "__kind", pa.repeat(pa.scalar(kind), part.num_rows))
+            for kind, part in parts.items()
+        ]
+    ).combine_chunks()
+
+
+# --- duplicates ----------------------------------------------------------------------------------
+
+
+def is_fresh(rows: pa.Table, high_water: Mapping[str, str]) -> Bools:
+    """Which rows may not have been taken before; a row without a position always counts.
+
+    A row *at* the highest position counts again: one position may hold several keys (PostgreSQL's
+    COPY), and a batch may end between them. What was taken changes nothing the second time.
+    """
+    position = rows["__position"]
+    _check_shape(rows, [mark for mark in high_water.values() if mark])
+    old = _bools(pc.less_equal(position, high_water.get(EVERY_PARTITION, "")))
+    for partition in pc.unique(rows["__partition"]).to_pylist():
+        before = pc.less(position, high_water.get(partition, ""))
+        old |= _bools(pc.and_(before, pc.equal(rows["__partition"], partition)))
+    return ~(old & _bools(pc.not_equal(position, "")))
+
+
+def _check_shape(rows: pa.Table, marks: Sequence[str]) -> None:
+    """Positions compare as text, which is right only while they have the same number of parts."""
+    sizes = set(pc.unique(pc.binary_length(rows["__position"])).to_pylist()) - {0}
+    if len(sizes | {len(mark) for mark in marks}) > 1:
+        raise UserError(
+            "the source's positions changed their shape: they cannot be ordered",
+            where=str(rows["__partition"][0]),
+            got=", ".join(sorted({str(p) for p in rows["__position"].to_pylist() if p})[:2]),
+            allowed=f"the shape of {marks[0]}" if marks else "one shape per table",
+            safe="nothing of this epoch was published",
+            hint="`mview drop` the views that read this table and run again",
+        )
+
+
+def _raised(rows: pa.Table, high_water: Mapping[str, str]) -> dict[str, str]:
+    marks = dict(high_water)
+    tops = rows.group_by("__partition", use_threads=False).aggregate([("__position", "max")])
+    for partition, top in zip(
+        tops["__partition"].to_pylist(), tops["__position_max"].to_pylist(), strict=True
+    ):
+        marks[partition] = max(marks.get(partition, ""), top)
+    truncates = rows.filter(pc.equal(rows["__kind"], "truncate"))
+    # What a lagging partition still brings from before a truncate is gone with it.
+    floor = [marks.get(EVERY_PARTITION, ""), *truncates["__position"].to_pylist()]
+    return {name: mark for name, mark in {**marks, EVERY_PARTITION: max(floor)}.items() if mark}
+
+
+# --- order and netting ---------------------------------------------------------------------------
+
+
+def _after_truncate(rows: pa.Table, high_water: Mapping[str, str]) -> tuple[pa.Table, bool]:
+    is_truncate = pc.equal(rows["__kind"], "truncate")
+    truncates = rows.filter(is_truncate)
+    if not truncates.num_rows:
+        return rows, False
+    by = "__position" if _has_positions(rows) else "__offset"
+    partition, at = _last_by(truncates, by)
+    others = {p for p in pc.unique(rows["__partition"]).to_pylist() if p != partition}
+    ahead = [p for p, mark in high_water.items() if p not in ("", partition) and mark > at]
+    # The mirror does not know which of its rows came after the truncate.
+    if ahead if by == "__position" else others:
+        raise UserError(
+            "a truncate cannot be ordered against changes of other partitions",
+            where=f"{partition}, truncate at {by.strip('_')} {at}",
+            got=f"other partitions: {', '.join(sorted(ahead or others)[:3])}",
+            allowed="a topic of one partition for a table that is truncated",
+            safe="nothing of this epoch was published",
+            hint="`mview drop` the views that read this table and run again: it is loaded anew",
+        )
+    return rows.filter(pc.greater(rows[by], at)), True
+
+
+def _last_by(rows: pa.Table, by: str) -> tuple[str, Any]:
+    last = rows.take(pc.sort_indices(rows, sort_keys=[(by, "descending")])[:1])
+    return last["__partition"][0].as_py(), last[by][0].as_py()
+
+
+def _has_positions(rows: pa.Table) -> bool:
+    return not pc.any(pc.equal(rows["__position"], "")).as_py()
+
+
+def _check_keys(rows: pa.Table, schema: TableSchema) -> None:
+    for name in schema.key:
+        if rows[name].null_count:
+            bad = rows.filter(pc.is_null(rows[name])).slice(0, 1).to_pylist()[0]
+            raise UserError(
+                f"primary key column {name!r} of a change is NULL",
+                where=f"{bad['__partition']} offset {bad['__offset']}",
+                safe="nothing of this epoch was published",
+            )
+
+
+def _key_ids(tables: Sequence[pa.Table], key: Sequence[str]) -> Iterator[Ints]:
+    """For each table one number per row, equal exactly for equal keys across all tables."""
+    keys = pa.concat_tables([table.select(list(key)) for table in tables])
+    ids = np.zeros(keys.num_rows, np.int64)
+    for name in key:
+        column = keys[name].combine_chunks()
+        codes = column.dictionary_encode()
+        codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+        ids = ids * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+        if len(key) > 1:
+            ids = np.unique(ids, return_inverse=True)[1]
+    return iter(np.split(ids, np.cumsum([table.num_rows for table in tables])[:-1]))
+
+
+def _order(key: Ints, rows: pa.Table) -> Ints:
+    """Row numbers sorted by key and then as the source ordered the changes."""
+    by = ["__position", "__offset"] if _has_positions(rows) else ["__partition", "__offset"]
+    table = rows.select(by).add_column(0, "key", pa.array(key))
+    order: Ints = (
+        pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+        .to_numpy()
+        .astype(np.int64)
+    )
+    return order
+
+
+# --- cells the source did not send ---------------------------------------------------------------
+
+
+def _fill_within(
+    rows: pa.Table, order: Ints, key: Ints, last: Ints, schema: TableSchema
+) -> pa.Table:
+    """The last change of each key; unchanged cells come from earlier changes of the epoch."""
+    masks = _unchanged(rows)
+    netted = rows.take(order[last])
+    if not masks:
+        return netted
+    starts = np.searchsorted(key, key[last])
+    deletes = _bools(pc.equal(rows["__kind"], "d"))[order]
+    still: dict[str, Bools] = {}
+    for name, mask in masks.items():
+        # The nearest change at or before each one that says something about the cell.
+        given = np.where(mask[order], -1, np.arange(len(order)))
+        source = np.maximum.accumulate(given)[last]
+        known = source >= starts
+        source = np.where(known, source, last)
+        if (deletes[source] & (source != last)).any():
+            bad = int(order[last[deletes[source] & (source != last)][0]])
+            raise _never_read(rows.slice(bad, 1), name, schema)
+        column = schema.names.index(name) + len(rows.column_names) - len(schema.names)
+        netted = netted.set_column(column, rows.field(name), rows[name].take(order[source]))
+        still[name] = ~known
+    return netted.set_column(
+        netted.column_names.index("__unchanged"), "__unchanged", _as_lists(still, len(last))
+    )
+
+
+def _fill_from_mirror(
+    netted: Netted, old_rows: pa.Table, found: Ints, schema: TableSchema
+) -> pa.Table:
+    upserts = netted.upserts
+    rows = upserts.select(list(schema.names)).cast(old_rows.schema)
+    for name, mask in _unchanged(upserts).items():
+        missing = mask & (netted.truncated | (found < 0))
+        if missing.any():
+            raise _never_read(rows.slice(int(np.flatnonzero(missing)[0]), 1), name, schema)
+        both = pa.chunked_array([*rows[name].chunks, *old_rows[name].chunks], rows[name].type)
+        source = np.where(mask, found + rows.num_rows, np.arange(rows.num_rows))
+        rows = rows.set_column(schema.names.index(name), rows.field(name), both.take(source))
+    return rows
+
+
+def _unchanged(rows: pa.Table) -> dict[str, Bools]:
+    """By column, which rows leave it unchanged; only columns that occur."""
+    lists = rows["__unchanged"].combine_chunks()
+    if lists.null_count == len(lists):
+        return {}
+    lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
+    owners = pc.list_parent_indices(lists).to_numpy()
+    names = pc.list_flatten(lists)
+    masks: dict[str, Bools] = {}
+    for name in pc.unique(names).to_pylist():
+        masks[name] = np.zeros(rows.num_rows, np.bool_)
+        masks[name][owners[_bools(pc.equal(names, name))]] = True
+    return masks
+
+
+def _as_lists(masks: Mapping[str, Bools], rows: int) -> pa.Array:
+    lists: list[list[str] | None] = [None] * rows
+    for name, mask in masks.items():
+        for row in np.flatnonzero(mask):
+            lists[row] = [*(lists[row] or []), name]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _never_read(row: pa.Table, name: str, schema: TableSchema) -> UserError:
+    key = row.select(list(schema.key)).to_pylist()[0]
+    return UserError(
+        f"column {name!r} was not sent and the row was never read: its value is unknown",
+        where=", ".join(f"{column}={value!r}" for column, value in key.items()),
+        got="an update that leaves the column unchanged",
+        allowed="a full row image (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
+        safe="nothing of this epoch was published",
+        hint="send full rows, `mview drop` the views that read this table, and run again",
+    )
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def _check_not_null(rows: pa.Table, schema: TableSchema) -> None:
+    for column in schema.columns:
+        if not column.nullable and rows[column.name].null_count:
+            bad = rows.filter(pc.is_null(rows[column.name])).select(list(schema.key))
+            key = bad.slice(0, 1).to_pylist()[0]
+            raise UserError(
+                f"column {column.name!r} is NOT NULL and a change brings NULL",
+                where=", ".join(f"{name}={value!r}" for name, value in key.items()),
+                safe="nothing of this epoch was published",
+                hint="if the column is nullable now: `mview drop` the views and run again",
+            )
+
+
+def _equal_rows(left: pa.Table, right: pa.Table) -> Bools:
+    """Row by row whether all cells are the same: bit by bit, NaN equals NaN, NULL equals NULL."""
+    equal = np.ones(left.num_rows, np.bool_)
+    for name in left.column_names:
+        equal &= _equal_cells(left[name], right[name])
+    return equal
+
+
+def _equal_cells(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Bools:
+    kind = left.type
+    if pa.types.is_nested(kind):
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        # repr tells -0.0 from 0.0 and not one NaN from another, at any depth.
+        return np.array([repr(a) == repr(b) for a, b in pairs], np.bool_)
+    empty_alike = _bools(pc.equal(pc.is_null(left), pc.is_null(right)))
+    if pa.types.is_floating(kind):
+        a, b = left.to_numpy(), right.to_numpy()
+        bits = f"i{a.dtype.itemsize}"
+        same = (a.view(bits) == b.view(bits)) | (np.isnan(a) & np.isnan(b))
+        return np.asarray(same & empty_alike)
+    # Equal is NULL where a side is NULL: then only NULL on both sides is the same.
+    return _bools(pc.fill_null(pc.equal(left, right), True)) & empty_alike
+
+
+def _bools(values: Any) -> Bools:
+    array = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    result: Bools = array.to_numpy().astype(np.bool_, copy=False)
+    return result

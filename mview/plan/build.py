@@ -1,0 +1,288 @@
+"""From syntax tree to IR: names bound to columns, clauses to operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from mview.errors import UserError
+from mview.plan import ir
+from mview.plan.definition import ViewDefinition
+from mview.plan.functions import NONDETERMINISTIC, TIME_DEPENDENT, function_name, is_unknown
+from mview.plan.ir import Ref, Unsupported
+from mview.plan.place import Text, did_you_mean, span
+from mview.plan.scope import Scope
+from mview.plan.select import core_of_select, finish_select
+from mview.plan.syntax import parse_select
+from mview.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Built:
+    """A query's IR and its output columns as (name as written, column)."""
+
+    node: ir.Node
+    columns: tuple[tuple[str, Ref], ...]
+
+
+@dataclass(frozen=True)
+class BuiltView:
+    """A view's IR, and the columns that are read of every table."""
+
+    root: ir.Node
+    used: Mapping[str, frozenset[str]]
+
+
+Ctes = Mapping[str, "CteBody"]
+
+
+@dataclass(frozen=True)
+class CteBody:
+    """A CTE and the CTEs that it can see."""
+
+    query: exp.Query
+    names: tuple[str, ...]
+    ctes: Ctes
+
+
+@dataclass
+class Builder:
+    """What is shared while one view is built."""
+
+    text: Text
+    schemas: Mapping[str, TableSchema]
+    relations: set[str] = field(default_factory=set)
+    scanned: dict[str, str] = field(default_factory=dict)
+    used: dict[str, set[str]] = field(default_factory=dict)
+
+    def fresh(self, name: str) -> str:
+        """A relation instance name that was not used yet."""
+        candidate, number = name, 1
+        while candidate in self.relations:
+            number += 1
+            candidate = f"{name}#{number}"
+        self.relations.add(candidate)
+        return candidate
+
+    def use(self, ref: Ref) -> Ref:
+        """Remember that a column of a table is read."""
+        if ref.relation in self.scanned:
+            self.used[self.scanned[ref.relation]].add(ref.column)
+        return ref
+
+    def scan(self, table: exp.Table) -> ir.Scan:
+        """The scan of a table.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        name = ".".join(part.name for part in table.parts)
+        schema = self.schemas.get(name)
+        if schema is None:
+            raise self.text.error(
+                f"unknown table {name!r}",
+                span_of_name(table),
+                hint=did_you_mean(name, self.schemas),
+            )
+        relation = self.fresh(table.alias or table.name)
+        self.scanned[relation] = name
+        self.used.setdefault(name, set()).update(schema.key)
+        not_null = frozenset(c.name for c in schema.columns if not c.nullable)
+        return ir.Scan(name, relation, schema.names, schema.key, not_null | set(schema.key))
+
+    def query(self, tree: exp.Expr, ctes: Ctes, parent: Scope | None = None) -> Built:
+        """The IR of any query: SELECT, set operation, parenthesis, VALUES."""
+        built = self._query(tree, self.with_ctes(tree, ctes), parent)
+        return Built(self.limited(tree, built.node), built.columns)
+
+    def _query(self, tree: exp.Expr, ctes: Ctes, parent: Scope | None) -> Built:
+        if isinstance(tree, exp.Subquery):
+            return self.query(tree.this, ctes, parent)
+        if isinstance(tree, exp.SetOperation):
+            return self._set_operation(tree, ctes)
+        if isinstance(tree, exp.Select):
+            core = core_of_select(self, tree, ctes, parent)
+            node, columns = finish_select(self, tree, core, ctes)
+            if core.correlated or core.scope.outer:
+                raise Unsupported(
+                    "CORRELATION",
+                    "a correlated query stands in a place that is not traced",
+                    "use a join",
+                )
+            return Built(node, columns)
+        raise Unsupported("SYNTAX", f"{type(tree).__name__} is not traced", "write it as SELECT")
+
+    def with_ctes(self, tree: exp.Expr, ctes: Ctes) -> Ctes:
+        """The CTEs in reach below a query."""
+        with_ = tree.args.get("with_")
+        if with_ is None:
+            return ctes
+        if with_.args.get("recursive"):
+            raise Unsupported("RECURSIVE", "a recursive CTE", "bound the recursion with joins")
+        seen = dict(ctes)
+        for cte in with_.expressions:
+            names = tuple(column.name for column in cte.args["alias"].columns)
+            seen[cte.alias.lower()] = CteBody(cte.this, names, dict(seen))
+        return seen
+
+    def limited(self, tree: exp.Expr, node: ir.Node) -> ir.Node:
+        """The node under the query's LIMIT or OFFSET, if it has one."""
+        for name in ("limit", "offset", "fetch"):
+            if tree.args.get(name) is not None:
+                return ir.Limit(node, tree.args[name].sql(dialect="spark").strip())
+        return node
+
+    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Built:
+        if tree.args.get("by_name"):
+            raise Unsupported("BY_NAME", "UNION BY NAME", "list the columns in the same order")
+        sides = [self.query(side, ctes) for side in (tree.left, tree.right)]
+        widths = [len(side.columns) for side in sides]
+        if widths[0] != widths[1]:
+            raise self.text.error(
+                f"the sides of {tree.key.upper()} have {widths[0]} and {widths[1]} columns",
+                span(tree.right),
+            )
+        keep_all = not tree.args.get("distinct")
+        kind: ir.SetKind = "intersect" if isinstance(tree, exp.Intersect) else "except"
+        if isinstance(tree, exp.Union):
+            kind = "union all" if keep_all else "union"
+        relation = self.fresh(kind.split()[0])
+        names = tuple(f"{name}" for name, _ in sides[0].columns)
+        unique = tuple(n if names.index(n) == i else f"{n}_{i}" for i, n in enumerate(names))
+        # A branch may carry one column twice: pass each through a projection by position.
+        branches = tuple(self.positional(side) for side in sides)
+        node = ir.SetOp(branches, kind, relation, unique, keep_all)
+        return Built(node, tuple((n, Ref(relation, u)) for n, u in zip(names, unique, strict=True)))
+
+    def positional(self, built: Built) -> ir.Node:
+        """The query with exactly its output columns, in order."""
+        refs = tuple(ref for _, ref in built.columns)
+        if built.node.columns == refs:
+            return built.node
+        items = tuple((f"c{i}", ir.column(ref)) for i, ref in enumerate(refs))
+        return ir.Project(built.node, self.fresh("row"), items)
+
+    def bind(self, expression: exp.Expr, scope: Scope) -> exp.Expr:
+        """The expression with its columns bound; it must hold no subquery any more."""
+        self._check_functions(expression)
+        return _Binder(self, scope).bind(expression.copy(), frozenset())
+
+    def _check_functions(self, expression: exp.Expr) -> None:
+        for node in expression.walk():
+            name = function_name(node, self.text.sql)
+            if is_unknown(node):
+                raise Unsupported(
+                    "UNKNOWN_FUNCTION", f"{name}() is not built in", "use built-in functions"
+                )
+            if name in NONDETERMINISTIC:
+                raise self.text.error(
+                    f"{name}() gives another result each time; a view of it cannot be kept right "
+                    "(NONDETERMINISTIC)",
+                    span(node),
+                    hint="compute it in the source table",
+                )
+            timeless = name == "unix_timestamp" and any(True for _ in node.iter_expressions())
+            if name in TIME_DEPENDENT and not timeless:
+                raise self.text.error(
+                    f"{name}() changes without any input; a view of it cannot be kept right "
+                    "(TIME_DEPENDENT)",
+                    span(node),
+                    hint="leave the time out of the view and filter by it when reading",
+                )
+
+
+@dataclass
+class _Binder:
+    builder: Builder
+    scope: Scope
+
+    def bind(self, node: exp.Expr, hidden: frozenset[str]) -> exp.Expr:
+        """Bind below a node; `hidden` are lambda parameters."""
+        if isinstance(node, exp.Column):
+            return self._column(node, hidden)
+        if isinstance(node, exp.Lambda):
+            hidden = hidden | {one.name.lower() for one in node.expressions}
+        for part in list(node.iter_expressions()):
+            bound = self.bind(part, hidden)
+            if bound is not part:
+                part.replace(bound)
+        return node
+
+    def _column(self, node: exp.Column, hidden: frozenset[str]) -> exp.Expr:
+        if not isinstance(node.this, exp.Identifier) or node.parts[0].name.lower() in hidden:
+            return node
+        if node.meta.get("bound"):
+            return node
+        found = self.scope.resolve(node)
+        if isinstance(found, Ref):
+            self.builder.use(found)
+            bound = ir.column(found)
+            bound.meta["bound"] = True
+            return bound
+        # An alias may not stand for itself: `SELECT a + 1 AS a` reads the column.
+        name = node.name.lower()
+        expression = self.scope.aliases.pop(name)
+        try:
+            return exp.paren(self.bind(expression.copy(), hidden))
+        finally:
+            self.scope.aliases[name] = expression
+
+
+def span_of_name(table: exp.Table) -> tuple[int, int]:
+    """Characters of a table's name without its alias."""
+    parts = table.parts
+    return min(p.meta["start"] for p in parts), max(p.meta["end"] for p in parts) + 1
+
+
+def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> BuiltView:
+    """The IR of a view.
+
+    Args:
+        definition: the view.
+        schemas: of every table and view that it may read, by name.
+
+    Raises:
+        UserError: a table or column is unknown or ambiguous, or an output column has no own name.
+        Unsupported: the IR cannot express the query.
+    """
+    builder = Builder(definition.text, schemas)
+    tree = parse_select(definition.text)
+    _check_tables(definition, schemas)
+    built = builder.query(tree, {})
+    _check_names(definition, built)
+    root = builder.positional(built)
+    if not isinstance(root, ir.Project) or tuple(n for n, _ in root.items) != tuple(
+        n for n, _ in built.columns
+    ):
+        items = tuple((name, ir.column(ref)) for name, ref in built.columns)
+        root = ir.Project(built.node, builder.fresh(definition.name), items)
+    return BuiltView(root, {table: frozenset(names) for table, names in builder.used.items()})
+
+
+def _check_tables(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> None:
+    for use in definition.tables:
+        if use.name not in schemas:
+            raise definition.text.error(
+                f"unknown table {use.name!r}",
+                (use.start, use.end),
+                hint=did_you_mean(use.name, schemas),
+            )
+
+
+def _check_names(definition: ViewDefinition, built: Built) -> None:
+    names = [name.lower() for name, _ in built.columns]
+    for position, (name, _) in enumerate(built.columns):
+        if not name:
+            raise UserError(
+                f"column {position + 1} of view {definition.name!r} has no name",
+                where=f"{definition.file}:{definition.line}",
+                hint="give it one: <expression> AS <name>",
+            )
+        if names.index(name.lower()) != position:
+            raise UserError(
+                f"two columns of view {definition.name!r} are called {name!r}",
+                where=f"{definition.file}:{definition.line}",
+                hint="rename one with AS, or list the columns instead of *",
+            )

@@ -1,0 +1,273 @@
+"""View files: `SELECT …` or `CREATE MATERIALIZED VIEW v WITH (…) AS SELECT …`, and their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token
+
+from mview.errors import UserError
+from mview.plan.place import Text, did_you_mean
+from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, parse_select
+
+Policy = Literal["auto", "incremental_only"]
+
+_DURATION = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)"
+)
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """One place where the text names a table: characters [start, end) of the name."""
+
+    name: str
+    start: int
+    end: int
+    alias: str | None
+
+
+@dataclass(frozen=True)
+class ViewDefinition:
+    """A view as the user declared it.
+
+    Attributes:
+        name: the view's name.
+        sql: the SELECT, verbatim.
+        file: the file it was read from, for messages.
+        offset: characters before `sql` in the file.
+        line: line of the first character of `sql` in the file.
+        column: column of the first character of `sql` in the file.
+        key: declared key columns; () when not declared.
+        sink: name of the sink.
+        options: properties for the sink.
+        freshness_ms: promised freshness in milliseconds, if any.
+        comment: the view's comment.
+        policy: `incremental_only` makes a full recompute an error.
+        tables: every use of a table (or of another view) in `sql`, in text order.
+    """
+
+    name: str
+    sql: str
+    file: str
+    offset: int = 0
+    line: int = 1
+    column: int = 1
+    key: tuple[str, ...] = ()
+    sink: str = "delta"
+    options: Mapping[str, str] = field(default_factory=dict)
+    freshness_ms: int | None = None
+    comment: str | None = None
+    policy: Policy = "auto"
+    tables: tuple[TableUse, ...] = ()
+
+    @property
+    def text(self) -> Text:
+        """The SELECT with its place, for messages."""
+        return Text(self.sql, self.file, self.line, self.column)
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The distinct tables and views that are read, in text order."""
+        return tuple(dict.fromkeys(use.name for use in self.tables))
+
+
+def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
+    """Read the text of one view.
+
+    Args:
+        text: a SELECT or WITH, or CREATE MATERIALIZED VIEW … AS SELECT.
+        name: the view's name when the text is a bare SELECT (the file's stem).
+        file: where the text comes from, for messages.
+
+    Raises:
+        UserError: syntax, a name or a property is wrong; with file, line, column and caret.
+    """
+    whole = Text(text, file)
+    header = Header(whole)
+    if not header.tokens:
+        raise UserError(
+            "the view is empty", where=file, hint="write SELECT … or CREATE MATERIALIZED VIEW …"
+        )
+    properties: dict[str, tuple[str, Token]] = {}
+    comment = None
+    if header.accept("CREATE"):
+        if header.accept("OR"):
+            header.next("REPLACE")
+        header.next("MATERIALIZED")
+        header.next("VIEW")
+        name = header.view_name().text
+        if header.accept("COMMENT"):
+            comment = header.next().text
+        if header.accept("WITH"):
+            properties = header.properties()
+        header.next("AS")
+    elif not VIEW_NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} is not a view name",
+            where=file,
+            allowed="letters, digits and _",
+            hint="rename the file, or write CREATE MATERIALIZED VIEW <name> AS …",
+        )
+    start = header.next().start
+    end = header.tokens[-1].end + 1
+    if header.tokens[-1].text == ";":
+        end = header.tokens[-2].end + 1
+    line, column = whole.place(start)
+    sql = Text(text[start:end], file, line, column)
+    values = {key: value for key, (value, _) in properties.items()}
+    return ViewDefinition(
+        name=name,
+        sql=sql.sql,
+        file=file,
+        offset=start,
+        line=line,
+        column=column,
+        key=tuple(
+            part.strip().strip("`") for part in values.pop("key", "").split(",") if part.strip()
+        ),
+        sink=values.pop("sink", "delta"),
+        freshness_ms=_freshness(whole, properties),
+        comment=comment,
+        policy=_policy(whole, properties),
+        options={
+            key.removeprefix(SINK_PREFIX): value
+            for key, value in values.items()
+            if key not in ("freshness", "policy")
+        },
+        tables=find_tables(parse_select(sql), sql),
+    )
+
+
+def _freshness(text: Text, properties: Mapping[str, tuple[str, Token]]) -> int | None:
+    if "freshness" not in properties:
+        return None
+    value, token = properties["freshness"]
+    match = _DURATION.fullmatch(value.strip().lower())
+    if not match:
+        raise text.error(
+            f"{value!r} is not a duration",
+            (token.start, token.end + 1),
+            allowed="e.g. '10 seconds', '500ms', '2 min'",
+        )
+    unit = match.group(2)
+    return int(float(match.group(1)) * (1 if unit.startswith(("ms", "mil")) else _UNIT_MS[unit[0]]))
+
+
+def _policy(text: Text, properties: Mapping[str, tuple[str, Token]]) -> Policy:
+    value, token = properties.get("policy", ("auto", None))
+    if value not in ("auto", "incremental_only"):
+        assert token is not None
+        raise text.error(
+            f"unknown policy {value!r}",
+            (token.start, token.end + 1),
+            allowed="auto, incremental_only",
+            hint=did_you_mean(value, ("auto", "incremental_only")),
+        )
+    return cast(Policy, value)
+
+
+def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
+    """Every use of a table in a query, in text order; names of CTEs in reach are not tables."""
+    uses = []
+    for table in tree.find_all(exp.Table):
+        parts = table.parts
+        if not all(isinstance(part, exp.Identifier) for part in parts) or is_cte(table):
+            continue
+        start = min(part.meta["start"] for part in parts)
+        end = max(part.meta["end"] for part in parts) + 1
+        name = ".".join(part.name for part in parts)
+        if len(parts) > 2:
+            raise text.error(
+                f"{name!r} has too many parts",
+                (start, end),
+                allowed="<connection>.<table>, or the name of another view",
+            )
+        uses.append(TableUse(name, start, end, table.alias or None))
+    return tuple(sorted(uses, key=lambda use: use.start))
+
+
+def is_cte(table: exp.Table) -> bool:
+    """Whether the name is that of a CTE which can be seen from here (a CTE sees earlier ones)."""
+    if table.db:
+        return False
+    node: exp.Expr = table
+    while node.parent is not None:
+        parent = node.parent
+        with_ = node if isinstance(node, exp.With) else parent.args.get("with_")
+        if isinstance(with_, exp.With) and not isinstance(parent, exp.With):
+            names = [cte.alias.lower() for cte in with_.expressions]
+            if with_ is node:
+                names = []
+            if table.name.lower() in names:
+                return True
+        if isinstance(parent, exp.With):
+            seen = (
+                parent.expressions
+                if parent.args.get("recursive")
+                else parent.expressions[: node.index]
+            )
+            if table.name.lower() in [cte.alias.lower() for cte in seen]:
+                return True
+        node = parent
+    return False
+
+
+def load_views(paths: Sequence[str | Path]) -> list[ViewDefinition]:
+    """Read view files, and the `*.sql` files of folders, in the order they depend on each other.
+
+    Raises:
+        UserError: no file, two views of one name, or views that read each other in a circle.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files.extend(sorted(path.rglob("*.sql")))
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise UserError(
+                f"there is no file or folder {path}", hint="give a .sql file or a folder"
+            )
+    if not files:
+        raise UserError(f"no .sql file in {', '.join(map(str, paths))}")
+    views: dict[str, ViewDefinition] = {}
+    for file in dict.fromkeys(files):
+        view = parse_view(file.read_text(encoding="utf-8"), file.stem, str(file))
+        if view.name in views:
+            raise UserError(
+                f"two views are called {view.name!r}", where=f"{views[view.name].file} and {file}"
+            )
+        views[view.name] = view
+    return order_views(list(views.values()))
+
+
+def order_views(views: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+    """Views so that each comes after those it reads; otherwise in the given order.
+
+    Raises:
+        UserError: views read each other in a circle.
+    """
+    named = {view.name: view for view in views}
+    done: list[ViewDefinition] = []
+
+    def visit(view: ViewDefinition, path: tuple[str, ...]) -> None:
+        if view in done:
+            return
+        if view.name in path:
+            circle = " -> ".join([*path[path.index(view.name) :], view.name])
+            raise UserError(f"views read each other in a circle: {circle}", where=view.file)
+        for name in view.table_names:
+            if name in named:
+                visit(named[name], (*path, view.name))
+        done.append(view)
+
+    for view in views:
+        visit(view, ())
+    return done

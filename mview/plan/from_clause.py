@@ -1,0 +1,197 @@
+"""FROM: tables, derived tables, joins and LATERAL VIEW."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from mview.plan import ir
+from mview.plan.functions import conjuncts, subqueries
+from mview.plan.ir import Pair, Ref, Unsupported
+from mview.plan.place import span
+from mview.plan.scope import Relation, Scope
+
+if TYPE_CHECKING:
+    from mview.plan.build import Builder, Ctes
+
+
+def from_clause(builder: Builder, tree: exp.Select, ctes: Ctes, scope: Scope) -> ir.Node:
+    """The operator for FROM with its joins; fills the scope's relations."""
+    from_ = tree.args.get("from_")
+    if from_ is None:
+        return ir.Values(builder.fresh("one_row"), ())
+    node = _relation(builder, from_.this, ctes, scope)
+    comma = False
+    for join in tree.args.get("joins") or []:
+        node = _join(builder, join, node, ctes, scope, comma)
+        comma = comma or (join.kind == "CROSS" or not join.args.get("on"))
+    for lateral in tree.args.get("laterals") or []:
+        node = _lateral_view(builder, lateral, node, scope)
+    return node
+
+
+def _relation(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.Node:
+    """One item of FROM; adds it to the scope."""
+    if tree.args.get("pivots"):
+        raise Unsupported("PIVOT", "PIVOT", "write sum(x) FILTER (WHERE y = 1) AS one, … GROUP BY")
+    for part in ("sample", "joins", "laterals", "version", "when"):
+        if tree.args.get(part):
+            raise Unsupported("FROM", f"{part} in FROM", "write it as a derived table with SELECT")
+    if isinstance(tree, exp.Table) and isinstance(tree.this, exp.Identifier):
+        return _table(builder, tree, ctes, scope)
+    if isinstance(tree, exp.Subquery):
+        built = builder.query(tree.this, builder.with_ctes(tree, ctes))
+        _add(scope, tree, tree.alias, built.columns)
+        return built.node
+    if isinstance(tree, exp.Values):
+        width = len(tree.expressions[0].expressions) if tree.expressions else 0
+        names = tuple(c.name for c in tree.args["alias"].columns) if tree.args.get("alias") else ()
+        names = names or tuple(f"col{i + 1}" for i in range(max(width, 1)))
+        node = ir.Values(builder.fresh(tree.alias or "values"), names)
+        _add(scope, tree, tree.alias, tuple((ref.column, ref) for ref in node.columns))
+        return node
+    raise Unsupported("FROM", f"{type(tree).__name__} in FROM", "read tables or derived tables")
+
+
+def _table(builder: Builder, tree: exp.Table, ctes: Ctes, scope: Scope) -> ir.Node:
+    body = ctes.get(tree.name.lower()) if not tree.db else None
+    if body is None:
+        scan = builder.scan(tree)
+        columns = tuple((ref.column, ref) for ref in scan.columns)
+        _add(scope, tree, tree.alias or tree.name, columns, scan.table)
+        return scan
+    built = builder.query(body.query, body.ctes)
+    columns = built.columns
+    if body.names:
+        columns = tuple((n, ref) for n, (_, ref) in zip(body.names, columns, strict=True))
+    _add(scope, tree, tree.alias or tree.name, columns)
+    return built.node
+
+
+def _add(
+    scope: Scope,
+    tree: exp.Expr,
+    alias: str,
+    columns: tuple[tuple[str, Ref], ...],
+    table: str | None = None,
+) -> None:
+    renamed = tree.args["alias"].columns if tree.args.get("alias") else []
+    if renamed:
+        columns = tuple((n.name, ref) for n, (_, ref) in zip(renamed, columns, strict=True))
+    has_alias = bool(tree.args.get("alias"))
+    scope.relations.append(Relation(alias, columns, None if has_alias else table))
+
+
+def _join(
+    builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Scope, comma: bool
+) -> ir.Node:
+    kind = _kind(join)
+    if kind in ("right", "full") and comma:
+        raise Unsupported("COMMA_JOIN", f"{kind} join after a comma join", "write explicit JOINs")
+    if isinstance(join.this, exp.Lateral):
+        if join.this.args.get("view"):
+            return _lateral_view(builder, join.this, left, scope)
+        raise Unsupported("LATERAL", "a LATERAL subquery", "write it as a join")
+    before = len(scope.relations)
+    right = _relation(builder, join.this, ctes, scope)
+    added = scope.relations[before:]
+    if join.args.get("using") or join.method == "NATURAL":
+        return _using(builder, join, kind, left, right, scope, before)
+    pairs: list[Pair] = []
+    residual: list[exp.Expr] = []
+    on = join.args.get("on")
+    if on is not None:
+        if subqueries(on):
+            raise Unsupported("SUBQUERY_IN_ON", "a subquery in ON", "move it to WHERE")
+        for part in conjuncts(builder.bind(on, scope)):
+            pair = pair_of(part, left, right)
+            if pair is not None:
+                pairs.append(pair)
+            else:
+                residual.append(part)
+    if scope.outer:
+        raise Unsupported("CORRELATION", "ON uses a column of the query around", "move it to WHERE")
+    if kind in ("semi", "anti"):
+        del scope.relations[before:]
+    assert added
+    return ir.Join(left, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual))
+
+
+def _kind(join: exp.Join) -> ir.JoinKind:
+    if join.kind in ("SEMI", "ANTI"):
+        return "semi" if join.kind == "SEMI" else "anti"
+    if join.side == "LEFT":
+        return "left"
+    if join.side == "RIGHT":
+        return "right"
+    return "full" if join.side == "FULL" else "inner"
+
+
+def pair_of(part: exp.Expr, left: ir.Node, right: ir.Node) -> Pair | None:
+    """The predicate as an equality of a left and a right column, if it is one."""
+    if not isinstance(part, exp.EQ | exp.NullSafeEQ):
+        return None
+    one, other = ir.as_ref(part.left), ir.as_ref(part.right)
+    if one is None or other is None:
+        return None
+    null_safe = isinstance(part, exp.NullSafeEQ)
+    if one in left.columns and other in right.columns:
+        return Pair(one, other, null_safe)
+    if other in left.columns and one in right.columns:
+        return Pair(other, one, null_safe)
+    return None
+
+
+def _using(
+    builder: Builder,
+    join: exp.Join,
+    kind: ir.JoinKind,
+    left: ir.Node,
+    right: ir.Node,
+    scope: Scope,
+    before: int,
+) -> ir.Node:
+    """JOIN … USING and NATURAL JOIN."""
+    sides = [_names(scope.relations[:before], scope.merged), _names(scope.relations[before:], {})]
+    names = list(join.args.get("using") or [])
+    if join.method == "NATURAL":
+        names = [exp.to_identifier(name) for name in sides[0] if name in sides[1]]
+        for relation in scope.relations:
+            for _, ref in relation.columns:
+                builder.use(ref)
+    pairs, merged = [], []
+    for name in names:
+        low = name.name.lower()
+        for side in sides:
+            if low not in side:
+                raise builder.text.error(f"unknown column {name.name!r} in USING", span(name))
+        pair = Pair(builder.use(sides[0][low]), builder.use(sides[1][low]))
+        pairs.append(pair)
+        scope.merged[low] = pair.right if kind == "right" else pair.left
+        if kind == "full":
+            scope.merged[low] = Ref(builder.fresh("using"), pair.left.column)
+            merged.append((scope.merged[low], pair))
+    if kind in ("semi", "anti"):
+        del scope.relations[before:]
+    return ir.Join(left, right, kind, tuple(pairs), merged=tuple(merged))
+
+
+def _names(relations: list[Relation], merged: dict[str, Ref]) -> dict[str, Ref]:
+    found = {name.lower(): ref for relation in relations for name, ref in relation.columns}
+    return found | merged
+
+
+def _lateral_view(builder: Builder, tree: exp.Lateral, node: ir.Node, scope: Scope) -> ir.Node:
+    """LATERAL VIEW [OUTER] generator(…) alias AS names."""
+    if not tree.args.get("view"):
+        raise Unsupported("LATERAL", "a LATERAL subquery", "write it as a join")
+    call = builder.bind(tree.this, scope)
+    alias = tree.args.get("alias")
+    names = tuple(c.name for c in alias.columns) if alias else ()
+    names = names or ("col",)
+    relation = builder.fresh(alias.name if alias and alias.name else "generated")
+    made = ir.Generate(node, relation, names, call.sql(dialect="spark"))
+    columns = tuple((name, Ref(relation, name)) for name in names)
+    scope.relations.append(Relation(tree.alias or relation, columns))
+    return made

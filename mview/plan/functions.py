@@ -1,0 +1,122 @@
+"""What Spark functions do to rows: which aggregate, which generate, which change by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from mview.plan.function_names import AGGREGATES, GENERATORS, SCALARS
+
+#: Results differ between two runs over the same rows: a view of them cannot be kept right.
+NONDETERMINISTIC = frozenset(
+    [
+        "rand",
+        "random",
+        "randn",
+        "uuid",
+        "shuffle",
+        "monotonically_increasing_id",
+        "spark_partition_id",
+        "randstr",
+        "uniform",
+        "input_file_name",
+        "input_file_block_length",
+        "input_file_block_start",
+    ]
+)
+#: Results change with the time or the session.
+TIME_DEPENDENT = frozenset(
+    [
+        "unix_timestamp",
+        "current_date",
+        "curdate",
+        "current_timestamp",
+        "current_time",
+        "now",
+        "localtimestamp",
+        "current_user",
+        "user",
+        "session_user",
+    ]
+)
+_WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+_CLASSES: dict[type[exp.Expr], str] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.Rand: "rand",
+    exp.Randn: "randn",
+}
+
+
+def function_name(node: exp.Expr, sql: str) -> str | None:
+    """The function's name as the user wrote it, in lower case; None when not a function call."""
+    if not isinstance(node, exp.Func) or isinstance(node, exp.And | exp.Or):
+        return None
+    if "start" in node.meta:
+        return sql[node.meta["start"] : node.meta["end"] + 1].strip("`").lower()
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).lower()
+    return _CLASSES.get(type(node), node.sql_name().lower())
+
+
+def is_unknown(node: exp.Expr) -> bool:
+    """Whether it calls a function that is not built in: what it does to rows is not known."""
+    if not isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
+        return False
+    return str(node.name).lower() not in AGGREGATES | GENERATORS | SCALARS
+
+
+def is_aggregate(node: exp.Expr, sql: str) -> bool:
+    """Whether the node is a call of an aggregate function (also inside a window)."""
+    return isinstance(node, exp.AggFunc) or function_name(node, sql) in AGGREGATES
+
+
+def walk(expression: exp.Expr) -> Iterator[exp.Expr]:
+    """All nodes of an expression without going into its subqueries."""
+    yield from expression.walk(prune=lambda node: isinstance(node, exp.Query))
+
+
+def aggregate_calls(expression: exp.Expr, sql: str) -> list[exp.Expr]:
+    """The outermost aggregate calls, with FILTER and such around them, that are not windowed."""
+    if isinstance(expression, exp.Query):
+        return []
+    if isinstance(expression, exp.Window):
+        parts = [*expression.args.get("partition_by", [])]
+        order = expression.args.get("order")
+        inside = [*expression.this.iter_expressions(), *parts, *([order] if order else [])]
+        return [call for part in inside for call in aggregate_calls(part, sql)]
+    core = expression
+    while isinstance(core, _WRAPPERS):
+        core = core.this
+    if is_aggregate(core, sql):
+        return [expression]
+    return [call for part in expression.iter_expressions() for call in aggregate_calls(part, sql)]
+
+
+def windows(expression: exp.Expr) -> list[exp.Window]:
+    """The window calls of an expression, outermost first."""
+    return [node for node in walk(expression) if isinstance(node, exp.Window)]
+
+
+def subqueries(expression: exp.Expr) -> list[exp.Expr]:
+    """The outermost predicates and values that hold a subquery: EXISTS, IN, or a scalar one."""
+    if isinstance(expression, exp.Exists) and isinstance(expression.this, exp.Query):
+        return [expression]
+    if isinstance(expression, exp.In) and expression.args.get("query") is not None:
+        return [expression]
+    if isinstance(expression, exp.Query):
+        return [expression]
+    return [one for part in expression.iter_expressions() for one in subqueries(part)]
+
+
+def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
+    """The parts of an AND; of an OR, also what all its branches have in common."""
+    while isinstance(expression, exp.Paren):
+        expression = expression.this
+    if isinstance(expression, exp.And):
+        return conjuncts(expression.left) + conjuncts(expression.right)
+    if isinstance(expression, exp.Or):
+        left, right = conjuncts(expression.left), conjuncts(expression.right)
+        return [expression, *(one for one in left if one in right)]
+    return [expression]

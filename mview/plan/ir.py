@@ -1,0 +1,276 @@
+"""The relational IR: one frozen dataclass per operator, columns bound to (relation, name).
+
+The IR is never run. Views are evaluated with the user's own text; the IR only answers which rows
+of which tables an output row depends on, so ORDER BY and the values of expressions do not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlglot import exp
+
+JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "mark"]
+SetKind = Literal["union all", "union", "intersect", "except"]
+
+
+class Unsupported(Exception):  # noqa: N818 - not an error: it selects the FULL strategy
+    """The IR cannot express a construct: the view is maintained by FULL, with this reason.
+
+    Args:
+        code: short reason code for `explain`.
+        message: what it is.
+        hint: what to change in the SQL.
+    """
+
+    def __init__(self, code: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A column of one relation instance. Instance names are unique in a plan."""
+
+    relation: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.relation}.{self.column}"
+
+
+def as_ref(expression: exp.Expr) -> Ref | None:
+    """The column an expression is, when it is a bound column and nothing else."""
+    while isinstance(expression, exp.Paren | exp.Alias):
+        expression = expression.this
+    if isinstance(expression, exp.Column) and isinstance(expression.this, exp.Identifier):
+        return Ref(expression.table, expression.name)
+    return None
+
+
+def column(ref: Ref) -> exp.Column:
+    """The expression that reads a column."""
+    return exp.column(exp.to_identifier(ref.column), table=exp.to_identifier(ref.relation))
+
+
+@dataclass(frozen=True)
+class Node:
+    """Base of all operators."""
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The inputs."""
+        return ()
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """The output columns."""
+        raise TypeError(f"{type(self).__name__} has no columns")
+
+
+@dataclass(frozen=True)
+class Scan(Node):
+    """All rows of a table or of another view. `key` is its primary key."""
+
+    table: str
+    relation: str
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    not_null: frozenset[str] = frozenset()
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """One per column of the table."""
+        return tuple(Ref(self.relation, name) for name in self.names)
+
+
+@dataclass(frozen=True)
+class Values(Node):
+    """Constant rows, also the one row of a SELECT without FROM."""
+
+    relation: str
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """The named columns."""
+        return tuple(Ref(self.relation, name) for name in self.names)
+
+
+@dataclass(frozen=True)
+class Unary(Node):
+    """Base of operators with one input whose columns pass through."""
+
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The input."""
+        return (self.child,)
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """Those of the input."""
+        return self.child.columns
+
+
+@dataclass(frozen=True)
+class Filter(Unary):
+    """Rows for which the condition is true."""
+
+    condition: exp.Expr
+    label: str = "Filter"
+
+
+@dataclass(frozen=True)
+class Project(Unary):
+    """Computed columns, row by row."""
+
+    relation: str
+    items: tuple[tuple[str, exp.Expr], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.items]
+        if len(set(names)) != len(names):
+            raise ValueError(f"column names of {self.relation} are not unique")
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """The items."""
+        return tuple(Ref(self.relation, name) for name, _ in self.items)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Equality of a left and a right column; `null_safe` for `<=>`."""
+
+    left: Ref
+    right: Ref
+    null_safe: bool = False
+
+
+@dataclass(frozen=True)
+class Join(Node):
+    """Two inputs. What the pairs do not say is in `residual`, and is not looked at.
+
+    Kind `mark` gives every left row once, with an opaque value computed from the right rows at its
+    keys: a scalar subquery, or EXISTS/IN inside an expression. `merged` are USING columns of a
+    full join. `null_aware` is NOT IN: one NULL on the right side concerns every left row.
+    """
+
+    left: Node
+    right: Node
+    kind: JoinKind
+    pairs: tuple[Pair, ...] = ()
+    residual: tuple[exp.Expr, ...] = ()
+    merged: tuple[tuple[Ref, Pair], ...] = ()
+    null_aware: bool = False
+    value: Ref | None = None
+
+    def __post_init__(self) -> None:
+        left, right = set(self.left.columns), set(self.right.columns)
+        for pair in self.pairs:
+            if pair.left not in left or pair.right not in right:
+                raise ValueError(f"join key {pair.left} = {pair.right} is not left = right")
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Left, right."""
+        return (self.left, self.right)
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """Left, right and merged columns; only the left ones for semi and anti."""
+        if self.kind in ("semi", "anti"):
+            return self.left.columns
+        if self.kind == "mark":
+            return (*self.left.columns, *([self.value] if self.value else []))
+        return (*self.left.columns, *self.right.columns, *(ref for ref, _ in self.merged))
+
+
+@dataclass(frozen=True)
+class Aggregate(Unary):
+    """One row per group; `group` () is one row always. `sets`: ROLLUP, CUBE, GROUPING SETS."""
+
+    relation: str
+    group: tuple[tuple[str, exp.Expr], ...]
+    aggregates: tuple[tuple[str, exp.Expr], ...]
+    sets: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """Group columns, then aggregates."""
+        return tuple(Ref(self.relation, name) for name, _ in (*self.group, *self.aggregates))
+
+
+@dataclass(frozen=True)
+class Distinct(Unary):
+    """Each row once."""
+
+
+@dataclass(frozen=True)
+class Window(Unary):
+    """Functions over partitions; `partition` () is all rows as one partition."""
+
+    relation: str
+    partition: tuple[exp.Expr, ...]
+    functions: tuple[tuple[str, exp.Expr], ...]
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """Those of the input, then one per function."""
+        return (*self.child.columns, *(Ref(self.relation, name) for name, _ in self.functions))
+
+
+@dataclass(frozen=True)
+class Limit(Unary):
+    """The first rows of the whole input in some order."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Generate(Unary):
+    """Rows made from each row: explode, LATERAL VIEW."""
+
+    relation: str
+    names: tuple[str, ...]
+    text: str
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """Those of the input, then the generated ones."""
+        return (*self.child.columns, *(Ref(self.relation, name) for name in self.names))
+
+
+@dataclass(frozen=True)
+class SetOp(Node):
+    """Rows of branches by position. `all` keeps duplicates (EXCEPT ALL, INTERSECT ALL)."""
+
+    branches: tuple[Node, ...]
+    kind: SetKind
+    relation: str
+    names: tuple[str, ...]
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        if any(len(branch.columns) != len(self.names) for branch in self.branches):
+            raise ValueError("branches differ in their number of columns")
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The branches."""
+        return self.branches
+
+    @property
+    def columns(self) -> tuple[Ref, ...]:
+        """The names of the first branch."""
+        return tuple(Ref(self.relation, name) for name in self.names)
+
+
+def scans(node: Node) -> tuple[Scan, ...]:
+    """All scans below a node, left to right."""
+    if isinstance(node, Scan):
+        return (node,)
+    return tuple(scan for child in node.children for scan in scans(child))

@@ -1,0 +1,79 @@
+"""Places in SQL text: line and column, a caret under the wrong token, and close names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from sqlglot import exp
+
+from mview.errors import UserError
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of SQL and where it stands in its file.
+
+    Attributes:
+        sql: the text.
+        file: name of the file, for messages.
+        line: line of the text's first character in the file, from 1.
+        column: column of the text's first character in the file, from 1.
+    """
+
+    sql: str
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def place(self, start: int) -> tuple[int, int]:
+        """Line and column in the file of a character of the text, both from 1."""
+        before = self.sql[:start]
+        lines = before.count("\n")
+        column = start - (before.rfind("\n") + 1)
+        return self.line + lines, column + (self.column if lines == 0 else 1)
+
+    def error(
+        self,
+        what: str,
+        span: tuple[int, int],
+        *,
+        allowed: str | None = None,
+        hint: str | None = None,
+    ) -> UserError:
+        """An error that shows the line with carets under characters [start, end)."""
+        start, end = span
+        start = min(start, max(len(self.sql) - 1, 0))
+        line, column = self.place(start)
+        first = self.sql.rfind("\n", 0, start) + 1
+        last = self.sql.find("\n", start)
+        shown = self.sql[first : last if last >= 0 else len(self.sql)]
+        indent = start - first
+        width = max(1, min(end - start, len(shown) - indent))
+        number = f"{line} | "
+        caret = " " * (len(number) + indent) + "^" * width
+        return UserError(
+            f"{what}\n{number}{shown}\n{caret}",
+            where=f"{self.file}:{line}:{column}",
+            allowed=allowed,
+            hint=hint,
+        )
+
+
+def span(node: exp.Expr) -> tuple[int, int]:
+    """Characters [start, end) of an expression: from its first to its last token known."""
+    found = [part.meta for part in node.walk() if "start" in part.meta]
+    if not found:
+        parent = node.parent
+        return span(parent) if parent is not None else (0, 1)
+    return min(m["start"] for m in found), max(m["end"] for m in found) + 1
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """A hint with the closest of the known names, or all of them when there are few."""
+    known = sorted(set(names))
+    close = get_close_matches(name.lower(), [n.lower() for n in known], n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {next(n for n in known if n.lower() == close[0])!r}?"
+    return f"one of {', '.join(known)}" if 0 < len(known) <= 30 else None

@@ -1,0 +1,45 @@
+"""The user's text with other relation names: the only change ever made to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from mview.plan.definition import ViewDefinition
+from mview.plan.syntax import parse_select
+
+
+def bind_tables(definition: ViewDefinition, names: Mapping[str, str]) -> str:
+    """The view's SELECT reading other relations.
+
+    A table without an alias gets its old (last) name as alias, so that columns written
+    `orders.id` still resolve; `shop.orders.id` loses its first part.
+
+    Args:
+        definition: the view.
+        names: for every table of the view, the SQL of the relation to read instead.
+    """
+    edits = []
+    for use in definition.tables:
+        last = use.name.rsplit(".", 1)[-1]
+        alias = "" if use.alias else f" AS `{last}`"
+        edits.append((use.start, use.end, names[use.name] + alias))
+    edits.extend(_long_column_edits(definition))
+    sql = definition.sql
+    for start, end, text in sorted(edits, reverse=True):
+        sql = sql[:start] + text + sql[end:]
+    return sql
+
+
+def _long_column_edits(definition: ViewDefinition) -> list[tuple[int, int, str]]:
+    """Cuts of the connection in `connection.table.column`."""
+    pairs = {tuple(use.name.lower().split(".")) for use in definition.tables if not use.alias}
+    edits = []
+    tree = parse_select(definition.text)
+    for column in tree.find_all(exp.Column):
+        parts = column.parts
+        if len(parts) < 3 or (parts[0].name.lower(), parts[1].name.lower()) not in pairs:
+            continue
+        edits.append((parts[0].meta["start"], parts[1].meta["start"], ""))
+    return edits

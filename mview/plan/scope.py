@@ -1,0 +1,130 @@
+"""Names in reach at one place of the SQL, and what they are bound to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from mview.plan.ir import Ref, Unsupported
+from mview.plan.place import Text, did_you_mean, span
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A name in FROM: its alias, the full table name if any, and its columns."""
+
+    alias: str
+    columns: tuple[tuple[str, Ref], ...]
+    table: str | None = None
+
+    def answers(self, qualifier: str) -> bool:
+        """Whether `qualifier.column` can mean this relation."""
+        named = [self.alias, self.table or self.alias]
+        return qualifier.lower() in [name.lower() for name in named]
+
+
+@dataclass
+class Scope:
+    """The relations of one SELECT and the scope around it.
+
+    Attributes:
+        text: for messages.
+        relations: in the order of FROM.
+        merged: USING columns by lower-case name, with what they hide.
+        parent: the SELECT around a subquery.
+        outer: columns of the parent that were used: the subquery is correlated.
+        aliases: select-list aliases that may be used where no column has the name.
+    """
+
+    text: Text
+    relations: list[Relation] = field(default_factory=list)
+    merged: dict[str, Ref] = field(default_factory=dict)
+    parent: Scope | None = None
+    outer: set[Ref] = field(default_factory=set)
+    aliases: dict[str, exp.Expr] = field(default_factory=dict)
+
+    def resolve(self, column: exp.Column) -> exp.Expr | Ref:
+        """What a column name means here: a column, or the expression of a select-list alias.
+
+        Raises:
+            UserError: no such column, or more than one.
+        """
+        found = self.find(column)
+        if found is not None:
+            return found
+        if not column.table and column.name.lower() in self.aliases:
+            return self.aliases[column.name.lower()]
+        scope = self.parent
+        if scope is not None and (outer := scope.find(column)) is not None:
+            self.outer.add(outer)
+            return outer
+        if scope is not None and scope.parent is not None and scope.parent.find(column):
+            raise Unsupported(
+                "NESTED_CORRELATION",
+                f"{column.sql()} belongs to a query two levels up",
+                "join the tables in one subquery",
+            )
+        raise self._unknown(column)
+
+    def find(self, column: exp.Column) -> Ref | None:
+        """The column of this SELECT's relations with a name; None when there is none."""
+        parts = [part.name for part in column.parts]
+        name, qualifier = parts[-1].lower(), ".".join(parts[:-1])
+        if not qualifier and name in self.merged:
+            return self.merged[name]
+        found = self._matches(name, qualifier)
+        if not found and len(parts) > 1:
+            # `a.b` may be field b of a struct column a.
+            found = self._matches(parts[0].lower(), "")
+            found = found or self._matches(parts[1].lower(), parts[0])
+        if len(found) > 1:
+            owners = ", ".join(f"{alias}.{column.name}" for alias, _ in found)
+            raise self.text.error(
+                f"column {column.name!r} is ambiguous", span(column), hint=f"write one of {owners}"
+            )
+        return found[0][1] if found else None
+
+    def _matches(self, name: str, qualifier: str) -> list[tuple[str, Ref]]:
+        return [
+            (relation.alias, ref)
+            for relation in self.relations
+            if not qualifier or relation.answers(qualifier)
+            for known, ref in relation.columns
+            if known.lower() == name
+        ]
+
+    def _unknown(self, column: exp.Column) -> Exception:
+        qualifier = ".".join(part.name for part in column.parts[:-1])
+        aliases = [relation.alias for relation in self.relations]
+        if qualifier and not any(relation.answers(qualifier) for relation in self.relations):
+            return self.text.error(
+                f"unknown table {qualifier!r} of column {column.name!r}",
+                span(column),
+                hint=did_you_mean(qualifier, aliases),
+            )
+        known = [
+            name
+            for relation in self.relations
+            if not qualifier or relation.answers(qualifier)
+            for name, _ in relation.columns
+        ]
+        at = column.this if isinstance(column.this, exp.Identifier) else column
+        return self.text.error(
+            f"unknown column {column.name!r}",
+            span(at),
+            hint=did_you_mean(column.name, [*known, *self.aliases]),
+        )
+
+    def star(self, qualifier: str | None) -> list[tuple[str, Ref]]:
+        """The columns of `*` or `qualifier.*`; USING columns come once and first."""
+        if qualifier:
+            chosen = [one for one in self.relations if one.answers(qualifier)]
+            return [column for relation in chosen for column in relation.columns]
+        rest = [
+            (name, ref)
+            for relation in self.relations
+            for name, ref in relation.columns
+            if name.lower() not in self.merged
+        ]
+        return [(ref.column, ref) for ref in self.merged.values()] + rest

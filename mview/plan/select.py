@@ -1,0 +1,361 @@
+"""SELECT: WHERE, GROUP BY, HAVING, windows, the select list, DISTINCT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from mview.plan import ir
+from mview.plan.from_clause import from_clause
+from mview.plan.function_names import GENERATORS
+from mview.plan.functions import (
+    aggregate_calls,
+    conjuncts,
+    function_name,
+    subqueries,
+    walk,
+    windows,
+)
+from mview.plan.ir import Ref, Unsupported
+from mview.plan.place import did_you_mean, span
+from mview.plan.scope import Scope
+
+if TYPE_CHECKING:
+    from mview.plan.build import Builder, Ctes
+
+
+_MANY_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+
+
+@dataclass
+class Core:
+    """FROM and WHERE of a SELECT.
+
+    Attributes:
+        node: the operator.
+        scope: names in reach.
+        correlated: conditions of WHERE that use columns of the query around, bound.
+    """
+
+    node: ir.Node
+    scope: Scope
+    correlated: list[exp.Expr] = field(default_factory=list)
+
+
+def core_of_select(builder: Builder, tree: exp.Select, ctes: Ctes, parent: Scope | None) -> Core:
+    """FROM and WHERE."""
+    scope = Scope(builder.text, parent=parent)
+    core = Core(from_clause(builder, tree, ctes, scope), scope)
+    where = tree.args.get("where")
+    if where is None:
+        return core
+    parts = conjuncts(where.this)
+    for part in sorted(parts, key=lambda one: bool(subqueries(one))):
+        _filter(builder, core, part, ctes)
+    return core
+
+
+def _filter(builder: Builder, core: Core, part: exp.Expr, ctes: Ctes) -> None:
+    from mview.plan.subquery import filter_by_subquery
+
+    if subqueries(part):
+        core.node = filter_by_subquery(builder, core.node, core.scope, part, ctes)
+        return
+    outer = set(core.scope.outer)
+    bound = builder.bind(part, core.scope)
+    if core.scope.outer - outer or _uses(bound, core.scope.outer):
+        core.correlated.append(bound)
+    else:
+        core.node = ir.Filter(core.node, bound)
+
+
+def _uses(expression: exp.Expr, refs: set[Ref]) -> bool:
+    return any(
+        ir.as_ref(node) in refs for node in expression.walk() if isinstance(node, exp.Column)
+    )
+
+
+@dataclass
+class _Select:
+    """State while the clauses after WHERE are built."""
+
+    builder: Builder
+    node: ir.Node
+    scope: Scope
+    ctes: Ctes
+    #: (name, expression bound to columns of `node`), in select-list order.
+    items: list[tuple[str, exp.Expr]] = field(default_factory=list)
+
+    def attach(self, expression: exp.Expr) -> exp.Expr:
+        """Bind an expression; its subqueries become joins."""
+        from mview.plan.subquery import attach_subqueries
+
+        self.node, plain = attach_subqueries(
+            self.builder, self.node, self.scope, expression, self.ctes
+        )
+        return self.builder.bind(plain, self.scope)
+
+
+def finish_select(
+    builder: Builder, tree: exp.Select, core: Core, ctes: Ctes
+) -> tuple[ir.Node, tuple[tuple[str, Ref], ...]]:
+    """Everything after WHERE: the operator and the output columns."""
+    state = _Select(builder, core.node, core.scope, ctes)
+    plain = _expand_stars(builder, tree, core.scope)
+    for name, expression in plain:
+        if isinstance(expression, exp.Alias):
+            core.scope.aliases.setdefault(name.lower(), _unalias(expression))
+    calls_in = [expression for _, expression in plain]
+    having, qualify = tree.args.get("having"), tree.args.get("qualify")
+    calls_in += [clause.this for clause in (having, qualify) if clause]
+    grouped = tree.args.get("group") is not None
+    calls = any(aggregate_calls(one, builder.text.sql) for one in calls_in)
+    conditions = [clause.this for clause in (having, qualify) if clause]
+    if grouped or calls:
+        bound = _aggregate(state, tree, plain, conditions)
+    else:
+        bound = [state.attach(_unalias(one)) for one in [*calls_in]]
+    items, tests = bound[: len(plain)], bound[len(plain) :]
+    items, tests = _windows(state, tree, items, tests)
+    for test in tests:
+        state.node = ir.Filter(state.node, test)
+    items = _generators(state, plain, items)
+    _use_order(builder, tree, core.scope, {name.lower() for name, _ in plain})
+    return _project(state, tree, plain, items)
+
+
+def _use_order(builder: Builder, tree: exp.Select, scope: Scope, outputs: set[str]) -> None:
+    """Remember the columns that only ORDER BY and such read: the text needs them in its slices."""
+    clauses = (tree.args.get(name) for name in ("order", "sort", "distribute", "cluster"))
+    for clause in clauses:
+        if clause is None:
+            continue
+        if subqueries(clause):
+            raise Unsupported("ORDER", "a subquery in ORDER BY", "name it in the select list")
+        for column in clause.find_all(exp.Column):
+            is_output = len(column.parts) == 1 and column.name.lower() in outputs
+            ref = None if is_output else scope.find(column)
+            if ref is not None:
+                builder.use(ref)
+
+
+def _unalias(expression: exp.Expr) -> exp.Expr:
+    return expression.this if isinstance(expression, exp.Alias) else expression
+
+
+def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tuple[str, exp.Expr]]:
+    """The select list as (name, unbound expression); stars become bound columns."""
+    found: list[tuple[str, exp.Expr]] = []
+    for item in tree.expressions:
+        star = item.this if isinstance(item, exp.Column) else item
+        if not isinstance(star, exp.Star):
+            found.append((item.alias_or_name if _named(item) else "", item))
+            continue
+        qualifier = (
+            ".".join(p.name for p in item.parts[:-1]) if isinstance(item, exp.Column) else None
+        )
+        columns = scope.star(qualifier)
+        if not columns:
+            known = [relation.alias for relation in scope.relations]
+            hint = did_you_mean(qualifier or "", known)
+            raise builder.text.error(f"unknown table {qualifier!r} of *", span(item), hint=hint)
+        if star.args.get("replace") or star.args.get("rename"):
+            raise Unsupported("STAR", "* REPLACE or RENAME", "list the columns")
+        dropped = {column.name.lower() for column in star.args.get("except_") or []}
+        for name, ref in columns:
+            # The text runs verbatim: `*` needs all columns in the slices, also those it drops.
+            builder.use(ref)
+            if name.lower() not in dropped:
+                column = ir.column(ref)
+                column.meta["bound"] = True
+                found.append((name, column))
+    return found
+
+
+def _named(item: exp.Expr) -> bool:
+    return isinstance(item, exp.Alias | exp.Column | exp.Dot | exp.Aliases)
+
+
+def _aggregate(
+    state: _Select,
+    tree: exp.Select,
+    plain: list[tuple[str, exp.Expr]],
+    conditions: list[exp.Expr],
+) -> list[exp.Expr]:
+    """Add the aggregate; returns the select list and the conditions over its columns."""
+    builder = state.builder
+    group, sets = _group_by(state, tree, plain)
+    bound = [state.attach(_unalias(one)) for _, one in plain]
+    bound += [_bind_after_group(state, one) for one in conditions]
+    relation = builder.fresh("agg")
+    calls: dict[exp.Expr, str] = {}
+    for expression in bound:
+        for call in aggregate_calls(expression, builder.text.sql):
+            calls.setdefault(call, f"a{len(calls)}")
+    names: dict[exp.Expr, str] = {}
+    for position, one in enumerate(group):
+        ref = ir.as_ref(one)
+        name = ref.column if ref else f"g{position}"
+        if name in names.values() or name in calls.values():
+            name = f"g{position}"
+        names.setdefault(one, name)
+    replaced = [_replace(one, {**calls, **names}, relation) for one in bound]
+    state.node = ir.Aggregate(
+        state.node,
+        relation,
+        tuple((name, one) for one, name in names.items()),
+        tuple((name, call) for call, name in calls.items()),
+        sets,
+    )
+    return replaced
+
+
+def _bind_after_group(state: _Select, expression: exp.Expr) -> exp.Expr:
+    return state.attach(expression)
+
+
+def _replace(expression: exp.Expr, names: dict[exp.Expr, str], relation: str) -> exp.Expr:
+    """The expression with group expressions and aggregate calls read from the aggregate."""
+    if expression in names:
+        column = ir.column(Ref(relation, names[expression]))
+        column.meta["bound"] = True
+        return column
+    for part in list(expression.iter_expressions()):
+        changed = _replace(part, names, relation)
+        if changed is not part:
+            part.replace(changed)
+    return expression
+
+
+def _group_by(
+    state: _Select, tree: exp.Select, plain: list[tuple[str, exp.Expr]]
+) -> tuple[list[exp.Expr], tuple[tuple[int, ...], ...] | None]:
+    """The distinct group expressions, and for ROLLUP and such the sets of their positions."""
+    group = tree.args.get("group")
+    if group is None:
+        return [], None
+    if group.args.get("all"):
+        sql = state.builder.text.sql
+        chosen = [_unalias(one) for _, one in plain if not aggregate_calls(one, sql)]
+        return [state.attach(one) for one in chosen], None
+    listed: list[exp.Expr] = []
+
+    def add(one: exp.Expr) -> None:
+        while isinstance(one, exp.Paren):
+            one = one.this
+        if isinstance(one, exp.Tuple):
+            for part in one.expressions:
+                add(part)
+            return
+        bound = _group_item(state, one, plain)
+        if bound not in listed:
+            listed.append(bound)
+
+    multi = [one for one in group.expressions if isinstance(one, _MANY_SETS)]
+    multi += [
+        one for kind in ("rollup", "cube", "grouping_sets") for one in group.args.get(kind) or []
+    ]
+    for one in group.expressions:
+        if not isinstance(one, _MANY_SETS):
+            add(one)
+    plain_count = len(listed)
+    for one in multi:
+        for part in one.expressions:
+            add(part)
+    # With several grouping sets only the plain keys are in every set; the others may be NULL.
+    return listed, (tuple(range(plain_count)),) if multi else None
+
+
+def _group_item(state: _Select, one: exp.Expr, plain: list[tuple[str, exp.Expr]]) -> exp.Expr:
+    if isinstance(one, exp.Literal) and not one.is_string and one.name.isdigit():
+        position = int(one.name)
+        if not 1 <= position <= len(plain):
+            raise state.builder.text.error(
+                f"GROUP BY position {position} is not in the select list of {len(plain)}", span(one)
+            )
+        one = _unalias(plain[position - 1][1])
+    bound = state.attach(one)
+    while isinstance(bound, exp.Paren):
+        bound = bound.this
+    return bound
+
+
+def _windows(
+    state: _Select, tree: exp.Select, items: list[exp.Expr], tests: list[exp.Expr]
+) -> tuple[list[exp.Expr], list[exp.Expr]]:
+    """Add one Window per distinct partitioning; its calls become columns."""
+    everything = [*items, *tests]
+    by_partition: dict[tuple[exp.Expr, ...], dict[exp.Expr, str]] = {}
+    count = 0
+    for expression in everything:
+        for window in windows(expression):
+            partition = tuple(window.args.get("partition_by") or ())
+            if window.args.get("alias") is not None:
+                partition = _named_partition(state, tree, window.alias)
+            functions = by_partition.setdefault(partition, {})
+            if window not in functions:
+                functions[window] = f"w{count}"
+                count += 1
+    for partition, functions in by_partition.items():
+        relation = state.builder.fresh("window")
+        everything = [_replace(one, functions, relation) for one in everything]
+        listed = tuple((name, call) for call, name in functions.items())
+        state.node = ir.Window(state.node, relation, partition, listed)
+    return everything[: len(items)], everything[len(items) :]
+
+
+def _named_partition(state: _Select, tree: exp.Select, name: str) -> tuple[exp.Expr, ...]:
+    """The partition keys of `WINDOW name AS (…)`."""
+    # Keys over groups would have to be bound to the aggregate's columns.
+    calls = isinstance(state.node, ir.Aggregate)
+    named = [one for one in tree.args.get("windows") or [] if one.name.lower() == name.lower()]
+    if len(named) != 1 or named[0].args.get("alias") is not None or calls:
+        raise Unsupported("NAMED_WINDOW", f"window {name} is not traced", "write OVER (…) in place")
+    for column in named[0].find_all(exp.Column):
+        state.builder.bind(column, state.scope)
+    keys = named[0].args.get("partition_by") or ()
+    return tuple(state.builder.bind(key, state.scope) for key in keys)
+
+
+def _generators(
+    state: _Select, plain: list[tuple[str, exp.Expr]], items: list[exp.Expr]
+) -> list[exp.Expr]:
+    """Generators of the select list (`explode(xs) AS x`)."""
+    done = []
+    for (name, original), item in zip(plain, items, strict=True):
+        call = next((n for n in walk(item) if _is_generator(state, n)), None)
+        if call is None:
+            done.append(item)
+            continue
+        if isinstance(original, exp.Aliases) or not name:
+            raise Unsupported("GENERATOR", "a generator with several columns", "use LATERAL VIEW")
+        relation = state.builder.fresh("generated")
+        state.node = ir.Generate(state.node, relation, (name,), call.sql(dialect="spark"))
+        done.append(ir.column(Ref(relation, name)))
+    return done
+
+
+def _is_generator(state: _Select, node: exp.Expr) -> bool:
+    return function_name(node, state.builder.text.sql) in GENERATORS
+
+
+def _project(
+    state: _Select,
+    tree: exp.Select,
+    plain: list[tuple[str, exp.Expr]],
+    items: list[exp.Expr],
+) -> tuple[ir.Node, tuple[tuple[str, Ref], ...]]:
+    names = [name for name, _ in plain]
+    unique = [
+        name if name and name not in names[:i] else f"{name or 'c'}_{i}"
+        for i, name in enumerate(names)
+    ]
+    relation = state.builder.fresh("select")
+    node: ir.Node = ir.Project(state.node, relation, tuple(zip(unique, items, strict=True)))
+    if tree.args.get("distinct"):
+        if tree.args["distinct"].args.get("on"):
+            raise Unsupported("DISTINCT_ON", "DISTINCT ON", "use ROW_NUMBER() = 1")
+        node = ir.Distinct(node)
+    return node, tuple((name, Ref(relation, u)) for name, u in zip(names, unique, strict=True))

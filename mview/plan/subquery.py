@@ -1,0 +1,148 @@
+"""Subqueries as joins: EXISTS and IN as semi and anti joins, scalar ones as `mark` joins.
+
+A correlated subquery is a function of the inner rows at the correlation keys, whatever it computes
+from them; so its right side is only its FROM and WHERE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from mview.plan import ir
+from mview.plan.from_clause import pair_of
+from mview.plan.functions import aggregate_calls, subqueries, windows
+from mview.plan.ir import Pair, Ref, Unsupported
+from mview.plan.scope import Scope
+from mview.plan.select import core_of_select, finish_select
+
+if TYPE_CHECKING:
+    from mview.plan.build import Builder, Ctes
+
+
+def filter_by_subquery(
+    builder: Builder, node: ir.Node, scope: Scope, part: exp.Expr, ctes: Ctes
+) -> ir.Node:
+    """One condition of WHERE that holds a subquery."""
+    inner, negated = part, False
+    while isinstance(inner, exp.Paren | exp.Not):
+        negated ^= isinstance(inner, exp.Not)
+        inner = inner.this
+    if isinstance(inner, exp.Exists | exp.In) and inner in subqueries(inner):
+        return _join(builder, node, scope, inner, ctes, "anti" if negated else "semi")
+    node, plain = attach_subqueries(builder, node, scope, part, ctes)
+    return ir.Filter(node, builder.bind(plain, scope))
+
+
+def attach_subqueries(
+    builder: Builder, node: ir.Node, scope: Scope, expression: exp.Expr, ctes: Ctes
+) -> tuple[ir.Node, exp.Expr]:
+    """Replace the subqueries of an expression by columns of `mark` joins."""
+    if not subqueries(expression):
+        return node, expression
+    copied = expression.copy()
+    for one in subqueries(copied):
+        joined = _join(builder, node, scope, one, ctes, "mark")
+        assert joined.value is not None
+        value = ir.column(joined.value)
+        value.meta["bound"] = True
+        if one is copied:
+            copied = value
+        else:
+            one.replace(value)
+        node = joined
+    return node, copied
+
+
+def _join(
+    builder: Builder, node: ir.Node, scope: Scope, one: exp.Expr, ctes: Ctes, kind: ir.JoinKind
+) -> ir.Join:
+    query = one.args["query"] if isinstance(one, exp.In) else one
+    query = query.this if isinstance(query, exp.Exists) else query
+    while isinstance(query, exp.Subquery) and not query.args.get("with_"):
+        query = query.this
+    value = Ref(builder.fresh("subquery"), "value") if kind == "mark" else None
+    right, correlated, output = _inner(builder, query, scope, ctes)
+    pairs: list[Pair] = []
+    residual: list[exp.Expr] = []
+    for part in correlated:
+        pair = pair_of(part, node, right)
+        if pair is None:
+            residual.append(part)
+        else:
+            pairs.append(pair)
+    null_aware = False
+    if isinstance(one, exp.In):
+        left = builder.bind(one.this, scope)
+        pair = _in_pair(left, output, node, right)
+        if pair is None:
+            residual.append(exp.In(this=left, expressions=[exp.Star()]))
+        elif kind == "semi" or not (_nullable(node, pair.left) or _nullable(right, pair.right)):
+            pairs.append(pair)
+        elif not pairs:
+            pairs, null_aware = [pair], True
+    return ir.Join(
+        node, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual), (), null_aware, value
+    )
+
+
+def _inner(
+    builder: Builder, query: exp.Expr, scope: Scope, ctes: Ctes
+) -> tuple[ir.Node, list[exp.Expr], Ref | None]:
+    """The right side, its correlated conditions, and the column that IN compares, if plain."""
+    if not isinstance(query, exp.Select):
+        built = builder.query(query, ctes)
+        return built.node, [], built.columns[0][1]
+    seen = builder.with_ctes(query, ctes)
+    core = core_of_select(builder, query, seen, scope)
+    base, outer = core.node, set(core.scope.outer)
+    node, columns = finish_select(builder, query, core, seen)
+    if not core.correlated and not core.scope.outer:
+        return builder.limited(query, node), [], columns[0][1]
+    if not core.correlated and core.scope.outer - outer and not outer:
+        raise Unsupported(
+            "CORRELATION",
+            "a subquery that uses outer columns only in its select list",
+            "use a join",
+        )
+    item = query.expressions[0]
+    item = item.this if isinstance(item, exp.Alias) else item
+    complex_ = (
+        query.args.get("group")
+        or query.args.get("limit")
+        or windows(item)
+        or aggregate_calls(item, builder.text.sql)
+        or not isinstance(item, exp.Column)
+        or not isinstance(item.this, exp.Identifier)
+    )
+    output = None if complex_ else ir.as_ref(builder.bind(item, core.scope))
+    return base, core.correlated, output
+
+
+def _in_pair(left: exp.Expr, output: Ref | None, node: ir.Node, right: ir.Node) -> Pair | None:
+    one = ir.as_ref(left)
+    if one is None or output is None or one not in node.columns or output not in right.columns:
+        return None
+    return Pair(one, output)
+
+
+def _nullable(node: ir.Node, ref: Ref) -> bool:
+    """Whether a column may be NULL, as far as the schema says."""
+    if isinstance(node, ir.Scan):
+        return ref.column not in node.not_null
+    if isinstance(node, ir.Join):
+        sides = {"left": (0, 1), "right": (1, 0), "full": (1, 1)}.get(node.kind, (0, 0))
+        for side, extended in zip(node.children, sides, strict=True):
+            if ref in side.columns:
+                return bool(extended) or _nullable(side, ref)
+        return True
+    if isinstance(node, ir.Project):
+        source = ir.as_ref(dict(node.items)[ref.column])
+        return source is None or _nullable(node.child, source)
+    if isinstance(node, ir.Aggregate):
+        source = ir.as_ref(dict((*node.group, *node.aggregates))[ref.column])
+        return node.sets is not None or source is None or _nullable(node.child, source)
+    if isinstance(node, ir.Filter | ir.Distinct | ir.Limit):
+        return _nullable(node.child, ref)
+    return True

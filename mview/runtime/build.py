@@ -1,0 +1,255 @@
+"""Views from scratch: the first build, and the recompute of views that cannot be incremental.
+
+Both run the user's text, verbatim, as one Spark batch query over the mirrors at one epoch. The
+parts of a view and its state table are built beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from mview.connector import WEIGHT
+from mview.errors import UserError
+from mview.execute.program import ViewDelta
+from mview.ivm.plan import ViewPlan
+from mview.ivm.slices import consolidate
+from mview.lake.durable import later
+from mview.plan.definition import ViewDefinition
+from mview.plan.render import bind_tables
+from mview.runtime.analyze import relation_name
+from mview.runtime.definitions import digest_of, save_definition
+from mview.runtime.engine import VIEW, Engine, LiveView, is_source, reads_of, state_of
+from mview.runtime.failpoints import failpoint
+from mview.runtime.views import strategy_of
+from mview.schema import Column, TableSchema
+from mview.store.frames import mirror_dataframe
+from mview.store.manifest import TableState, ViewState
+
+#: Rows per file of a first build: an update rewrites the files it touches.
+_FILE_ROWS = 130_000
+
+
+def unbuilt(engine: Engine) -> list[LiveView]:
+    """Views that are to be built now: new or changed ones, and all that read such a view."""
+    found: list[LiveView] = []
+    for view in engine.views.values():
+        state = engine.manifest.views.get(view.name)
+        upstream = {built.name for built in found}
+        if (
+            state is None
+            or state.stale
+            or not set(view.relations) <= set(engine.manifest.tables)
+            or state.definition != digest_of(view.definition)
+            or upstream & set(view.definition.table_names)
+        ):
+            found.append(view)
+    return found
+
+
+def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
+    """Build views over the published mirrors and publish them together, as one epoch.
+
+    Raises:
+        UserError: a declared key is not unique, or the query fails on the data.
+    """
+    epoch = engine.manifest.epoch + 1
+    kept = {relation for view in engine.views.values() for relation in view.relations}
+    before = engine.manifest.tables
+    tables = {name: state for name, state in before.items() if is_source(name) or name in kept}
+    states = dict(engine.manifest.views)
+    tokens: dict[str, dict[str, Any]] = {}
+    for view in views:
+        folder = view.sink.staging(epoch)
+        for part in view.plan.parts:
+            _build_part(engine, part, tables, folder / "part")
+        files = _batch(engine, view.definition, tables, folder / "build", view.schema.key)
+        _check_key(engine, view, folder / "build")
+        rows = sum(pq.read_metadata(file).num_rows for file in files)
+        if view.is_read:
+            tables[VIEW + view.name] = _as_mirror(engine, VIEW + view.name, view.schema, files)
+        _build_state(engine, view.plan, tables, folder / "state")
+        tokens[view.name] = view.sink.stage_full(epoch, files)
+        states[view.name] = ViewState(
+            definition=digest_of(view.definition),
+            strategy=strategy_of(view.plan),
+            schema=view.schema,
+            sink={},
+            built_epoch=epoch,
+            rows=rows,
+            inserted=rows,
+            facts={"epoch": epoch, "executor": "spark"},
+        )
+        save_definition(engine.store, view.definition)
+    failpoint("after-build")
+    # A mirror that begins anew is allowed in a new generation only, and the next query is one.
+    manifest = engine.next_manifest(
+        generation=engine.manifest.generation + 1, batch=-1, tables=tables, views=states
+    )
+    engine.commit(manifest, tokens)
+    engine.open_relations()
+
+
+@contextmanager
+def _frames(
+    engine: Engine, definition: ViewDefinition, tables: Mapping[str, TableState]
+) -> Iterator[dict[str, str]]:
+    """The relations of a query as temporary Spark views; yields their names."""
+    reads = reads_of(definition.table_names)
+    names = {name: relation_name(name) for name in reads}
+    for name, relation in reads.items():
+        state = tables[relation]
+        frame = mirror_dataframe(engine.spark, engine.mirror(relation, state.schema), state)
+        frame.createOrReplaceTempView(names[name])
+    try:
+        yield names
+    finally:
+        for name in names.values():
+            engine.spark.catalog.dropTempView(name)
+
+
+def _batch(
+    engine: Engine,
+    definition: ViewDefinition,
+    tables: Mapping[str, TableState],
+    folder: Path,
+    key: Sequence[str],
+) -> list[Path]:
+    """Run a query into Parquet files, by key."""
+    with _frames(engine, definition, tables) as names:
+        return _write(engine.spark.sql(bind_tables(definition, names)), folder, key)
+
+
+def _build_part(
+    engine: Engine, part: ViewPlan, tables: dict[str, TableState], folder: Path
+) -> None:
+    """Add a part's rows and its state table to the tables."""
+    files = _batch(engine, part.definition, tables, folder, part.key)
+    tables[VIEW + part.name] = _as_mirror(engine, VIEW + part.name, part.output, files)
+    shutil.rmtree(folder)
+    _build_state(engine, part, tables, folder)
+
+
+def _write(frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Path]:
+    """Write Parquet files in key order, so that a later change touches few of them."""
+    spark = frame.sparkSession
+    # Delta readers expect micros; Spark's default is the deprecated INT96.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    if key:
+        columns = [F.col(f"`{name}`") for name in key]
+        slots = 2 * spark.sparkContext.defaultParallelism
+        frame = frame.repartitionByRange(slots, *columns).sortWithinPartitions(*columns)
+    writer = frame.write.mode("overwrite").option("maxRecordsPerFile", _FILE_ROWS)
+    writer.parquet(str(folder))
+    return sorted(folder.glob("*.parquet"))
+
+
+def _check_key(engine: Engine, view: LiveView, folder: Path) -> None:
+    if not view.definition.key or not list(folder.glob("*.parquet")):
+        return
+    frame = engine.spark.read.parquet(str(folder))
+    key = [F.col(f"`{name}`") for name in view.definition.key]
+    double = frame.groupBy(*key).count().where("count > 1").limit(3).collect()
+    if double:
+        raise UserError(
+            f"the key ({', '.join(view.definition.key)}) of view {view.name} is not unique",
+            where=view.definition.file,
+            got="; ".join(str(row.asDict()) for row in double),
+            safe="the view was not built; other views are untouched",
+            hint="declare a key that is unique, or none",
+        )
+
+
+@dataclass(frozen=True)
+class _File:
+    file: str
+    rows: int
+    size: int
+    digest: str
+
+
+def _as_mirror(
+    engine: Engine, relation: str, schema: TableSchema, files: Sequence[Path]
+) -> TableState:
+    """A mirror with the rows of Parquet files, which are copied."""
+    engine.relations.pop(relation, None)
+    mirror = engine.mirror(relation, schema)
+    state = mirror.create()
+    folder = mirror.stage_folder(engine.manifest.generation)
+    staged = []
+    for file in files:
+        shutil.copy2(file, folder / file.name)
+        later(folder / file.name)
+        data = file.read_bytes()
+        rows = pq.read_metadata(file).num_rows
+        name = str((folder / file.name).relative_to(mirror.base.folder))
+        if rows:
+            staged.append(_File(name, rows, len(data), f"{zlib.crc32(data):08x}"))
+    version = mirror.register(engine.manifest.epoch + 1, staged, {})
+    return replace(
+        state, base_version=version, rows=sum(file.rows for file in staged), phase="loaded"
+    )
+
+
+def _build_state(
+    engine: Engine, plan: ViewPlan, tables: dict[str, TableState], folder: Path
+) -> None:
+    """Add the state table of a view or part, if it has one."""
+    relation, definition = state_of(plan), plan.state_definition
+    if relation is None or definition is None:
+        return
+    assert plan.state_result is not None
+    files = _batch(engine, definition, tables, folder, plan.state_key)
+    columns = tuple(Column(field.name, field.type) for field in plan.state_result)
+    tables[relation] = _as_mirror(engine, relation, TableSchema(columns, plan.state_key), files)
+    shutil.rmtree(folder)
+
+
+def recompute(
+    engine: Engine, plan: ViewPlan, tables: Mapping[str, TableState], old: pa.Table
+) -> ViewDelta:
+    """A view or part over the tables as they are after this epoch, minus what is published.
+
+    Args:
+        engine: the open store.
+        plan: of the view or part.
+        tables: the tables after this epoch.
+        old: its published rows.
+    """
+    rows = _change(engine, plan.declared or plan.definition, tables, old, plan.result)
+    relation = state_of(plan)
+    if relation is None or plan.state_definition is None:
+        return ViewDelta(rows)
+    kept = engine.relations[relation]
+    before = kept.mirror.scan(kept.state)
+    return ViewDelta(
+        rows, _change(engine, plan.state_definition, tables, before, plan.state_result)
+    )
+
+
+def _change(
+    engine: Engine,
+    definition: ViewDefinition,
+    tables: Mapping[str, TableState],
+    old: pa.Table,
+    result: pa.Schema | None,
+) -> pa.Table:
+    """The rows of a query now minus its old rows, weighted."""
+    assert result is not None
+    with _frames(engine, definition, tables) as names:
+        new = engine.spark.sql(bind_tables(definition, names)).toArrow().cast(result)
+    weighted = [
+        rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
+        for rows, weight in ((new, 1), (old.select(result.names).cast(result), -1))
+    ]
+    return consolidate(pa.concat_tables(weighted))

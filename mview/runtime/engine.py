@@ -1,0 +1,217 @@
+"""What is open while a store runs: manifest, mirrors in memory, views with their sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from mview.clock import Clock, SystemClock, WallMs
+from mview.config import Config
+from mview.connector import Sink, SinkTarget, load
+from mview.execute.executors import Executors
+from mview.execute.relations import Relation
+from mview.execute.spark import SparkExecutor
+from mview.ivm.plan import ViewPlan
+from mview.plan.definition import ViewDefinition
+from mview.runtime.failpoints import failpoint
+from mview.schema import TableSchema
+from mview.store.history import IntentLog, ManifestLog
+from mview.store.layout import Store
+from mview.store.lease import Lease
+from mview.store.manifest import FIRST_EPOCH, Manifest, ViewState
+from mview.store.mirror import Mirror
+
+#: Relations of a view beside its sink: its rows where other views read it, and its state table.
+#: Those of a part have the part's name, `<view>:<number>`.
+VIEW, STATE = "view:", "state:"
+
+
+def is_source(relation: str) -> bool:
+    """Whether a relation is a source table (and not a view's rows or aggregates)."""
+    return ":" not in relation
+
+
+def view_of(relation: str) -> str:
+    """The view that a relation belongs to, which is no source table."""
+    return relation.split(":")[1]
+
+
+def reads_of(names: Iterable[str]) -> dict[str, str]:
+    """The relation of each table, view or part that SQL names."""
+    return {name: name if "." in name else VIEW + name for name in names}
+
+
+def state_of(plan: ViewPlan) -> str | None:
+    """The relation of a plan's state table, if it has one."""
+    return STATE + plan.name if plan.state_definition is not None else None
+
+
+@dataclass(frozen=True)
+class LiveView:
+    """A view that is kept: how it was declared, how it is maintained, where it goes."""
+
+    definition: ViewDefinition
+    plan: ViewPlan
+    schema: TableSchema
+    sink: Sink
+    #: Another view reads it: its rows are kept as a mirror, too.
+    is_read: bool
+
+    @property
+    def name(self) -> str:
+        """The view's name."""
+        return self.definition.name
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The relation of each table, view or part that it reads."""
+        return reads_of(self.plan.tables)
+
+    @property
+    def state(self) -> str | None:
+        """The relation of its state table, if it has one."""
+        return state_of(self.plan)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """All that is kept beside its sink."""
+        own = [VIEW + self.name] if self.is_read else []
+        own += [VIEW + part.name for part in self.plan.parts]
+        states = [state_of(plan) for plan in (*self.plan.parts, self.plan)]
+        return (*own, *(state for state in states if state is not None))
+
+
+class Engine:
+    """The open store of one runner.
+
+    Args:
+        config: the configuration.
+        spark: the session.
+        lease: held by this runner; looked at before every publish.
+        clock: wall time.
+    """
+
+    def __init__(
+        self, config: Config, spark: SparkSession, lease: Lease, clock: Clock | None = None
+    ) -> None:
+        self.config, self.spark, self.lease = config, spark, lease
+        self.clock: Clock = clock or SystemClock()
+        self.store = Store(config.store)
+        self.manifests = ManifestLog(self.store.manifests)
+        self.intent = IntentLog(self.store.intent)
+        self.manifest = self.manifests.latest() or empty_manifest()
+        self.relations: dict[str, Relation] = {}
+        self.views: dict[str, LiveView] = {}
+        self.executors = Executors(
+            SparkExecutor(spark, self.relations),
+            self.relations,
+            config.engine.executor,
+            config.engine.memory,
+        )
+
+    def open_relations(self) -> None:
+        """Open every mirror the manifest names."""
+        for name in [*self.relations]:
+            if name not in self.manifest.tables:
+                del self.relations[name]
+        for name, state in self.manifest.tables.items():
+            self.relations[name] = Relation(self.mirror(name, state.schema), state)
+
+    def mirror(self, relation: str, schema: TableSchema) -> Mirror:
+        """The mirror of a relation: the open one, as a process may have one only."""
+        known = self.relations.get(relation)
+        return known.mirror if known else Mirror(self.store.mirror(relation), schema)
+
+    def next_manifest(self, **changes: Any) -> Manifest:
+        """The manifest after the current one, with what changed."""
+        return replace(
+            self.manifest,
+            epoch=self.manifest.epoch + 1,
+            token=self.lease.token,
+            created_ms=self.clock.now(),
+            **changes,
+        )
+
+    def commit(self, manifest: Manifest, tokens: Mapping[str, dict[str, Any]]) -> Manifest:
+        """Steps 5 to 7 of an epoch: intent, sinks, manifest. Returns what was published.
+
+        Raises:
+            FencedError: another runner took over.
+        """
+        self.lease.check()
+        if tokens:
+            self.intent.write(manifest, tokens)
+            failpoint("after-intent")
+            manifest = commit_sinks(
+                manifest, tokens, {name: view.sink for name, view in self.views.items()}
+            )
+            self.lease.check()
+        failpoint("after-commit")
+        self.manifests.publish(manifest)
+        failpoint("after-publish")
+        if tokens:
+            self.intent.clear()
+        self.manifest = manifest
+        return manifest
+
+    def move(self, deltas: Mapping[str, pa.Table]) -> None:
+        """Step 8: memory follows the published manifest.
+
+        Args:
+            deltas: changelog rows of this epoch per relation.
+        """
+        for name, state in self.manifest.tables.items():
+            relation = self.relations.get(name)
+            if relation is None:
+                self.relations[name] = Relation(self.mirror(name, state.schema), state)
+            else:
+                relation.move(state, deltas.get(name), self.manifest.epoch)
+        self.executors.move(deltas)
+
+
+def empty_manifest() -> Manifest:
+    """What stands before the first epoch."""
+    return Manifest(FIRST_EPOCH - 1, 0, WallMs(0), 0, -1)
+
+
+def commit_sinks(
+    manifest: Manifest, tokens: Mapping[str, dict[str, Any]], sinks: Mapping[str, Sink]
+) -> Manifest:
+    """Commit staged epochs and put the sinks' facts into the manifest; idempotent."""
+    views: dict[str, ViewState] = dict(manifest.views)
+    for name, token in tokens.items():
+        views[name] = replace(views[name], sink=sinks[name].commit(token))
+        failpoint("after-sink")
+    return replace(manifest, views=views)
+
+
+def sink_options(config: Config, store: Store, definition: ViewDefinition) -> dict[str, Any]:
+    """The options of a view's sink; its path is the declared one, or lies in the store."""
+    options: dict[str, Any] = {**config.sinks.get(definition.sink, {}), **definition.options}
+    base = config.path.parent
+    if "path" in definition.options:
+        options["path"] = str(base / definition.options["path"])
+    elif "path" in options:
+        options["path"] = str(base / options["path"] / definition.name)
+    else:
+        options["path"] = str(store.view_target(definition.name))
+    return options
+
+
+def open_sink(
+    config: Config, store: Store, definition: ViewDefinition, schema: TableSchema, digest: str
+) -> Sink:
+    """The sink of a view."""
+    target = SinkTarget(
+        view=definition.name,
+        schema=schema,
+        writer=f"mview/{definition.name}/{digest}",
+        options=sink_options(config, store, definition),
+        comment=definition.comment,
+    )
+    sink: Sink = load("sinks", definition.sink)(target)
+    return sink

@@ -1,0 +1,363 @@
+"""One epoch: from a micro-batch to a published manifest, as numbered steps in commit order.
+
+1. net       changes per key by position, old rows from the mirrors -> dR per table
+2. mirrors   append dR, register released chunks: invisible until the manifest names the versions
+3. views     dV per view in DAG order; the dV of a view that others read is a dR for them
+4. stage     every sink makes its dV durable, nothing is shown
+5. intent    the manifest-to-be and the sinks' tokens: from here on the epoch will be published
+6. commit    sinks show their dV
+7. publish   the manifest, put-if-absent: only now the epoch exists
+8. move      memory follows what was published
+
+A crash before 5 rolls back, after 5 rolls forward (runtime/recover.py). Steps 5 to 7 are
+`Engine.commit`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mview.changelog import from_ipc
+from mview.clock import END_OF_TIME, SourceMs
+from mview.execute.executors import TooManyRowsError
+from mview.execute.kinds import Counts, with_kinds, with_weights
+from mview.execute.program import Request, ViewDelta
+from mview.ivm.plan import ViewPlan
+from mview.merge.net import Netted, net_changes, old_and_new
+from mview.merge.rules import Release
+from mview.runtime.build import recompute
+from mview.runtime.engine import VIEW, Engine, LiveView, is_source, reads_of, state_of
+from mview.runtime.failpoints import failpoint
+from mview.runtime.offsets import BatchOffsets
+from mview.runtime.report import EpochReport, ViewChange
+from mview.runtime.upkeep import Upkeep
+from mview.schema import TableSchema
+from mview.store.manifest import Manifest, TableState, ViewState
+
+
+@dataclass(frozen=True)
+class EpochInput:
+    """What a micro-batch brought, by table.
+
+    Attributes:
+        changes: change batches per table.
+        releases: released chunks per table.
+        offsets: where the batch ends.
+        generation: number of the query.
+        batch: number of the batch in the query.
+    """
+
+    changes: Mapping[str, list[pa.Table]]
+    releases: Mapping[str, list[Release]]
+    offsets: BatchOffsets
+    generation: int
+    batch: int
+
+    @classmethod
+    def of(cls, rows: pa.Table, offsets: BatchOffsets, generation: int, batch: int) -> EpochInput:
+        """Sort the stream rows of a batch."""
+        changes: dict[str, list[pa.Table]] = defaultdict(list)
+        releases: dict[str, list[Release]] = defaultdict(list)
+        for row in rows.select(["kind", "table", "body"]).to_pylist():
+            if row["kind"] == "changes":
+                changes[row["table"]].append(from_ipc(row["body"]))
+            elif row["kind"] == "release":
+                releases[row["table"]].append(Release.from_body(row["body"]))
+        return cls(dict(changes), dict(releases), offsets, generation, batch)
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The largest source time of all changes; None without any."""
+        times = [pc.max(b["__source_ms"]).as_py() for bs in self.changes.values() for b in bs]
+        return max((t for t in times if t is not None), default=None)
+
+
+@dataclass
+class Work:
+    """What the steps of one epoch build up."""
+
+    epoch: int
+    positions: dict[str, str]
+    tables: dict[str, TableState]
+    views: dict[str, ViewState]
+    netted: dict[str, Netted] = field(default_factory=dict)
+    #: Changelog rows (`__kind` and the columns) per relation.
+    deltas: dict[str, pa.Table] = field(default_factory=dict)
+    #: What the sinks get: weighted rows per view.
+    view_rows: dict[str, pa.Table] = field(default_factory=dict)
+    tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    report: dict[str, ViewChange] = field(default_factory=dict)
+
+
+def run_epoch(
+    engine: Engine, upkeep: Upkeep, batch: EpochInput, chunks: Mapping[str, int]
+) -> EpochReport:
+    """Run and publish one epoch.
+
+    Args:
+        engine: the open store.
+        upkeep: its finished compactions are published along.
+        batch: what came.
+        chunks: number of chunks of each table that is being loaded.
+
+    Raises:
+        MviewError: the epoch failed and is not visible; the next start rolls it back or forward.
+    """
+    began = time.monotonic()
+    before = engine.manifest
+    work = Work(
+        before.epoch + 1,
+        dict(before.positions),
+        upkeep.take_over(before.tables),
+        dict(before.views),
+    )
+    engine.lease.check()
+    _net(engine, batch, work)
+    failpoint("after-net")
+    _write_mirrors(engine, batch, work, chunks)
+    failpoint("after-mirrors")
+    _maintain_views(engine, work)
+    failpoint("after-views")
+    _stage_sinks(engine, work)
+    failpoint("after-stage")
+    manifest = engine.commit(_manifest(engine, batch, work), work.tokens)
+    engine.move(work.deltas)
+    upkeep.after_epoch()
+    newest = batch.newest_ms
+    return EpochReport(
+        epoch=work.epoch,
+        duration_ms=int((time.monotonic() - began) * 1000),
+        lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
+        changes={name: rows.num_rows for name, rows in work.deltas.items() if is_source(name)},
+        views=work.report,
+        watermark=manifest.watermark,
+    )
+
+
+# --- 1. net --------------------------------------------------------------------------------------
+
+
+def _net(engine: Engine, batch: EpochInput, work: Work) -> None:
+    requests = []
+    for name, batches in batch.changes.items():
+        schema = engine.relations[name].schema
+        netted = net_changes(batches, schema, positions_of(name, work.positions))
+        work.netted[name] = netted
+        work.positions.update({position_key(name, p): v for p, v in netted.high_water.items()})
+        keys = None if netted.truncated else _touched(netted, schema)
+        if keys is None or keys.num_rows:
+            requests.append(Request(name, keys, schema.names))
+    old_rows = engine.executors.fetch(requests)
+    for request, rows in zip(requests, old_rows, strict=True):
+        schema = engine.relations[request.table].schema
+        delta = old_and_new(work.netted[request.table], rows, schema)
+        if delta.num_rows:
+            work.deltas[request.table] = delta
+
+
+def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
+    keys = schema.key_arrow
+    loose = pa.schema([pa.field(f.name, f.type) for f in keys])
+    parts = [netted.upserts.select(keys.names), netted.deleted.select(keys.names)]
+    return pa.concat_tables([part.cast(loose) for part in parts])
+
+
+def position_key(table: str, partition: str) -> str:
+    """The manifest's entry for what was taken of a table from a source partition."""
+    return f"{table}@{partition}"
+
+
+def positions_of(table: str, positions: Mapping[str, str]) -> dict[str, str]:
+    """The entries of a table, by source partition."""
+    prefix = position_key(table, "")
+    return {k.removeprefix(prefix): v for k, v in positions.items() if k.startswith(prefix)}
+
+
+# --- 2. mirrors ----------------------------------------------------------------------------------
+
+
+def _write_mirrors(
+    engine: Engine, batch: EpochInput, work: Work, chunks: Mapping[str, int]
+) -> None:
+    for name in {*batch.releases, *work.deltas}:
+        state = work.tables[name]
+        if name in batch.releases:
+            state = _release(engine, work, name, batch.releases[name], chunks[name])
+        work.tables[name] = state
+        _append(engine, work, name)
+
+
+def _append(engine: Engine, work: Work, name: str) -> None:
+    delta = work.deltas.get(name)
+    if delta is None:
+        return
+    version = engine.relations[name].mirror.append(work.epoch, delta)
+    gained = pc.sum(pc.starts_with(delta["__kind"], "+")).as_py()
+    state = work.tables[name]
+    rows = state.rows + 2 * gained - delta.num_rows
+    work.tables[name] = replace(state, changelog_version=version, rows=rows)
+
+
+def _release(
+    engine: Engine, work: Work, name: str, releases: list[Release], chunks: int
+) -> TableState:
+    """Take released chunk files into the base, without the rows that changes have overtaken."""
+    relation, state = engine.relations[name], work.tables[name]
+    released = set(state.released)
+    fresh = [release for release in releases if release.marker.chunk not in released]
+    touched = _touched(work.netted[name], relation.schema) if name in work.netted else None
+    excluded: dict[str, pa.Table] = {}
+    rows = state.rows
+    for release in fresh:
+        rows += release.marker.rows
+        if release.marker.file:
+            keys = _overtaken(engine, name, release, touched)
+            excluded[release.marker.file] = keys
+            rows -= keys.num_rows
+    markers = [release.marker for release in fresh]
+    version = relation.mirror.register(work.epoch, markers, excluded)
+    released |= {marker.chunk for marker in markers}
+    return replace(
+        state,
+        base_version=version,
+        released=tuple(sorted(released)),
+        rows=rows,
+        phase="loaded" if len(released) == chunks else "loading",
+    )
+
+
+def _overtaken(engine: Engine, name: str, release: Release, touched: pa.Table | None) -> pa.Table:
+    """The keys of a chunk file whose rows came by the changelog, before or in this epoch."""
+    relation = engine.relations[name]
+    key = relation.schema.key_arrow
+    if not len(release.excluded) and touched is None:
+        return key.empty_table()
+    file = relation.mirror.base.folder / release.marker.file
+    keys = pq.read_table(file, columns=key.names).select(key.names).cast(key)
+    seen = release.excluded
+    if touched is not None and touched.num_rows:
+        seen = seen.union(type(seen).of(touched.cast(key), key))
+    return keys.filter(pa.array(seen.contains(keys, key)))
+
+
+# --- 3. views ------------------------------------------------------------------------------------
+
+
+def _maintain_views(engine: Engine, work: Work) -> None:
+    weighted = {name: with_weights(rows) for name, rows in work.deltas.items()}
+    for view in engine.views.values():
+        if view.name not in work.views:
+            continue
+        for part in view.plan.parts:
+            _maintain_part(engine, part, work, weighted)
+        delta, executor = _delta(engine, view.plan, work, weighted)
+        if delta is None:
+            continue
+        if delta.rows.num_rows:
+            changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
+            work.view_rows[view.name] = delta.rows
+            _count(work, view, counts, executor)
+            if view.is_read:
+                work.deltas[VIEW + view.name] = changes
+                weighted[VIEW + view.name] = with_weights(changes)
+                _append(engine, work, VIEW + view.name)
+        _keep_state(engine, view.plan, work, delta)
+
+
+def _maintain_part(
+    engine: Engine, part: ViewPlan, work: Work, weighted: dict[str, pa.Table]
+) -> None:
+    """A part is a view without a sink."""
+    delta, _ = _delta(engine, part, work, weighted)
+    if delta is None:
+        return
+    if delta.rows.num_rows:
+        relation = VIEW + part.name
+        work.deltas[relation] = with_kinds(delta.rows, part.key, part.name)[0]
+        weighted[relation] = with_weights(work.deltas[relation])
+        _append(engine, work, relation)
+    _keep_state(engine, part, work, delta)
+
+
+def _keep_state(engine: Engine, plan: ViewPlan, work: Work, delta: ViewDelta) -> None:
+    relation = state_of(plan)
+    if relation is not None and delta.state is not None and delta.state.num_rows:
+        work.deltas[relation] = with_kinds(delta.state, plan.state_key, plan.name)[0]
+        _append(engine, work, relation)
+
+
+def _delta(
+    engine: Engine, plan: ViewPlan, work: Work, weighted: Mapping[str, pa.Table]
+) -> tuple[ViewDelta | None, str]:
+    """The delta of a view or part, and what computed it; None when it has not changed."""
+    reads = reads_of(plan.tables)
+    changed = {name: weighted[relation] for name, relation in reads.items() if relation in weighted}
+    if not changed:
+        return None, ""
+    if plan.evaluation != "full":
+        try:
+            return engine.executors.run(plan, reads, state_of(plan), changed)
+        except TooManyRowsError:
+            pass  # a table that is too large for the driver would be needed whole
+    if plan.name in engine.views:
+        sink = engine.views[plan.name].sink
+        old = sink.rows(engine.manifest.views[plan.name].sink)
+    else:
+        kept = engine.relations[VIEW + plan.name]
+        old = kept.mirror.scan(kept.state)
+    return recompute(engine, plan, work.tables, old), "spark"
+
+
+def _count(work: Work, view: LiveView, counts: Counts, executor: str) -> None:
+    state = work.views[view.name]
+    work.views[view.name] = replace(
+        state,
+        rows=state.rows + counts.rows,
+        inserted=counts.inserted,
+        updated=counts.updated,
+        deleted=counts.deleted,
+        facts={**state.facts, "epoch": work.epoch, "executor": executor},
+    )
+    work.report[view.name] = ViewChange(
+        inserted=counts.inserted,
+        updated=counts.updated,
+        deleted=counts.deleted,
+        rows=state.rows + counts.rows,
+        strategy=state.strategy,
+        executor=executor,
+    )
+
+
+# --- 4. stage ------------------------------------------------------------------------------------
+
+
+def _stage_sinks(engine: Engine, work: Work) -> None:
+    for name, rows in work.view_rows.items():
+        work.tokens[name] = engine.views[name].sink.stage(work.epoch, rows)
+
+
+# --- 7. what is published ------------------------------------------------------------------------
+
+
+def _manifest(engine: Engine, batch: EpochInput, work: Work) -> Manifest:
+    watermark = engine.manifest.watermark
+    # The end of a bounded log is not a time: the next run must not believe that all is read.
+    if 0 <= batch.offsets.watermark < END_OF_TIME:
+        watermark = SourceMs(max(batch.offsets.watermark, watermark or 0))
+    return engine.next_manifest(
+        generation=batch.generation,
+        batch=batch.batch,
+        offsets={**engine.manifest.offsets, **batch.offsets.connections},
+        positions=work.positions,
+        watermark=watermark,
+        tables=work.tables,
+        views=work.views,
+    )

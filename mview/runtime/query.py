@@ -1,0 +1,148 @@
+"""One life of a streaming query: start it, hand its batches to the epoch, stop it between two."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.errors.exceptions.base import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mview.errors import MviewError, RetryableError
+from mview.merge.rules import LoadingTable
+from mview.merge.stateful import merge_stream
+from mview.runtime.offsets import BatchOffsets, batch_offsets
+from mview.runtime.sources import CHANGELOG, SNAPSHOT
+from mview.runtime.spec import QuerySpec
+
+#: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published.
+OnBatch = Callable[[pa.Table, BatchOffsets, int], None]
+
+
+class _StoppingError(Exception):
+    """Raised in a batch that must not be committed because the query is being stopped."""
+
+
+class EpochQuery:
+    """A streaming query whose batches are epochs.
+
+    Args:
+        spark: the session.
+        spec: what to read.
+        folder: the query's folder: spec and checkpoint live in it.
+        loading: the tables that are being loaded; none: the live query.
+        on_batch: takes a batch; its return makes Spark commit the batch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: QuerySpec,
+        folder: Path,
+        loading: Sequence[LoadingTable],
+        on_batch: OnBatch,
+    ) -> None:
+        self._spark, self._spec, self._folder = spark, spec, folder
+        self._loading, self._on_batch = loading, on_batch
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._error: BaseException | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's checkpoint folder of this query."""
+        return self._folder / "checkpoint"
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Run until `until()` is true, all is read (bounded), or an epoch fails.
+
+        The running epoch is always finished or given up whole: `until` is looked at between epochs.
+
+        Raises:
+            MviewError: what an epoch or a source raised.
+        """
+        self._spec.write(self._folder / "spec.json")
+        query = self._start("load" if self._loading else "live")
+        try:
+            while query.isActive and not until():
+                query.awaitTermination(0.1)  # type: ignore[arg-type]  # seconds; the stub says int
+        except PySparkException:
+            pass  # looked at below: our own error, if there is one, says more
+        finally:
+            with self._lock:
+                self._stopping = True
+                failure = query.exception()
+            # Outside the lock: stopping waits for a batch that has just begun, and that one for
+            # the lock, to see that it must not run.
+            query.stop()
+        if self._error is not None:
+            raise self._error
+        if failure is not None:
+            raise translate_failure(str(failure))
+
+    def _start(self, mode: Literal["load", "live"]) -> StreamingQuery:
+        spec_file = str(self._folder / "spec.json")
+
+        def stream(source: str) -> DataFrame:
+            return self._spark.readStream.format(source).option("spec", spec_file).load()
+
+        frame = stream(CHANGELOG)
+        if mode == "load":
+            frame = merge_stream(stream(SNAPSHOT).unionByName(frame), self._loading)
+        writer = (
+            frame.writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", str(self.checkpoint))
+            .queryName(f"mview {mode} {self._spec.generation}")
+        )
+        if mode == "live" and self._spec.once:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _batch(self, frame: DataFrame, batch: int) -> None:
+        with self._lock:
+            if self._stopping:
+                raise _StoppingError
+            try:
+                offsets = batch_offsets(self.checkpoint, batch)
+                self._on_batch(frame.toArrow(), offsets, batch)
+            except BaseException as error:
+                # Spark would flatten it to text: keep the object for the main thread.
+                if not isinstance(error, PySparkException):
+                    self._error = error
+                self._stopping = True
+                raise
+
+
+def translate_failure(text: str) -> MviewError:
+    """An error that came through Spark as text: the block our own worker printed, or the head."""
+    marker = "mview.errors."
+    if marker in text:
+        name, _, rest = text.split(marker, 1)[1].partition(": ")
+        kind = getattr(__import__("mview.errors", fromlist=[name]), name.strip(), RetryableError)
+        lines = rest.partition(" SQLSTATE:")[0].splitlines()
+        block = [lines[0]]
+        fields: dict[str, str] = {}
+        labels = {
+            "where": "where",
+            "got": "got",
+            "allowed": "allowed",
+            "data": "safe",
+            "next": "hint",
+        }
+        for line in lines[1:]:
+            label, separator, value = line.strip().partition(":")
+            if not separator or label not in labels or not line.startswith("  "):
+                break
+            fields[labels[label]] = value.strip()
+        error: MviewError = kind(block[0], **fields)
+        return error
+    return RetryableError(
+        "the streaming query failed",
+        got=text[:2000],
+        safe="published epochs are untouched; the failed one was not published",
+        hint="run the same command again; add --debug for Spark's own words",
+    )

@@ -1,0 +1,210 @@
+"""The Spark session of a pipeline: jars, Delta, and settings that suit small batches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from mview.config import Config
+from mview.errors import ConfigError, RetryableError, UserError
+from mview.runtime import jars
+from mview.runtime.java import check_java
+
+_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+#: Settings whose values add up: what the user gives comes after ours, not instead of it.
+_JOINED = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
+#: They print the text and trace of each error that the caller is about to get anyway.
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+#: Which Python the workers run; pyspark itself asks the environment.
+_PYTHON = "spark.pyspark.python"
+
+
+def spark_session(config: Config) -> SparkSession:
+    """The Spark session of this process: a new one, or the running one if it can read Delta.
+
+    Raises:
+        ConfigError: Java is missing or wrong, or Spark refuses a setting.
+        RetryableError: a jar cannot be fetched, or the cluster cannot be reached.
+        UserError: this process has a Spark session without Delta.
+    """
+    if SparkContext._active_spark_context is not None:
+        return _adopted(SparkSession.builder.getOrCreate())
+    check_java()
+    logs = config.store / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    settings = session_settings(config, jars.resolve())
+    _check_spark_home()
+    _choose_python(settings)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    _start_jvm(conf, logs)
+    for name in _NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+    session = _connect(conf, logs)
+    if "spark.sql.shuffle.partitions" not in settings:
+        # A cluster: only now is it known how many cores there are.
+        cores = session.sparkContext.defaultParallelism
+        session.conf.set("spark.sql.shuffle.partitions", str(cores))
+    return session
+
+
+def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
+    """All Spark settings: ours, then the local ones for `local[…]`, then the user's on top."""
+    settings = {
+        "spark.app.name": "mview",
+        "spark.master": config.spark.master,
+        "spark.jars": ",".join(str(jar) for jar in jar_files),
+        "spark.sql.extensions": _DELTA,
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.warehouse.dir": str(config.store / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The manifest is the truth; Spark's checkpoint only has to survive the query's own restart.
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Errors of Python code inside a stream pass a deep regular expression on the JVM side:
+        # the default stack of 1 MB overflows there and hides the error.
+        "spark.driver.extraJavaOptions": (
+            f'-Xss16m "-Dlog4j2.configurationFile={_LOG4J.as_uri()}"'
+            f' "-Dmview.logs={config.store / "logs"}"'
+        ),
+    }
+    if config.spark.master.startswith("local"):
+        settings |= _local_settings(config.spark.master)
+    for key, value in config.spark.conf.items():
+        separator = _JOINED.get(key)
+        settings[key] = settings[key] + separator + value if separator else value
+    return settings
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "4g",
+        # Each shuffle partition of a stateful batch costs a task and a state file per batch: with 8
+        # of them a small batch took 4.6 times as long as with 1.
+        "spark.sql.shuffle.partitions": str(min(_cores(master), 4)),
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # Renames files itself; the default goes through a slower layer for remote file systems.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+def _cores(master: str) -> int:
+    """Cores of a master such as `local`, `local[4]`, `local[*,2]`."""
+    inside = master.removeprefix("local").strip("[]").split(",")[0]
+    if inside == "*":
+        return os.cpu_count() or 1
+    return int(inside) if inside.isdigit() else 1
+
+
+def _adopted(session: SparkSession) -> SparkSession:
+    if _DELTA not in (session.conf.get("spark.sql.extensions", None) or ""):
+        raise UserError(
+            "this process already has a Spark session, and it cannot read Delta tables",
+            hint="call mview before Spark is used, or stop that session: spark.stop()",
+        )
+    return session
+
+
+def _check_spark_home() -> None:
+    """Refuse another Spark: pyspark starts what SPARK_HOME names, and fails with riddles."""
+    home = os.environ.get("SPARK_HOME")
+    core = f"spark-core_2.13-{pyspark.__version__}.jar"
+    if home and not (Path(home) / "jars" / core).is_file():
+        raise ConfigError(
+            "SPARK_HOME is not the Spark that mview works with",
+            where=home,
+            allowed=f"Spark {pyspark.__version__}",
+            hint="unset SPARK_HOME: pyspark brings its own Spark",
+        )
+
+
+def _choose_python(settings: dict[str, str]) -> None:
+    """Run Python workers by this interpreter: another one may lack the libraries or differ."""
+    chosen = settings.pop(_PYTHON, None)
+    if chosen is None and not settings["spark.master"].startswith("local"):
+        # On a cluster the path of the interpreter may differ: the environment may say which.
+        chosen = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
+
+
+def _start_jvm(conf: SparkConf, logs: Path) -> None:
+    """Start the JVM with its raw output in a file: it prints warnings that no setting silences."""
+    if SparkContext._gateway is not None:
+        _check_running_jvm()
+        return
+    raw = logs / "spark.out"
+    with raw.open("wb") as output:
+        try:
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"stdout": output, "stderr": output}
+            )
+        except PySparkRuntimeError:
+            raise _refused(str(raw), raw.read_text(errors="replace")) from None
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _check_running_jvm() -> None:
+    """A JVM that somebody else started and used may lack our jars; it cannot be given any."""
+    assert SparkContext._jvm is not None
+    threads = getattr(SparkContext._jvm, "java.lang.Thread")
+    try:
+        threads.currentThread().getContextClassLoader().loadClass(_DELTA)
+    except Py4JJavaError:
+        raise UserError(
+            "Spark was used in this process before mview, without Delta",
+            hint="restart Python (or the notebook's kernel) and call mview first",
+        ) from None
+
+
+def _reason(output: str) -> str | None:
+    """The innermost cause of a Java error, else the first lines; never the stack trace."""
+    lines = [line for line in output.splitlines() if line and not line.startswith(("\t", "WARN"))]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else " ".join(lines[:3]) or None
+
+
+def _connect(conf: SparkConf, logs: Path) -> SparkSession:
+    master = conf.get("spark.master")
+    try:
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+        # Spark reads its SQL settings at the first use: have it refuse them here.
+        session.conf.get("spark.sql.session.timeZone")
+        return session
+    except IllegalArgumentException as error:
+        raise _refused(master, str(error)) from None
+    except Py4JJavaError as error:
+        java = error.java_exception
+        if java.getClass().getName() == "java.lang.IllegalStateException":
+            # The context stopped itself while it was being made: no master answered.
+            raise RetryableError(
+                "the Spark cluster cannot be reached",
+                where=master,
+                hint=f"is its master running? details: {logs / 'spark.log'}",
+            ) from None
+        raise _refused(master, java.toString()) from None
+
+
+def _refused(where: str | None, said: str) -> ConfigError:
+    return ConfigError(
+        "Spark does not start",
+        where=where,
+        got=_reason(said),
+        hint="check 'spark:' in the configuration",
+    )

@@ -1,0 +1,364 @@
+"""The two Spark Python Data Sources: snapshot chunks and the changelog.
+
+Both keep their offsets in the streaming checkpoint, so a replayed batch plans the same work.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+
+from mview.changelog import STREAM_DDL, StreamRow, stream_batch
+from mview.clock import SourceMs
+from mview.config import Config
+from mview.connector import Changelog, Offsets, Progress, Split
+from mview.lake.durable import force
+from mview.lake.parquet import ROW_GROUP
+from mview.runtime.decode import decode_split
+from mview.runtime.failpoints import failpoint
+from mview.runtime.spec import (
+    QuerySpec,
+    TableSpec,
+    open_changelog,
+    open_database,
+    open_format,
+    read_spec,
+)
+from mview.snapshot import Chunk, Marker
+
+SNAPSHOT = "mview_snapshot"
+CHANGELOG = "mview_changelog"
+
+#: Made beside the checkpoint when all chunks of a load are read: a bounded log may end then.
+CHUNKS_READ = "chunks-read"
+
+#: A live stream whose watermark moves but brings no change makes an epoch this often at most.
+QUIET_MS = 5_000
+
+#: How long one planning call waits for something new before it answers "nothing": long enough to
+#: cost little when idle, short enough to stop quickly.
+WAIT_MS = 1_000
+
+#: With several logs each waits this long in its turn, and twice as long in the next, up to a limit:
+#: the first bounds what a busy log loses by silent ones, the second what silence costs.
+_TURN_MS, _LONGEST_TURN_MS = 10, 80
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make both sources known to a session."""
+    spark.dataSource.register(SnapshotSource)
+    spark.dataSource.register(ChangelogSource)
+
+
+class _MviewSource(DataSource):
+    def schema(self) -> str:
+        return STREAM_DDL
+
+
+class SnapshotSource(_MviewSource):
+    """Reads snapshot chunks, stages each as a Parquet file and yields its marker row."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `spark.readStream.format`."""
+        return SNAPSHOT
+
+    def streamReader(self, schema: Any) -> SnapshotReader:  # noqa: N802 (Spark's name)
+        """The stream reader of this source."""
+        return SnapshotReader(self.options["spec"])
+
+
+@dataclass
+class ChunkPartition(InputPartition):
+    """One chunk to read, as its place in `QuerySpec.chunks`."""
+
+    index: int
+
+
+class SnapshotReader(DataSourceStreamReader):
+    """Offsets are `{"next": n}`: chunks before n of `QuerySpec.chunks` were handed out."""
+
+    def __init__(self, spec_path: str) -> None:
+        self.spec_path = spec_path
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Nothing was read."""
+        return {"next": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """A few chunks more; the limit is the configured number of chunks per epoch."""
+        spec, config = read_spec(self.spec_path)
+        step = config.engine.chunks_per_epoch or 2 * spec.tasks
+        return {"next": min(len(spec.chunks), start["next"] + step)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The chunk limit applies inside `latestOffset`."""
+        return ReadAllAvailable()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[ChunkPartition]:
+        """One task per chunk."""
+        return [ChunkPartition(index) for index in range(start["next"], end["next"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Stage one chunk; yields its marker row only."""
+        assert isinstance(partition, ChunkPartition)
+        spec, config = read_spec(self.spec_path)
+        table, chunk = spec.chunks[partition.index]
+        assert table.plan is not None
+        database = open_database(config, table.connection)
+        try:
+            search = database.clock()
+            batches = database.read(table.source_name, table.schema, table.plan, chunk)
+            staged = stage_chunk(batches, table, chunk)
+            marker = Marker(
+                table=table.name,
+                chunk=chunk.number,
+                search_ms=search,
+                high_ms=database.clock(),
+                position_after=database.position(),
+                **staged,
+            )
+        finally:
+            database.close()
+        yield stream_batch(
+            [
+                StreamRow(
+                    "marker",
+                    table.name,
+                    chunk.number,
+                    marker.rows,
+                    body=orjson.dumps(marker.to_json()),
+                )
+            ]
+        )
+
+
+def stage_chunk(
+    batches: Iterator[pa.RecordBatch], table: TableSpec, chunk: Chunk
+) -> dict[str, Any]:
+    """Write a chunk as one Parquet file in the table's stage folder.
+
+    Returns:
+        The marker's facts: file (below the base; "" for no rows), rows, size, digest.
+    """
+    name = f"{table.stage}/{chunk.number:06d}-{uuid.uuid4().hex}.parquet"
+    target = table.base / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    schema = pa.schema([field.with_nullable(True) for field in table.schema.arrow])
+    rows = 0
+    with pq.ParquetWriter(target, schema, compression="snappy") as out:
+        for batch in batches:
+            rows += batch.num_rows
+            out.write_batch(batch.cast(schema), row_group_size=ROW_GROUP)
+            failpoint("in-chunk")
+    if rows == 0:
+        target.unlink()
+        return {"file": "", "rows": 0, "size": 0, "digest": ""}
+    force(target)
+    data = target.read_bytes()
+    return {"file": name, "rows": rows, "size": len(data), "digest": f"{zlib.crc32(data):08x}"}
+
+
+class ChangelogSource(_MviewSource):
+    """Reads the changelogs of all connections as one stream of change batches and heartbeats."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `spark.readStream.format`."""
+        return CHANGELOG
+
+    def streamReader(self, schema: Any) -> ChangelogReader:  # noqa: N802
+        """The stream reader of this source."""
+        return ChangelogReader(self.options["spec"])
+
+
+@dataclass
+class ChangelogPartition(InputPartition):
+    """What one task reads: pieces of changelogs, and the watermark to stamp (-1: none)."""
+
+    work: list[tuple[str, Split]]
+    watermark: int
+
+
+class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are `{"connections": {name: offsets}, "watermark": ms}`; -1 = unknown.
+
+    The watermark is part of the offset so that a replayed batch stamps the same heartbeat.
+    """
+
+    def __init__(self, spec_path: str) -> None:
+        self.spec_path = spec_path
+        self._changelogs: dict[str, Changelog] = {}
+        self._bounded = False
+        self._last_progress = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get a copy: clients stay with the driver.
+        return {**self.__dict__, "_changelogs": {}}
+
+    def _open(self) -> dict[str, Changelog]:
+        if not self._changelogs:
+            spec, config = read_spec(self.spec_path)
+            for name in spec.start:
+                tables = [table.source_name for table in spec.tables_of(name)]
+                self._changelogs[name] = open_changelog(config, name, tables)
+            if self._bounded:
+                self._finish()
+        return self._changelogs
+
+    def _finish(self) -> None:
+        self._bounded = True
+        for changelog in self._changelogs.values():
+            changelog.finish()
+
+    def _end_load(self, spec: QuerySpec, config: Config) -> None:
+        """A bounded load ends its logs only when every chunk is read and T has passed since.
+
+        Earlier ends would miss changes that the chunks have seen, and publish a mixture. Logs with
+        heartbeats of their own need no end: their watermark moves on.
+        """
+        flag = Path(self.spec_path).with_name(CHUNKS_READ)
+        if self._bounded or not spec.once or not spec.chunks or not flag.exists():
+            return
+        delay = max(config.changes[name].delay for name in spec.start)
+        if (time.time() - flag.stat().st_mtime) * 1000 > delay:
+            self._bounded = True
+            for name, changelog in self._open().items():
+                if config.changes[name].source == "files":
+                    changelog.finish()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on stop at the ends of all logs as they are at this moment."""
+        self._open()
+        self._finish()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the manifest or the start of the load says."""
+        spec, _ = read_spec(self.spec_path)
+        return {"connections": spec.start, "watermark": spec.watermark}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of changes per epoch applies inside `latestOffset`."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next batch reads, over all connections; `start` when there is nothing new."""
+        spec, config = read_spec(self.spec_path)
+        self._end_load(spec, config)
+        ends, watermark, moved = self._advance(start, spec, config)
+        if not moved and not self._worth_an_epoch(spec, watermark, start["watermark"]):
+            return start
+        self._last_progress = time.monotonic()
+        return {"connections": ends, "watermark": watermark}
+
+    def _patience_ms(self, spec: QuerySpec) -> int:
+        """How long to wait for news: not at all while chunks wait to be read in the same batch."""
+        reading = spec.chunks and not Path(self.spec_path).with_name(CHUNKS_READ).exists()
+        return 0 if reading else WAIT_MS
+
+    def _advance(
+        self, start: dict[str, Any], spec: QuerySpec, config: Config
+    ) -> tuple[dict[str, Offsets], int, bool]:
+        changelogs, patience_ms = self._open(), self._patience_ms(spec)
+        deadline = time.monotonic() + patience_ms / 1000
+        # One log may wait for its own news; several take turns, so that none delays another.
+        turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
+        share = max(1, config.engine.max_changes // max(1, len(changelogs)))
+        while True:
+            found = {
+                name: changelog.advance(start["connections"][name], share, wait_ms=turn_ms)
+                for name, changelog in changelogs.items()
+            }
+            held = held_back(found, config.engine.max_drift)
+            ends: dict[str, Offsets] = {
+                name: start["connections"][name] if name in held else progress.offsets
+                for name, progress in found.items()
+            }
+            # What is held back is not read: it vouches for no more than before.
+            marks = [
+                SourceMs(start["watermark"]) if name in held else progress.watermark
+                for name, progress in found.items()
+            ]
+            known = [mark for mark in marks if mark is not None]
+            watermark = int(min(known)) if len(known) == len(marks) else -1
+            watermark = max(watermark, start["watermark"])
+            moved = ends != start["connections"]
+            # A watermark not yet worth an epoch is no answer: Spark would ask again at once.
+            news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
+            if news or self._bounded or time.monotonic() >= deadline:
+                return ends, watermark, moved
+            turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
+
+    def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
+        if watermark <= before:
+            return False
+        loading = any(table.plan is not None for table in spec.tables.values())
+        quiet = (time.monotonic() - self._last_progress) * 1000 >= QUIET_MS
+        return loading or quiet or self._bounded
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangelogPartition]:
+        """The pieces between two offsets, packed into at most as many tasks as there are cores."""
+        spec, _ = read_spec(self.spec_path)
+        work: list[tuple[str, Split]] = []
+        for name, changelog in self._open().items():
+            splits = changelog.splits(start["connections"][name], end["connections"][name])
+            work += [(name, split) for split in splits]
+        tasks = max(1, min(spec.tasks, len(work)))
+        packed = [ChangelogPartition(work[n::tasks], -1) for n in range(tasks)]
+        if end["watermark"] > start["watermark"]:
+            packed[0] = ChangelogPartition(packed[0].work, end["watermark"])
+        return [p for p in packed if p.work or p.watermark >= 0]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Change batches of this task's pieces, then its heartbeat."""
+        assert isinstance(partition, ChangelogPartition)
+        spec, config = read_spec(self.spec_path)
+        for name, split in partition.work:
+            tables = {table.source_name: table for table in spec.tables_of(name)}
+            changelog = open_changelog(config, name, list(tables))
+            try:
+                rows = decode_split(changelog.read(split), open_format(config, name), tables)
+            finally:
+                changelog.close()
+            if rows:
+                yield stream_batch(rows)
+        if partition.watermark >= 0:
+            yield stream_batch([StreamRow("heartbeat", event_time=SourceMs(partition.watermark))])
+
+    def stop(self) -> None:
+        """Close all clients."""
+        for changelog in self._changelogs.values():
+            changelog.close()
+        self._changelogs = {}
+
+
+def held_back(found: Mapping[str, Progress], max_drift_ms: int) -> set[str]:
+    """Connections that must wait for the slowest.
+
+    Only a log that still has messages to be read counts as slow: one that is silent has told all it
+    knows, and must not stop the others.
+    """
+    slow = [p.watermark for p in found.values() if p.backlog and p.watermark is not None]
+    if not slow:
+        return set()
+    return {
+        name
+        for name, progress in found.items()
+        if progress.watermark is not None and progress.watermark > min(slow) + max_drift_ms
+    }

@@ -1,0 +1,151 @@
+"""Table schemas: one type vocabulary between databases, Arrow, Spark and DuckDB.
+
+A column type is an Arrow type out of a closed list; every engine's name for it is derived here and
+nowhere else. `timestamp` is an instant (UTC micros), `timestamp_ntz` a wall-clock reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from mview.errors import UserError
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAMES: dict[pa.DataType, str] = {arrow: name for name, arrow in _SIMPLE.items()}
+
+
+def parse_type(name: str) -> pa.DataType:
+    """The Arrow type of a Spark SQL type name, e.g. `decimal(12,2)`.
+
+    Raises:
+        UserError: the name is not in the vocabulary.
+    """
+    text = name.strip().lower()
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    if text.startswith("decimal(") and text.endswith(")"):
+        precision, scale = (int(part) for part in text[8:-1].split(","))
+        return pa.decimal128(precision, scale)
+    if text.startswith("array<") and text.endswith(">"):
+        return pa.list_(parse_type(text[6:-1]))
+    raise UserError(
+        f"unknown column type {name!r}",
+        allowed=", ".join([*_SIMPLE, "decimal(p,s)", "array<t>"]),
+    )
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """The Spark SQL name of an Arrow type; the inverse of `parse_type`.
+
+    Raises:
+        UserError: the Arrow type has no name in the vocabulary.
+    """
+    if arrow in _NAMES:
+        return _NAMES[arrow]
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_list(arrow):
+        return f"array<{type_name(arrow.value_type)}>"
+    raise UserError(f"no SQL type for Arrow type {arrow}")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: name, Arrow type, nullability, and the type as the source database names it.
+
+    `source_type` (e.g. `datetime(3)`) is kept because some formats encode by it.
+    """
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+    source_type: str = ""
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns in order and the primary key, as column names in key order.
+
+    Raises:
+        UserError: a key column is not among the columns, or a name stands twice.
+    """
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise UserError(f"column names are not unique: {', '.join(names)}")
+        if missing := [name for name in self.key if name not in names]:
+            raise UserError(f"key column {missing[0]!r} is not a column", allowed=", ".join(names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column of that name (KeyError when there is none)."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+
+    @property
+    def key_arrow(self) -> pa.Schema:
+        """The Arrow schema of the key columns, in key order."""
+        return pa.schema([pa.field(name, self.column(name).type, False) for name in self.key])
+
+    @property
+    def ddl(self) -> str:
+        """The columns as a Spark DDL string."""
+        return ", ".join(
+            f"`{c.name}` {type_name(c.type)}{'' if c.nullable else ' NOT NULL'}"
+            for c in self.columns
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form; see `from_json`."""
+        return {
+            "columns": [
+                {
+                    "name": c.name,
+                    "type": type_name(c.type),
+                    "nullable": c.nullable,
+                    "source_type": c.source_type,
+                }
+                for c in self.columns
+            ],
+            "key": list(self.key),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TableSchema:
+        """The schema of a JSON form written by `to_json`."""
+        columns = tuple(
+            Column(c["name"], parse_type(c["type"]), c["nullable"], c["source_type"])
+            for c in data["columns"]
+        )
+        return cls(columns, tuple(data["key"]))

@@ -1,0 +1,1 @@
+"""What mview keeps on disk: mirrors, manifests, the intent of an epoch, and the lease."""

@@ -1,0 +1,146 @@
+"""The manifest: the one record that publishes an epoch.
+
+What no manifest names does not exist: mirrors, sinks and offsets are written first, the manifest
+last. A reader takes the newest manifest and reads every table and view at the versions it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mview.clock import SourceMs
+from mview.connector import Offsets
+from mview.schema import TableSchema
+
+#: The first epoch of a store.
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table's mirror at an epoch.
+
+    Attributes:
+        schema: columns and primary key.
+        base_version: Delta version of the base.
+        changelog_version: Delta version of the changelog.
+        folded: the base holds the changelog up to this epoch; the tail begins after it.
+        phase: `loading` until every chunk is released.
+        rows: rows of the table at the epoch.
+        digest: order-independent digest of the rows, as the runtime keeps it.
+        released: numbers of the chunks whose rows are in the base.
+    """
+
+    schema: TableSchema
+    base_version: int
+    changelog_version: int
+    folded: int = 0
+    phase: Literal["loading", "loaded"] = "loading"
+    rows: int = 0
+    digest: str = ""
+    released: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form; see `from_json`."""
+        return {**_shallow(self), "schema": self.schema.to_json(), "released": list(self.released)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableState:
+        """The state of a JSON form written by `to_json`."""
+        schema = TableSchema.from_json(data["schema"])
+        return cls(**{**data, "schema": schema, "released": tuple(data["released"])})
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """A view at an epoch.
+
+    Attributes:
+        definition: hash of the SQL text and of what it reads.
+        strategy: how the view is kept.
+        schema: columns; its key is empty for a view with multiset semantics.
+        sink: what the sink's commit returned, e.g. {"version": 7}.
+        rows: rows of the view at the epoch.
+        built_epoch: epoch of the first build.
+        inserted: rows this epoch inserted.
+        updated: rows this epoch changed.
+        deleted: rows this epoch deleted.
+        facts: anything else that is worth a place in the history.
+        stale: the content is of no epoch: a table it reads was dropped; it is to be built again.
+    """
+
+    definition: str
+    strategy: str
+    schema: TableSchema
+    sink: dict[str, Any]
+    built_epoch: int
+    rows: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+    stale: bool = False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The view's key columns; empty for multiset semantics."""
+        return self.schema.key
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form; see `from_json`."""
+        return {**_shallow(self), "schema": self.schema.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ViewState:
+        """The state of a JSON form written by `to_json`."""
+        return cls(**{**data, "schema": TableSchema.from_json(data["schema"])})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that is true at an epoch.
+
+    Attributes:
+        epoch: number of the epoch, from FIRST_EPOCH without gaps.
+        token: fencing token of the lease under which it was written.
+        created_ms: wall time of publishing.
+        generation: number of the streaming query; a hand-over or a new table begins a new one.
+        batch: micro-batch of that query; -1 before its first.
+        offsets: per connection, what was read of its changelog.
+        positions: per source partition, the highest position that was taken (encoded).
+        watermark: every change with source time <= watermark was read; None: unknown.
+        tables: mirrors by `<connection>.<table>`.
+        views: views by name.
+    """
+
+    epoch: int
+    token: int
+    created_ms: int
+    generation: int
+    batch: int
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+    positions: dict[str, str] = field(default_factory=dict)
+    watermark: SourceMs | None = None
+    tables: dict[str, TableState] = field(default_factory=dict)
+    views: dict[str, ViewState] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form; see `from_json`."""
+        return {
+            **_shallow(self),
+            "tables": {name: state.to_json() for name, state in self.tables.items()},
+            "views": {name: state.to_json() for name, state in self.views.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
+        """The manifest of a JSON form written by `to_json`."""
+        tables = {name: TableState.from_json(state) for name, state in data["tables"].items()}
+        views = {name: ViewState.from_json(state) for name, state in data["views"].items()}
+        return cls(**{**data, "tables": tables, "views": views})
+
+
+def _shallow(record: Manifest | TableState | ViewState) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

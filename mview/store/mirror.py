@@ -1,0 +1,328 @@
+"""Mirrors: our copy of a table, as a compacted `base` and the `changelog` tail after it.
+
+Both are Delta tables that anybody can read. What counts is the pair of versions in the manifest;
+what was written after it does not exist and is rolled back on start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.clock import Clock
+from mview.errors import CorruptionError
+from mview.lake.actions import NO_TABLE, table_actions
+from mview.lake.log import DeltaLog
+from mview.lake.parquet import (
+    DataFile,
+    Range,
+    check_columns,
+    column_range,
+    describe,
+    read_footer,
+    read_parquet,
+    write_parquet,
+)
+from mview.lake.tiers import crowded
+from mview.schema import TableSchema
+from mview.store.fold import EPOCH, KIND, BaseFile, fold, refold, without
+from mview.store.manifest import TableState
+
+__all__ = ["EPOCH", "KIND", "Mirror", "MirrorFiles", "StagedFile", "fold"]
+
+#: Application ids of the two kinds of commits; one epoch makes at most one of each.
+_APPEND, _REGISTER = "mview-append", "mview-register"
+
+#: Transaction version after a roll-back: no epoch has it, so every epoch may be written again.
+_NO_EPOCH = -1
+
+
+class StagedFile(Protocol):
+    """What a snapshot marker says of its file; see `mview.snapshot.Marker`."""
+
+    @property
+    def file(self) -> str:
+        """Path below the base folder; "" for an empty chunk."""
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+
+    @property
+    def digest(self) -> str:
+        """CRC-32 of the file, hex."""
+
+
+class MirrorFiles(NamedTuple):
+    """The files that hold a table at an epoch: (absolute path, rows).
+
+    A tail file may begin before the fold: take its rows with `__epoch` > `TableState.folded`.
+    """
+
+    base: Sequence[tuple[str, int]]
+    tail: Sequence[tuple[str, int]]
+
+
+class Mirror:
+    """The mirror of one table. One object per table in the process that writes.
+
+    `append`, `register` and `files` are on the hot path; `compact` and `maintain` may run beside
+    them in another thread.
+    """
+
+    def __init__(self, folder: Path, schema: TableSchema, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self.schema = schema
+        self.base = DeltaLog(folder / "base", clock)
+        self.changelog = DeltaLog(folder / "changelog", clock)
+        # NOT NULL is the source's promise, not ours: a reader must not trip over it.
+        self._rows = pa.schema([field.with_nullable(True) for field in schema.arrow])
+        meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
+        self._changes = pa.schema([*meta, *self._rows])
+        self._listed: dict[tuple[str, int, int], Sequence[tuple[str, int]]] = {}
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def create(self) -> TableState:
+        """Make both tables, empty.
+
+        Tables that are there get a new version without rows: what a manifest names stays readable
+        until the next one is published.
+        """
+        for log, schema, app in (
+            (self.base, self._rows, _REGISTER),
+            (self.changelog, self._changes, _APPEND),
+        ):
+            head = log.refresh()
+            table = table_actions(schema)
+            if head.version != NO_TABLE:
+                ids = {"id": head.metadata["id"]}
+                table = [{"metaData": {**a["metaData"], **ids}} for a in table if "metaData" in a]
+            note = {"mview": "create"}
+            log.commit([], list(head.files), note, transaction=(app, _NO_EPOCH), table=table)
+        return TableState(self.schema, self.base.head.version, self.changelog.head.version)
+
+    def stage_folder(self, generation: int) -> Path:
+        """Where executors write chunk files; a marker's file is relative to the base folder."""
+        folder = self.base.folder / _stage(generation)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def register(
+        self, epoch: int, files: Sequence[StagedFile], excluded: Mapping[str, pa.Table]
+    ) -> int:
+        """Take staged chunk files into the base, without a rewrite where no key is excluded.
+
+        Args:
+            epoch: the epoch that releases them; the same epoch twice is the same as once.
+            files: the chunks' markers.
+            excluded: per file, distinct keys whose rows came by the changelog (key columns).
+
+        Returns:
+            The version of the base that holds them.
+
+        Raises:
+            CorruptionError: a file is torn or is not the one its marker speaks of.
+        """
+        if self.base.head.transactions.get(_REGISTER) == epoch or not files:
+            return self.base.head.version
+        added = []
+        for staged in files:
+            if not staged.file:
+                continue
+            self._check(staged)
+            keys = excluded.get(staged.file)
+            if keys is not None and keys.num_rows:
+                added += self._rewrite(epoch, staged.file, keys)
+            else:
+                added.append(describe(self.base.folder, staged.file, self.schema.key))
+        if not added:
+            return self.base.head.version
+        note = {"mview": "register", "epoch": epoch}
+        return self.base.commit(added, [], note, transaction=(_REGISTER, epoch))
+
+    def append(self, epoch: int, delta: pa.Table) -> int:
+        """Append an epoch's changes: KIND and the table's columns, any other order of columns.
+
+        Returns:
+            The version of the changelog that holds them; the known one for an empty delta.
+        """
+        head = self.changelog.head
+        if head.transactions.get(_APPEND) == epoch or not delta.num_rows:
+            return head.version
+        stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
+        rows = stamped.select(self._changes.names).cast(self._changes)
+        merged = crowded(head.files.values())
+        first = min([epoch, *(_first_epoch(file) for file in merged)])
+        parts = [read_parquet(self.changelog.folder / f.path, self._changes) for f in merged]
+        name = self.changelog.new_file(f"{first:012d}-{epoch:012d}")
+        file = write_parquet(
+            self.changelog.folder, name, pa.concat_tables([*parts, rows]), [EPOCH, *self.schema.key]
+        )
+        return self.changelog.commit(
+            [file],
+            [old.path for old in merged],
+            {"mview": "append", "epoch": epoch},
+            transaction=(_APPEND, epoch),
+        )
+
+    def restore(self, state: TableState) -> None:
+        """Make both tables what the manifest says, after a crash; nothing where they are."""
+        note = {"mview": "restore"}
+        for log, version, app in (
+            (self.base, state.base_version, _REGISTER),
+            (self.changelog, state.changelog_version, _APPEND),
+        ):
+            log.refresh()
+            log.revert(version, note, (app, _NO_EPOCH))
+
+    def drop(self) -> None:
+        """Delete the mirror."""
+        self.base.drop()
+        self.changelog.drop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._listed.clear()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def files(self, state: TableState) -> MirrorFiles:
+        """The files of the table at an epoch; cheap when asked again."""
+        base = self._list("base", self.base, state.base_version, _NO_EPOCH)
+        tail = self._list("tail", self.changelog, state.changelog_version, state.folded)
+        return MirrorFiles(base, tail)
+
+    def scan(self, state: TableState, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of the table at an epoch; only `columns` where given."""
+        names = list(self.schema.names if columns is None else columns)
+        read = [*names, *(name for name in self.schema.key if name not in names)]
+        files = self.files(state)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(lambda f: read_parquet(Path(f[0]), self._rows, read), files.base))
+        rows = pa.concat_tables([self._rows.empty_table().select(read), *parts])
+        return fold(rows, self._tail(state, read), self.schema.key).select(names)
+
+    # --- off the critical path -------------------------------------------------------------------
+
+    def compact(self, state: TableState) -> tuple[int, int]:
+        """Fold the tail of a published epoch into the base.
+
+        The next manifest takes over both results, and no base version below the one it has: until
+        then readers go on with the old base and the whole tail, which stays right.
+
+        Returns:
+            (base version, folded epoch).
+        """
+        tail = self._tail(state, self.schema.names)
+        if not tail.num_rows:
+            return state.base_version, state.folded
+        live = self.base.at(state.base_version).files.values()
+        base = [BaseFile(file, self._key_range(file)) for file in live]
+        removes: list[str] = []
+        added: list[DataFile] = []
+        for gone, tables in refold(base, self._read_base, tail, self.schema.key):
+            removes += [file.path for file in gone]
+            added += [self._write_base(f"c{state.folded:012d}", rows) for rows in tables]
+        version = self.base.commit(added, removes, {"mview": "compact"})
+        return version, pc.max(tail[EPOCH]).as_py()
+
+    def maintain(self, current: TableState, oldest: TableState, generation: int) -> int:
+        """Delete what no kept manifest needs, end the folded part of the changelog, checkpoint.
+
+        Args:
+            current: the newest published state.
+            oldest: the state in the oldest manifest that must stay readable.
+            generation: the running generation; its staged files stay while the table is loaded.
+
+        Returns:
+            Number of files deleted.
+        """
+        files = self.changelog.head.files.values()
+        if folded := [file.path for file in files if _last_epoch(file) <= current.folded]:
+            self.changelog.commit([], folded, {"mview": "trim"})
+        staging = f"{_stage(generation)}/" if current.phase == "loading" else None
+        cleaned = self.base.clean(
+            oldest.base_version, lambda path: staging is not None and path.startswith(staging)
+        )
+        return cleaned + self.changelog.clean(oldest.changelog_version)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _check(self, staged: StagedFile) -> None:
+        file = self.base.folder / staged.file
+        check_columns(file, self._rows)
+        found = (
+            read_footer(file).num_rows,
+            file.stat().st_size,
+            f"{zlib.crc32(file.read_bytes()):08x}",
+        )
+        if found != (staged.rows, staged.size, staged.digest):
+            raise CorruptionError(
+                "a staged chunk file is not the one its marker speaks of",
+                where=str(file),
+                got="rows {}, bytes {}, CRC-32 {}".format(*found),
+                allowed=f"rows {staged.rows}, bytes {staged.size}, CRC-32 {staged.digest}",
+                safe="nothing of the chunk is in the table",
+                hint="drop the table and let it be loaded again",
+            )
+
+    def _rewrite(self, epoch: int, file: str, keys: pa.Table) -> list[DataFile]:
+        rows = read_parquet(self.base.folder / file, self._rows)
+        kept = without(rows, keys.select(list(self.schema.key)), self.schema.key)
+        return [self._write_base(f"r{epoch:012d}", kept)] if kept.num_rows else []
+
+    def _write_base(self, prefix: str, rows: pa.Table) -> DataFile:
+        name = self.base.new_file(prefix)
+        return write_parquet(self.base.folder, name, rows, self.schema.key)
+
+    def _read_base(self, file: DataFile) -> pa.Table:
+        return read_parquet(self.base.folder / file.path, self._rows)
+
+    def _key_range(self, file: DataFile) -> Range | None:
+        return column_range(read_footer(self.base.folder / file.path), self.schema.key[0])
+
+    def _tail(self, state: TableState, columns: Sequence[str]) -> pa.Table:
+        wanted = [EPOCH, KIND, *columns]
+        parts = [
+            read_parquet(Path(path), self._changes, wanted) for path, _ in self.files(state).tail
+        ]
+        rows = pa.concat_tables([self._changes.empty_table().select(wanted), *parts])
+        return rows.filter(pc.greater(rows[EPOCH], state.folded))
+
+    def _list(
+        self, part: str, log: DeltaLog, version: int, folded: int
+    ) -> Sequence[tuple[str, int]]:
+        known = self._listed.get((part, version, folded))
+        if known is None:
+            known = tuple(
+                (str(log.folder / file.path), file.rows)
+                for file in log.at(version).files.values()
+                if part == "base" or _last_epoch(file) > folded
+            )
+            while len(self._listed) >= 8:
+                self._listed.pop(next(iter(self._listed)))
+            self._listed[part, version, folded] = known
+        return known
+
+
+def _stage(generation: int) -> str:
+    return f"stage/{generation:06d}"
+
+
+def _first_epoch(file: DataFile) -> int:
+    return int(file.path.split("-")[0])
+
+
+def _last_epoch(file: DataFile) -> int:
+    return int(file.path.split("-")[1])

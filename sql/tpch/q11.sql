@@ -1,0 +1,12 @@
+-- Important stock: parts that are a large share of a nation's stock.
+SELECT ps_partkey, sum(ps_supplycost * ps_availqty) AS value
+FROM tpch.partsupp, tpch.supplier, tpch.nation
+WHERE ps_suppkey = s_suppkey
+  AND s_nationkey = n_nationkey
+  AND n_name = 'GERMANY'
+GROUP BY ps_partkey
+HAVING sum(ps_supplycost * ps_availqty) > (
+  SELECT sum(ps_supplycost * ps_availqty) * 0.0100
+  FROM tpch.partsupp, tpch.supplier, tpch.nation
+  WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'GERMANY')
+ORDER BY value DESC

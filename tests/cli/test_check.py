@@ -1,0 +1,217 @@
+"""`mview check`: what is wrong, where, and what would be right; fast and without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sqlite3
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from mview.cli import main
+from mview.cli.demo import shop
+from mview.errors import RetryableError
+from mview.plan.definition import parse_view
+from mview.runtime.definitions import digest_of, save_definition
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
+
+CONFIG = """
+connections:
+  shop: {drivername: sqlite, database: shop.db}
+changes:
+  shop: {source: files, format: unified, path: changes, T: 1 second}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with a small shop; tests only add files."""
+    folder = tmp_path_factory.mktemp("project")
+    shop.create(folder / "shop.db", customers=5, orders=10)
+    database = sqlite3.connect(folder / "shop.db")
+    database.executescript("CREATE TABLE keyless (a INTEGER); CREATE VIEW seen AS SELECT 1 AS a")
+    database.close()
+    (folder / "changes").mkdir()
+    (folder / "conf").mkdir()
+    (folder / "conf/mview.yml").write_text(
+        CONFIG.replace("shop.db", "../shop.db").replace("changes,", "../changes,")
+    )
+    return folder
+
+
+@pytest.fixture
+def check(project, tmp_path, monkeypatch):
+    """Check views given as `name="SQL"` and return (exit code, stdout, stderr)."""
+    monkeypatch.chdir(project)
+
+    def run(*options, **views):
+        for name, sql in views.items():
+            (tmp_path / f"{name}.sql").write_text(sql)
+        result = CliRunner().invoke(main, ["check", str(tmp_path), *options])
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def caret_token(text):
+    """The text that the carets stand under."""
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if re.fullmatch(r" *\^+", line))
+    start = lines[at].index("^")
+    return lines[at - 1][start : start + lines[at].count("^")]
+
+
+def test_a_sound_view_gives_its_key_tables_and_strategies(check):
+    code, out, err = check(
+        v="SELECT customer_id, count(*) AS n FROM shop.orders GROUP BY customer_id"
+    )
+    assert (code, err) == (0, "")
+    assert out.startswith("v: ok, key customer_id, reads shop.orders; ")
+
+
+@pytest.mark.parametrize(
+    ("sql", "token", "hint"),
+    [
+        ("SELECT order_id FROM shop.orderz", "shop.orderz", "did you mean 'shop.orders'?"),
+        ("SELECT order_id\nFROM shopp.orders", "shopp.orders", "did you mean 'shop'?"),
+        ("SELECT o.stats FROM shop.orders o", "o.stats", "did you mean 'status'?"),
+        ("SELECT a FROM shop.keyless", "shop.keyless", "add one in the database"),
+        ("SELECT a FROM shop.seen", "shop.seen", "write the query of the view"),
+        ("SELECT n FROM another_view", "another_view", ""),
+        (
+            "CREATE MATERIALIZED VIEW v WITH (kye='order_id') AS SELECT order_id FROM shop.orders",
+            "kye",
+            "did you mean 'key'?",
+        ),
+        (
+            "CREATE MATERIALIZED VIEW v WITH (freshness='soon') AS SELECT 1 AS a",
+            "'soon'",
+            "10 seconds",
+        ),
+    ],
+)
+def test_an_error_has_a_caret_under_the_wrong_token_and_a_hint(check, sql, token, hint):
+    code, out, err = check(v=sql)
+    shown = out + err
+    assert code == 1, shown
+    assert caret_token(shown) in (token, token.split(".")[-1]), shown
+    assert hint in shown
+    assert "v.sql:" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_view_name_that_is_a_path_is_refused(check):
+    code, out, err = check(v="CREATE MATERIALIZED VIEW `../up` AS SELECT 1 AS a")
+    assert code == 1
+    assert "is not a view name" in out + err
+
+
+def test_every_view_is_checked_not_only_up_to_the_first_error(check):
+    code, out, _ = check(
+        a="SELECT nothing FROM shop.orders",
+        b="SELECT order_id FROM shop.orders",
+        c="SELECT * FROM a",
+        d="SELECT nowhere FROM shop.customers",
+    )
+    assert code == 1
+    assert [line.split(":")[0] for line in out.splitlines() if re.match(r"[a-d]: ", line)] == list(
+        "abcd"
+    )
+    assert "b: ok" in out
+    assert "c: it reads view 'a', see there" in out
+
+
+def test_the_result_as_json(check):
+    code, out, _ = check(
+        "--json",
+        good="SELECT order_id FROM shop.orders",
+        wrong="SELECT stats FROM shop.orders",
+    )
+    assert code == 1
+    good, wrong = json.loads(out)
+    assert good["ok"] is True
+    assert good["key"] == ["order_id"]
+    assert wrong["ok"] is False
+    assert wrong["error"]["where"].endswith("wrong.sql:1:8")
+
+
+def test_offline_needs_a_store_that_knows_the_tables(check):
+    code, _, err = check("--offline", v="SELECT order_id FROM shop.orders")
+    assert code == 2
+    assert "the columns of shop.orders are not in the store" in err
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A project whose store knows shop.orders and a view, and whose database is gone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "mview.yml").write_text(CONFIG.replace("connections:", "store: data\nconnections:"))
+    orders = TableSchema(
+        (Column("order_id", pa.int64()), Column("status", pa.string())), ("order_id",)
+    )
+    view = parse_view("SELECT order_id, status FROM shop.orders", "known")
+    save_definition(Store(tmp_path / "data"), view)
+    manifest = Manifest(
+        1, 1, 0, 1, 0,
+        tables={"shop.orders": TableState(orders, 0, 0)},
+        views={"known": ViewState(digest_of(view), "LINEAR", orders, {"version": 0}, 1)},
+    )  # fmt: skip
+    ManifestLog(tmp_path / "data/manifest").publish(manifest)
+
+    def run(sql, *options):
+        (tmp_path / "v.sql").write_text(sql)
+        result = CliRunner().invoke(main, ["check", "v.sql", "-c", "mview.yml", *options])
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+def test_offline_takes_tables_and_views_from_the_store(kept):
+    assert kept("SELECT status FROM shop.orders", "--offline")[0] == 0
+    assert kept("SELECT status FROM known", "--offline") == (
+        0,
+        "v: ok, no key, reads known; LINEAR\n",
+        "",
+    )
+    assert kept("SELECT nothing FROM known", "--offline")[0] == 1
+
+
+def test_a_database_that_is_down_is_replaced_by_what_the_store_knows(kept, monkeypatch):
+    def down(*_):
+        raise RetryableError("database 'shop' cannot be reached")
+
+    code, out, err = kept("SELECT status FROM shop.orders")
+    assert code != 0, "a file that is not there is wrong, not down"
+    monkeypatch.setattr("mview.cli.checking.describe_tables", down)
+    code, out, err = kept("SELECT status FROM shop.orders")
+    assert code == 0
+    assert out.startswith("v: ok")
+    assert err == "note: database 'shop' cannot be reached; its columns are taken from the store\n"
+    code, out, err = kept("SELECT a FROM shop.other")
+    assert code == 1
+    assert err.startswith("Error: database 'shop' cannot be reached")
+
+
+def test_it_takes_no_spark_and_under_two_seconds(project, tmp_path):
+    (tmp_path / "v.sql").write_text("SELECT order_id FROM shop.orders")
+    script = (
+        "import sys\n"
+        "from mview.cli import main\n"
+        f"main(['check', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "heavy = {'pyspark', 'delta', 'deltalake', 'duckdb', 'pandas', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", script], cwd=project, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Seconds of CPU, not of the clock: other tests run beside this one.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2

@@ -1,0 +1,78 @@
+"""What README shows is what there is: commands, exit codes, properties, examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from mview_connectors.formats.unified import UnifiedFormat
+
+from mview.cli import main
+from mview.config import load_config
+from mview.connector import Message
+from mview.errors import ExitCode, UserError
+from mview.plan import definition
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def examples(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def first_column(heading):
+    """The first cells of the table that begins with this line."""
+    rows = README.split(heading + "\n", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
+    return [row.split("|")[1].strip() for row in rows]
+
+
+def test_the_commands():
+    shown = [cell.strip("`").split()[1] for cell in first_column("| command | what it does |")]
+    assert sorted(shown) == sorted(main.commands)
+
+
+def test_the_exit_codes():
+    assert [int(cell) for cell in first_column("| exit code | meaning |")] == sorted(ExitCode)
+
+
+def test_the_properties_of_a_view():
+    shown = [cell.strip("`") for cell in first_column("| property | meaning | default |")]
+    with pytest.raises(UserError) as refused:
+        definition.parse_view("CREATE MATERIALIZED VIEW v WITH (nope='') AS SELECT 1 AS a", "v")
+    assert sorted(shown) == sorted(refused.value.allowed.split(", "))
+
+
+def test_the_views():
+    bare, declared = examples("sql")
+    assert definition.parse_view(bare, "totals").table_names == ("shop.orders", "shop.order_lines")
+    declared = declared.replace("SELECT …", "SELECT 1 AS order_id")
+    assert definition.parse_view(declared, "x").name == "order_revenue"
+
+
+def test_the_configuration(tmp_path):
+    (text,) = examples("yaml")
+    (tmp_path / "mview.yml").write_text(text)
+    assert load_config(tmp_path / "mview.yml").changes["shop"].delay == 10_000
+
+
+def test_the_lines_of_the_unified_format():
+    (text,) = examples("json")
+    kinds = [
+        event.kind
+        for number, line in enumerate(text.splitlines())
+        for event in UnifiedFormat({}).decode(Message("log", number, None, line.encode()))
+    ]
+    assert kinds == ["c", "u", "d", "heartbeat"]
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)h][^)]*)\)", README))))
+def test_the_links(link):
+    assert (ROOT / link).exists(), link
+
+
+def test_the_files_it_names():
+    for name in ("mview/connector.py", "connectors/mview_connectors", "conf/mview.yml"):
+        assert name in README
+        assert (ROOT / name).exists()

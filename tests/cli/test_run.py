@@ -1,0 +1,152 @@
+"""`mview run` with a pipeline that only plays: lines, exit codes, Ctrl-C, secrets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from mview import errors
+from mview.cli import main
+from mview.runtime.report import EpochReport, ViewChange
+
+CONFIG = """
+connections:
+  shop: {drivername: sqlite, database: shop.db}
+  crm: {drivername: postgresql, password: "${env:CRM_PW}"}
+"""
+SECRET = "s3cret-word"
+
+
+class Play:
+    """A pipeline that does what a test wants; see `mview.runtime.pipeline.Pipeline`."""
+
+    made = None
+
+    def __init__(self, config, views, *, listener=None):
+        type(self).made = self
+        self.views, self.listener = views, listener
+        self.once = None
+        self.stopped = threading.Event()
+
+    def run(self, *, once):
+        self.once = once
+        self.play()
+
+    def play(self):
+        """Nothing to do."""
+
+    def stop(self):
+        self.stopped.set()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run views with a kind of Play; returns click's result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRM_PW", SECRET)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/mview.yml").write_text(CONFIG)
+    (tmp_path / "v.sql").write_text("SELECT order_id FROM shop.orders")
+
+    def run(play, *arguments):
+        module = SimpleNamespace(Pipeline=play)
+        monkeypatch.setitem(sys.modules, "mview.runtime.pipeline", module)
+        return CliRunner().invoke(main, ["run", "v.sql", *arguments])
+
+    return run
+
+
+def test_a_bounded_run_shows_plain_lines_and_ends_with_0(run):
+    class Loads(Play):
+        def play(self):
+            self.listener.on_load("shop.orders", 0, 60, False)
+            self.listener.on_load("shop.orders", 60, 60, True)
+            self.listener.on_message("live")
+            changed = ViewChange(60, 2, 1, 61, "LINEAR", "spark")
+            self.listener.on_epoch(EpochReport(3, 90, 840, {"shop.orders": 3}, {"v": changed}))
+
+    result = run(Loads, "--once")
+    assert result.exit_code == 0, result.output
+    assert Loads.made.once is True
+    assert [view.name for view in Loads.made.views] == ["v"]
+    lines = result.stdout.splitlines()
+    assert lines[0] == "shop.orders: loading, 0 of about 60 rows"
+    assert lines[1].startswith("shop.orders: loaded, 60 rows")
+    assert lines[2:] == ["live", "v: epoch 3, lag 0.8 s, +60 ~2 -1, 61 rows"]
+    assert "\x1b" not in result.stdout
+
+
+def test_ctrl_c_drains_and_ends_with_130(run):
+    class Runs(Play):
+        def play(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.stopped.wait(20)
+
+    result = run(Runs)
+    assert result.exit_code == 130
+    assert Runs.made.once is False
+    assert "finishing the running epoch; Ctrl-C again ends at once" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.UserError, 1),
+        (errors.RetryableError, 1),
+        (errors.DecodeError, 1),
+        (errors.ConfigError, 2),
+        (errors.DataLostError, 3),
+        (errors.CorruptionError, 3),
+        (errors.AlreadyRunningError, 4),
+        (errors.FencedError, 4),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code_and_shows_no_secret(run, kind, code):
+    class Fails(Play):
+        def play(self):
+            text = f"password={SECRET}"
+            raise kind(text, where=text, got=text, allowed=text, safe=text, hint=text)
+
+    for options in ([], ["--debug"]):
+        result = run(Fails, *options)
+        assert result.exit_code == code
+        assert SECRET not in result.output
+        assert "password=******" in result.stderr
+        assert ("Traceback" in result.stderr) is bool(options)
+
+
+def test_an_unexpected_error_is_one_block_without_secrets(run):
+    class Fails(Play):
+        def play(self):
+            raise RuntimeError(f"cannot log in with {SECRET}")
+
+    result = run(Fails)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: unexpected RuntimeError: cannot log in with ******")
+    assert "Traceback" not in result.stderr
+
+
+def test_messages_of_the_pipeline_show_no_secret(run):
+    class Talks(Play):
+        def play(self):
+            self.listener.on_message(f"connecting with {SECRET}")
+
+    assert run(Talks).stdout == "connecting with ******\n"
+
+
+def test_a_wrong_view_is_told_before_spark_is_touched(run, tmp_path):
+    (tmp_path / "v.sql").write_text("SELECT FROM WHERE")
+
+    class Never(Play):
+        made = None
+
+    result = run(Never)
+    assert result.exit_code == 1
+    assert "v.sql:1:" in result.stderr
+    assert Never.made is None

@@ -1,0 +1,142 @@
+"""`status`, `verify`, `drop`: text, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from mview.cli import main
+from mview.cli.render import status_text, verified_text
+from mview.plan.definition import parse_view
+from mview.runtime.definitions import digest_of, save_definition
+from mview.runtime.status import StoreStatus, TableStatus, VerifyResult, ViewStatus
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
+
+ORDERS = TableSchema((Column("id", pa.int64()), Column("status", pa.string())), ("id",))
+BORN = 1_700_000_000_000
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Publish a store with one view that has this declared freshness, and a watermark long ago."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mview.yml").write_text("store: data")
+
+    def publish(freshness):
+        promise = f"WITH (freshness='{freshness}')" if freshness else ""
+        sql = f"CREATE MATERIALIZED VIEW v {promise} AS SELECT id, status FROM shop.orders"
+        store = Store(tmp_path / "data")
+        view = parse_view(sql, "v")
+        save_definition(store, view)
+        state = ViewState(digest_of(view), "LINEAR", ORDERS, {"version": 3}, 1, rows=41)
+        table = TableState(ORDERS, 0, 0, phase="loaded", rows=1234)
+        ManifestLog(store.manifests).publish(
+            Manifest(1, 1, BORN, 1, 0, {}, {}, {}, BORN, {"shop.orders": table}, {"v": state})
+        )
+
+    return publish
+
+
+def mview(*arguments, **options):
+    return CliRunner().invoke(main, [*arguments, "-c", "mview.yml"], **options)
+
+
+def test_an_empty_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mview.yml").write_text("store: data")
+    result = mview("status")
+    assert result.exit_code == 0
+    assert result.stdout == f"store {tmp_path}/data: nobody runs it\nnothing was published yet\n"
+    assert mview("drop", "v", "--yes").exit_code == 1
+
+
+@pytest.mark.parametrize(("freshness", "code"), [("10 seconds", 5), (None, 0), ("900000 h", 0)])
+def test_a_view_older_than_it_promised(publish, freshness, code):
+    publish(freshness)
+    result = mview("status")
+    assert result.exit_code == 0
+    assert ("MISSED" in result.stdout) is (code == 5)
+    result = mview("status", "--check-freshness")
+    assert result.exit_code == code
+    assert ("older than promised: v" in result.stderr) is (code == 5)
+    (view,) = json.loads(mview("status", "--json").stdout)["views"]
+    assert view["missed"] is (code == 5)
+    assert view["rows"] == 41
+
+
+def test_the_text_of_a_status_is_aligned():
+    found = StoreStatus(
+        "data",
+        "process 7 on here",
+        12,
+        1,
+        2,
+        (TableStatus("shop.orders", "loading", 10, 3), TableStatus("shop.x", "loaded", 5, 1)),
+        (ViewStatus("v", "LINEAR", 1234, "/views/v", 10_000, 800, False),),
+    )
+    lines = status_text(found).splitlines()
+    assert lines[0] == "store data: process 7 on here"
+    assert lines[1].startswith("epoch 12, published ")
+    assert lines[3:] == [
+        "tables",
+        "  shop.orders  10 rows  loading, 3 chunks done",
+        "  shop.x       5 rows   loaded",
+        "",
+        "views",
+        "  v  1,234 rows  LINEAR  lag 0.8 s of 10 s  /views/v",
+    ]
+
+
+GOOD = VerifyResult("good", 9, 1234, True, (), ())
+BAD = VerifyResult("bad", 9, 3, False, ({"id": 1, "n": None},), ({"id": 2, "n": 5},))
+
+
+def test_the_text_of_a_verification():
+    assert verified_text([GOOD, BAD]).splitlines() == [
+        "good: OK, 1,234 rows equal at epoch 9",
+        "bad: DIFFERS from its batch query at epoch 9",
+        "  missing in the sink: id=1, n=None",
+        "  only in the sink: id=2, n=5",
+    ]
+
+
+@pytest.mark.parametrize(("results", "code"), [([GOOD], 0), ([GOOD, BAD], 1)])
+def test_verify_ends_with_1_when_a_view_differs(publish, tmp_path, monkeypatch, results, code):
+    publish(None)
+    (tmp_path / "v.sql").write_text("SELECT id FROM shop.orders")
+    fake = SimpleNamespace(verify=lambda config, views: results)
+    monkeypatch.setitem(sys.modules, "mview.runtime.status", fake)
+    result = mview("verify", "v.sql")
+    assert result.exit_code == code
+    assert "good: OK" in result.stdout
+    shown = json.loads(mview("verify", "v.sql", "--json").stdout)
+    assert [one["equal"] for one in shown] == [one.equal for one in results]
+
+
+def test_drop_asks_first(publish, monkeypatch):
+    publish(None)
+    dropped = []
+    fake = SimpleNamespace(drop=lambda config, names: dropped.extend(names))
+    monkeypatch.setitem(sys.modules, "mview.runtime.status", fake)
+    assert mview("drop", "v", input="n\n").exit_code == 1
+    assert not dropped
+    assert mview("drop", "v", input="y\n").exit_code == 0
+    assert dropped == ["v"]
+    assert mview("drop", "w", "--yes").stdout == "dropped: w\n"
+    assert dropped == ["v", "w"]
+
+
+def test_an_unknown_view_to_drop_is_named(publish):
+    publish(None)
+    result = mview("drop", "vv", "--yes")
+    assert result.exit_code == 1
+    assert "there is no view or table 'vv'" in result.stderr
+    assert "did you mean 'v'?" in result.stderr

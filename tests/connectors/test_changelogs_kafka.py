@@ -1,0 +1,373 @@
+"""The changelog in Kafka, with a real broker: watermark, retention, transactions, partitions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions, OffsetSpec
+from mview_connectors.changelogs import kafka as kafka_module
+from mview_connectors.changelogs.kafka import KafkaChangelog
+from mview_connectors.formats.debezium import DebeziumFormat
+from mview_connectors.formats.unified import UnifiedFormat
+
+from mview.config import ChangesSettings
+from mview.connector import Message
+from mview.errors import ConfigError, DataLostError, RetryableError
+
+pytestmark = pytest.mark.service
+_numbers = itertools.count()
+
+
+def change(n, ts):
+    source = {"connector": "postgresql", "table": "t", "ts_ms": ts, "sequence": f'["{n}","{n}"]'}
+    return json.dumps({"op": "c", "before": None, "after": {"id": n}, "source": source})
+
+
+def beat(ts):
+    return json.dumps({"ts_ms": ts})
+
+
+class Log:
+    """Topics of one connector: data partitions and heartbeats."""
+
+    def __init__(self, broker, partitions=1, **settings):
+        self.broker, self.prefix = broker, f"log{next(_numbers)}"
+        self.topic = broker.create_topic(f"{self.prefix}.shop.orders", partitions)
+        self.beats = broker.create_topic(f"{self.prefix}.heartbeat")
+        defaults = {"format": "debezium", "heartbeat_topic": self.beats}
+        self.settings = ChangesSettings(
+            connection="shop",
+            source="kafka",
+            bootstrap_servers=broker.bootstrap,
+            topic=f"{self.prefix}.shop.{{table}}",
+            **{**defaults, **settings},
+        )
+        self.opened = []
+
+    def open(self, decoder=None, tables=("orders",)):
+        changelog = KafkaChangelog(self.settings, decoder or DebeziumFormat({}), tables)
+        self.opened.append(changelog)
+        return changelog
+
+    def send(self, *values, partition=0):
+        self.broker.produce(self.topic, values, partition=partition)
+
+    def beat(self, ts):
+        self.broker.produce(self.beats, [beat(ts)])
+
+
+@pytest.fixture
+def make_log(kafka):
+    logs = []
+
+    def make(*args, **settings):
+        logs.append(Log(kafka, *args, **settings))
+        return logs[-1]
+
+    yield make
+    for log in logs:
+        for changelog in log.opened:
+            changelog.close()
+
+
+def ids(changelog, start, end):
+    return [
+        json.loads(message.value)["after"]["id"]
+        for split in changelog.splits(start, end)
+        for message in changelog.read(split)
+    ]
+
+
+# --- watermark -----------------------------------------------------------------------------------
+
+
+def test_an_idle_partition_follows_the_heartbeat_only(make_log):
+    log = make_log(2)
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(change(1, 500), partition=0)
+    # Partition 1 never had anything, and no heartbeat came: nothing is known.
+    progress = changelog.advance(start, 100, 0)
+    assert progress.offsets == {f"{log.topic}/0": 1, f"{log.topic}/1": 0}
+    assert progress.watermark is None
+    log.beat(700)
+    assert changelog.advance(progress.offsets, 100, 0).watermark == 700
+    time.sleep(0.3)
+    assert changelog.advance(progress.offsets, 100, 0).watermark == 700
+
+
+def test_a_lagging_partition_holds_the_watermark_back(make_log):
+    log = make_log(2)
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(*(change(n, 100 + n) for n in range(1, 41)), partition=0)
+    log.send(change(99, 900), partition=1)
+    log.beat(1000)
+    first = changelog.advance(start, 11, 0)
+    assert first.offsets == {f"{log.topic}/0": 10, f"{log.topic}/1": 1}
+    assert (first.watermark, first.backlog) == (109, 30)
+    second = changelog.advance(first.offsets, 29, 0)
+    assert (second.watermark, second.backlog) == (138, 1)
+    last = changelog.advance(second.offsets, 100, 0)
+    assert (last.watermark, last.backlog) == (1000, 0)
+    assert ids(changelog, start, last.offsets) == [*range(1, 41), 99]
+
+
+def test_ends_are_asked_for_after_the_heartbeat(make_log, monkeypatch):
+    """A heartbeat may be used only for ends that were observed after it was fetched."""
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    fetch = changelog._time_before
+
+    def fetch_then_a_change_comes(partition, end):
+        found = fetch(partition, end)
+        if partition.startswith(log.beats):
+            # The connector sent this one before the heartbeat; it is visible only now.
+            log.send(change(1, 650))
+        return found
+
+    log.beat(700)
+    monkeypatch.setattr(changelog, "_time_before", fetch_then_a_change_comes)
+    progress = changelog.advance(start, 100, 0)
+    assert progress.watermark == 700
+    assert ids(changelog, start, progress.offsets) == [1]
+
+
+def test_tombstones_before_the_end_do_not_hide_the_time(make_log):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    log.beat(5000)
+    log.send(change(1, 200), *[(b'{"id":1}', None)] * 20, change(2, 4000))
+    assert changelog.advance(start, 21, 0).watermark == 199
+
+
+def test_the_heartbeat_that_was_there_before_the_start_counts(make_log):
+    log = make_log()
+    log.beat(700)
+    changelog = log.open()
+    assert changelog.advance(changelog.begin(), 100, 0).watermark == 700
+
+
+def test_heartbeats_in_the_partitions_themselves(make_log):
+    log = make_log(2, heartbeat_topic=None, format="unified")
+    changelog = log.open(UnifiedFormat({}))
+    changelog.check()
+    start = changelog.begin()
+    log.send('{"op":"heartbeat","ts":50}', partition=0)
+    first = changelog.advance(start, 100, 0)
+    assert first.watermark is None
+    log.send('{"op":"heartbeat","ts":40}', partition=1)
+    assert changelog.advance(first.offsets, 100, 0).watermark == 40
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+def test_retention_loss_is_an_error_at_planning_and_at_reading(make_log, kafka):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(*(change(n, n) for n in range(10)))
+    (split,) = changelog.splits(start, changelog.advance(start, 100, 0).offsets)
+    kafka.admin().delete_records([TopicPartition(log.topic, 0, 5)])[
+        TopicPartition(log.topic, 0)
+    ].result(30)
+    with pytest.raises(DataLostError, match="oldest that is left is 5") as caught:
+        changelog.advance(start, 100, 0)
+    assert caught.value.where == f"{log.topic}/0"
+    assert "retention" in str(caught.value.hint)
+    with pytest.raises(DataLostError, match="offset 0"):
+        list(changelog.read(split))
+
+
+def test_an_offset_beyond_the_end_is_a_topic_that_was_made_anew(make_log):
+    log = make_log()
+    with pytest.raises(DataLostError, match="made anew"):
+        log.open().advance({f"{log.topic}/0": 5}, 100, 0)
+
+
+def test_a_partition_that_is_gone(make_log):
+    log = make_log()
+    with pytest.raises(DataLostError, match="not exist"):
+        log.open().advance({f"{log.topic}/0": 0, f"{log.topic}/7": 0}, 100, 0)
+
+
+def test_a_new_partition_is_read_from_its_beginning(make_log, kafka, monkeypatch):
+    monkeypatch.setattr(kafka_module, "_LOOK_FOR_PARTITIONS_S", 0.0)
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    kafka.admin().create_partitions([NewPartitions(log.topic, 2)])[log.topic].result(30)
+    end = time.monotonic() + 30
+    while len(kafka.end_offsets(log.topic)) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    log.send(change(7, 7), partition=1)
+    progress = changelog.advance(start, 100, 0)
+    assert progress.offsets == {f"{log.topic}/0": 0, f"{log.topic}/1": 1}
+    assert ids(changelog, start, progress.offsets) == [7]
+
+
+def test_rolled_back_and_open_transactions(make_log, kafka):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": log.prefix, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    for number, commit in ((1, True), (2, False), (3, True), (4, False)):
+        producer.begin_transaction()
+        producer.produce(log.topic, change(number, number))
+        producer.flush(30)
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    end = _settled(changelog, start, 8)
+    began = time.monotonic()
+    assert ids(changelog, start, end) == [1, 3]
+    # The last offsets are control records, which never come: the reader must not wait for them.
+    assert time.monotonic() - began < 5
+    producer.begin_transaction()
+    producer.produce(log.topic, change(5, 5))
+    producer.flush(30)
+    log.send(change(6, 6))
+    assert changelog.advance(end, 100, 0).offsets == end
+    producer.commit_transaction(30)
+    assert ids(changelog, end, _settled(changelog, end, 11)) == [5, 6]
+
+
+def _settled(changelog, start, offset):
+    """The markers of a transaction are written a moment after the commit."""
+    until = time.monotonic() + 30
+    while True:
+        end = changelog.advance(start, 100, 0).offsets
+        if list(end.values()) == [offset] or time.monotonic() > until:
+            assert list(end.values()) == [offset]
+            return end
+        time.sleep(0.02)
+
+
+def test_a_bounded_run_reads_up_to_where_it_began(make_log):
+    log = make_log(2)
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(change(1, 10), change(2, 20))
+    log.beat(100)
+    changelog.finish()
+    log.send(change(3, 30))
+    log.beat(200)
+    progress = changelog.advance(start, 100, 0)
+    assert ids(changelog, start, progress.offsets) == [1, 2]
+    assert (progress.watermark, progress.backlog) == (19, 0)
+
+
+def test_messages_have_key_headers_and_place(make_log, kafka):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(log.topic, b"v", b"k", headers=[("__debezium.newkey", b"x")])
+    producer.flush(30)
+    (split,) = changelog.splits(start, changelog.advance(start, 10, 0).offsets)
+    expected = Message(f"{log.topic}/0", 0, b"k", b"v", (("__debezium.newkey", b"x"),))
+    assert list(changelog.read(split)) == [expected]
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_waiting_costs_next_to_nothing_and_wakes(make_log):
+    log = make_log(4)
+    log.beat(1)
+    changelog = log.open()
+    at = changelog.advance(changelog.begin(), 100, 0).offsets
+    changelog.advance(at, 100, 200)
+    cpu, began = time.process_time(), time.monotonic()
+    for _ in range(10):
+        assert changelog.advance(at, 100, 200).offsets == at
+    spent, waited = time.process_time() - cpu, time.monotonic() - began
+    assert waited > 1.5
+    assert spent / waited < 0.05
+    log.send(change(1, 1), partition=3)
+    began = time.monotonic()
+    assert changelog.advance(at, 100, 20_000).offsets != at
+    assert time.monotonic() - began < 5
+    log.beat(2)
+    at = changelog.advance(at, 100, 0).offsets
+    assert changelog.advance(at, 100, 200).watermark == 2
+
+
+# --- check and errors ----------------------------------------------------------------------------
+
+
+def test_check_names_what_is_missing(make_log):
+    log = make_log()
+    with pytest.raises(ConfigError, match="never had a message") as caught:
+        log.open().check()
+    assert "heartbeat.interval.ms" in str(caught.value.hint)
+    log.beat(1)
+    log.open().check()
+    with pytest.raises(ConfigError) as caught:
+        log.open(tables=("orders", "ordrs")).check()
+    assert f"did you mean '{log.topic}'" in str(caught.value)
+    no_topic = make_log(heartbeat_topic="nothing-like-it")
+    with pytest.raises(ConfigError, match="heartbeat topic 'nothing-like-it' does not exist"):
+        no_topic.open().check()
+    none = make_log(heartbeat_topic=None)
+    with pytest.raises(ConfigError, match="no heartbeat topic is configured") as caught:
+        none.open().check()
+    assert "T covers" in str(caught.value)
+
+
+def test_a_broker_that_is_away(make_log, monkeypatch):
+    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 0.5)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    settings = ChangesSettings(
+        connection="c", source="kafka", format="unified", bootstrap_servers=address, topic="{table}"
+    )
+    changelog = KafkaChangelog(settings, UnifiedFormat({}), ["t"])
+    with pytest.raises(RetryableError) as caught:
+        changelog.check()
+    assert address in str(caught.value)
+    changelog.close()
+
+
+def test_secrets_are_not_in_errors(make_log, monkeypatch):
+    monkeypatch.setenv("KAFKA_SECRET", "hunter2")
+    for options in (
+        {"security.protocol": "${env:KAFKA_SECRET}"},
+        {"no.such": "${env:KAFKA_SECRET}"},
+    ):
+        log = make_log(options=options)
+        changelog = log.open()
+        assert "hunter2" not in repr(changelog.__dict__) + repr(log.settings)
+        with pytest.raises(ConfigError) as caught:
+            changelog.check()
+        assert "hunter2" not in str(caught.value)
+        assert next(iter(options)) in str(caught.value)
+
+
+def test_format_options_stay_out_of_the_client(make_log):
+    log = make_log(options={"format.decimal.handling.mode": "string", "client.id": "me"})
+    assert log.open().begin() == {f"{log.topic}/0": 0}
+
+
+def test_the_oldest_offset_is_known_to_the_broker(kafka, make_log):
+    # Guards the assumption that an emptied partition keeps its end.
+    log = make_log()
+    log.send(change(1, 1))
+    place = TopicPartition(log.topic, 0)
+    kafka.admin().delete_records([TopicPartition(log.topic, 0, 1)])[place].result(30)
+    changelog = log.open()
+    start = changelog.begin()
+    assert start == {f"{log.topic}/0": 1}
+    assert changelog.advance(start, 10, 0).offsets == start
+    found = kafka.admin().list_offsets({place: OffsetSpec.earliest()})[place].result(30)
+    assert found.offset == 1

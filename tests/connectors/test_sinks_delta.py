@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from mview_connectors.sinks.delta import DeltaSink
+from pyspark.sql import SparkSession
+
+from mview.connector import Sink, SinkTarget
+from mview.errors import ConfigError, FencedError
+from mview.schema import TableSchema
+from tests.connectors.sinks_contract import (
+    Driver,
+    Row,
+    SinkContract,
+    SinkHarness,
+    delta_of,
+    random_epochs,
+    rows_of,
+    view_schema,
+)
+
+
+class DeltaHarness(SinkHarness):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.schema: TableSchema | None = None
+
+    def open(self, schema: TableSchema, comment: str | None = None) -> Sink:
+        self.schema = schema
+        options = {"path": str(self.folder)}
+        return DeltaSink(SinkTarget("v", schema, "mview/v/1", options, comment))
+
+    def read(self) -> list[list[Row]]:
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return []
+        table = DeltaTable(self.folder)
+        dataset = table.to_pyarrow_dataset()
+        assert self.schema is not None
+        assert dataset.schema.names == list(self.schema.names)
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone='UTC'")
+            by_duckdb = connection.sql("SELECT * FROM dataset").to_arrow_table()
+        names = self.schema.names
+        return [rows_of(read, names) for read in (dataset.to_table(), by_duckdb)]
+
+    def write_foreign(self, rows: pa.Table) -> None:
+        write_deltalake(self.folder, rows, mode="append")
+
+
+class TestDeltaSink(SinkContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> DeltaHarness:
+        return DeltaHarness(tmp_path / "a folder" / "v")
+
+
+def target(folder: Path, schema: TableSchema, **more: Any) -> SinkTarget:
+    return SinkTarget("v", schema, "mview/v/1", {"path": str(folder)}, **more)
+
+
+def test_the_folder_belongs_to_somebody_else(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "v", pa.table({"k": [1]}))
+    sink = DeltaSink(target(tmp_path / "v", SinkContract.SMALL))
+    with pytest.raises(FencedError, match="somebody else's"):
+        sink.stage(1, delta_of(SinkContract.SMALL, {(1, "a"): 1}))
+    with pytest.raises(FencedError):
+        sink.rollback(None, None)
+    with pytest.raises(FencedError):
+        sink.drop()
+    assert DeltaTable(tmp_path / "v").to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize("path", [None, "relative/v", "/a%20b"])
+def test_a_path_that_is_none(path: str | None) -> None:
+    with pytest.raises(ConfigError, match="view v"):
+        DeltaSink(SinkTarget("v", SinkContract.SMALL, "w", {"path": path}))
+
+
+def test_comment_and_new_columns(tmp_path: Path) -> None:
+    driver = Driver(DeltaHarness(tmp_path / "v"), SinkContract.SMALL)
+    driver.apply({(1, "a"): 1})
+    wide = view_schema(("k",), ("k", "g", "flag"))
+    sink = DeltaSink(target(tmp_path / "v", wide, comment="it's new"))
+    sink.rollback(None, driver.published)
+    file = sink.staging(2) / "x.parquet"
+    pq.write_table(pa.table({"k": [5], "g": ["e"], "flag": [True]}), file)
+    facts = sink.commit(sink.stage_full(2, [file]))
+    table = DeltaTable(tmp_path / "v")
+    assert table.to_pyarrow_table().to_pylist() == [{"k": 5, "g": "e", "flag": True}]
+    assert table.metadata().description == "it's new"
+    assert table.metadata().id == DeltaTable(tmp_path / "v", version=0).metadata().id
+    assert facts == {"version": 1, "epoch": 2, "rows": 1}
+
+
+def test_one_commit_per_epoch_with_its_transaction(tmp_path: Path) -> None:
+    driver = Driver(DeltaHarness(tmp_path / "v"), SinkContract.SMALL)
+    for number in range(5):
+        driver.apply({(number, "a"): 1})
+    table = DeltaTable(tmp_path / "v")
+    assert table.version() == 4
+    assert table.transaction_version("mview/v/1") == 5
+
+
+def test_rolled_back_files_are_deleted(tmp_path: Path) -> None:
+    driver = Driver(DeltaHarness(tmp_path / "v"), SinkContract.SMALL)
+    driver.apply({(1, "a"): 1})
+    before = set((tmp_path / "v").glob("*.parquet"))
+    (driver.sink.staging(2) / "x.parquet").write_bytes(b"half")
+    driver.stage({(1, "a"): -1, (1, "b"): 1})
+    assert set((tmp_path / "v").glob("*.parquet")) > before
+    driver.restart()
+    driver.sink.rollback(None, driver.published)
+    assert set((tmp_path / "v").glob("**/*.parquet")) == before
+
+
+def test_large_files_are_changed_in_place_and_only_where_needed(tmp_path: Path) -> None:
+    schema = SinkContract.SMALL
+    sink = DeltaSink(target(tmp_path / "v", schema))
+    files = []
+    for number in range(3):
+        ids = range(number * 300_000, number * 300_000 + 300_000)
+        files.append(sink.staging(1) / f"{number}.parquet")
+        pq.write_table(pa.table({"k": ids, "g": ["a"] * 300_000}), files[-1])
+    sink.commit(sink.stage_full(1, files))
+    first = set(DeltaTable(tmp_path / "v").file_uris())
+    weights = {(k, "a"): -1 for k in (5, 299_999, 610_000)} | {(5, "b"): 1, (299_999, "b"): 1}
+    facts = sink.commit(sink.stage(2, delta_of(schema, weights)))
+    second = set(DeltaTable(tmp_path / "v").file_uris())
+    assert len(first & second) == 1
+    assert len(second) == 5
+    for path in second:
+        ids_found = pq.read_table(path)["k"].to_numpy()
+        assert (ids_found[1:] > ids_found[:-1]).all()
+    assert facts["rows"] == sink.rows(facts).num_rows == 899_999
+
+
+def test_small_files_stay_few_and_old_files_go(tmp_path: Path) -> None:
+    driver = Driver(DeltaHarness(tmp_path / "v"), SinkContract.SMALL)
+    kept: dict[int, dict[str, Any]] = {}
+    for number in range(130):
+        driver.apply({(number, "a"): 1})
+        assert driver.published is not None
+        kept[number] = driver.published
+    assert len(DeltaTable(tmp_path / "v").file_uris()) < 16
+    pending = driver.stage({(1000, "a"): 1})
+    assert driver.sink.maintain(kept[120]) > 50
+    for number in range(120, 130):
+        fresh = driver.harness.open(driver.schema)
+        assert fresh.rows(kept[number]).num_rows == number + 1
+    driver.publish(driver.sink.commit(pending), {(1000, "a"): 1})
+    driver.check()
+
+
+@pytest.mark.spark
+def test_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    harness = DeltaHarness(tmp_path / "a folder" / "v")
+    driver = Driver(harness, SinkContract.KEYED)
+    random_epochs(driver, seed=99, epochs=12)
+    assert driver.published is not None
+    frame = spark.read.format("delta").load(str(harness.folder))
+    assert frame.columns == list(driver.schema.names)
+    arrow = frame.toArrow()
+    assert Counter(rows_of(arrow, driver.schema.names)) == driver.model
+    # Bounds in the log must not hide rows: one look-up by each row's key.
+    for row in driver.model:
+        found = frame.where(frame.k.eqNullSafe(row[0]) & frame.g.eqNullSafe(row[1]))
+        assert found.count() == 1
+    driver.sink.maintain(driver.published)
+    assert spark.read.format("delta").load(str(harness.folder)).count() == len(driver.model)

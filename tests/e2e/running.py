@@ -1,0 +1,97 @@
+"""Running pipelines in tests: to the end of the log, or live for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mview.config import Config
+from mview.plan.definition import ViewDefinition, order_views, parse_view
+from mview.runtime.pipeline import EpochReport, Pipeline
+
+#: Seconds that something may take before a test gives up.
+PATIENCE = 90
+
+
+def views_of(**sql: str) -> list[ViewDefinition]:
+    """Views by name, in the order they read each other."""
+    return order_views([parse_view(text, name) for name, text in sql.items()])
+
+
+class Notes:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.epochs: list[EpochReport] = []
+        self.messages: list[str] = []
+
+    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
+        """Keep nothing."""
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        self.epochs.append(epoch)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def run_once(config: Config, *views: ViewDefinition) -> Notes:
+    """Take what is there."""
+    notes = Notes()
+    Pipeline(config, views, listener=notes).run(once=True)
+    return notes
+
+
+class Live:
+    """A pipeline that runs in a thread."""
+
+    def __init__(self, config: Config, *views: ViewDefinition) -> None:
+        self.notes = Notes()
+        self.error: BaseException | None = None
+        self.pipeline = Pipeline(config, views, listener=self.notes)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.pipeline.run(once=False)
+        except BaseException as error:
+            self.error = error
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition holds."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert self._thread.is_alive(), f"the pipeline ended: {self.error}"
+            assert time.monotonic() < end, f"waited too long; {self.notes.messages}"
+            time.sleep(0.05)
+
+    def epochs(self, view: str, number: int) -> None:
+        """Wait until `number` more epochs changed a view."""
+        before = len(self.notes.epochs)
+        self.until(lambda: sum(view in e.views for e in self.notes.epochs[before:]) >= number)
+
+    def failure(self) -> BaseException:
+        """Wait until the pipeline fails."""
+        self._thread.join(PATIENCE)
+        assert self.error is not None, "the pipeline did not fail"
+        return self.error
+
+    def stop(self) -> None:
+        self.pipeline.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the pipeline does not stop"
+
+
+@contextmanager
+def live(config: Config, *views: ViewDefinition) -> Iterator[Live]:
+    """Run until the end of the block."""
+    running = Live(config, *views)
+    try:
+        yield running
+    finally:
+        running.stop()
+    if running.error is not None:
+        raise running.error

@@ -1,0 +1,159 @@
+"""What a changelog can bring, and what must halt a run: with place and reason, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mview.errors import AlreadyRunningError, DecodeError, UserError
+from mview.runtime.pipeline import Pipeline
+from tests.e2e.running import Live, live, run_once, views_of
+from tests.e2e.shop import Shop
+from tests.e2e.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+VIEWS = {
+    "codes": "select code, price from shop.products",
+    "spent": "select product, count(*) as n, count(amount) as known, sum(amount) as total"
+    " from shop.lines group by product",
+    "bodies": "select body, count(*) as n from shop.notes group by body",
+    "sold": "select l.order_id, l.line, p.price from shop.lines l"
+    " join shop.products p on p.code = l.product",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
+    shop = Shop(tmp_path, size=24)
+    yield shop
+    shop.close()
+
+
+def test_every_kind_of_change(shop: Shop) -> None:
+    """One epoch each, on tables that were loaded without a single change."""
+    config = shop.config()
+    views = views_of(**VIEWS)
+    truth = Truth(config, shop, views)
+    shop.heartbeat()
+    run_once(config, *views)
+    truth.check_end()
+
+    product, line = shop.rows("products")[0], shop.rows("lines")[0]
+    steps = [
+        lambda: shop.insert("notes", {"id": 1, "body": None}),  # the table was empty
+        lambda: shop.update("notes", {"id": 1}, {"id": 2, "body": ""}),
+        lambda: shop.delete("products", product),
+        lambda: shop.insert("products", {**product, "price": None}),
+        lambda: shop.update("products", product, {**product, "code": "ü'\"\\\n☃"}),
+        lambda: shop.update("lines", line, {**line, "amount": None, "product": None}),
+        lambda: shop.update("lines", line, {**line, "line": 9, "amount": "-99999999.99"}),
+        lambda: shop.truncate("lines"),
+        lambda: shop.insert("lines", {**line, "amount": "0.01"}),
+        lambda: (shop.truncate("products"), shop.insert("products", product)),
+        lambda: [shop.append(text) for text in sent_again(shop)],
+    ]
+    with live(config) as running:
+        for step in steps:
+            before = shop.file.stat().st_size
+            step()
+            shop.heartbeat()
+            assert shop.file.stat().st_size > before
+            running.until(
+                lambda: truth.log.latest().offsets["shop"]["log"][1] == shop.file.stat().st_size
+            )
+    newest = truth.check_end()
+    assert newest.tables["shop.lines"].rows == 1
+
+
+def sent_again(shop: Shop) -> list[str]:
+    """Every change so far, as a connector that was restarted sends them."""
+    lines = shop.file.read_text().splitlines()
+    return [line for line in lines if json.loads(line)["op"] != "heartbeat"]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"table": "products", "op": "insert", "after": {"code": "x", "pri', "JSON"),
+        (
+            '{"table": "products", "op": "insert", "after": {"code": "x", "price": "much"},'
+            ' "position": 999, "ts": 1}',
+            "price",
+        ),
+    ],
+)
+def test_a_bad_line_halts_the_run(shop: Shop, line: str, what: str) -> None:
+    config = shop.config()
+    views = views_of(codes=VIEWS["codes"])
+    truth = Truth(config, shop, views)
+    with shop.busy(seed=1, pause=0.05):
+        run_once(config, *views)
+    good = truth.log.latest()
+    shop.insert("products", {"code": "before", "price": "1.00"})
+    place = shop.file.stat().st_size
+    shop.append(line)
+    shop.insert("products", {"code": "after", "price": "2.00"})
+    with pytest.raises(DecodeError, match=what) as error:
+        run_once(config)
+    assert f"000.jsonl, byte {place}" in str(error.value) or f"offset {place}" in str(error.value)
+    assert truth.log.latest().epoch == good.epoch
+    with pytest.raises(DecodeError):
+        run_once(config)
+
+    # Corrected in place: the line keeps its length.
+    text = '{"op": "heartbeat", "ts": 1}'.ljust(len(line))
+    shop.file.write_text(shop.file.read_text().replace(line, text))
+    run_once(config)
+    truth.check_end()
+
+
+def test_a_declared_key_that_is_not_unique(shop: Shop) -> None:
+    config = shop.config()
+    text = "create materialized view {} with (key='{}') as select {} from shop.lines"
+    double = views_of(double=text.format("double", "order_id", "order_id, amount"))
+    with (
+        shop.busy(seed=1, pause=0.05),
+        pytest.raises(UserError, match=r"key .* is not unique|two rows have one key"),
+    ):
+        run_once(config, *double)
+
+    # Unique while it was built, and not any more later on.
+    single = views_of(
+        single="create materialized view single with (key='price') as"
+        " select price, code from shop.products where code > 'z'"
+    )
+    truth = Truth(config, shop, single)
+    shop.insert("products", {"code": "za", "price": "7.77"})
+    shop.heartbeat()
+    run_once(config, *single)
+    good = truth.check_end()
+    assert good.views["single"].rows == 1
+    shop.insert("products", {"code": "zb", "price": "7.77"})
+    with pytest.raises(UserError, match=r"key .* is not unique|two rows have one key"):
+        run_once(config)
+    assert truth.log.latest().epoch == good.epoch
+    shop.update("products", {"code": "zb"}, {"code": "zb", "price": "8.88"})
+    run_once(config)
+    assert truth.check_end().views["single"].rows == 2
+
+
+def test_two_runs_at_once(shop: Shop) -> None:
+    config = shop.config()
+    views = views_of(codes=VIEWS["codes"])
+    truth = Truth(config, shop, views)
+    running = Live(config, *views)
+    try:
+        running.until(lambda: truth.log.epochs())
+        with pytest.raises(AlreadyRunningError, match="runs on this store already"):
+            Pipeline(config, views).run(once=True)
+        with shop.busy(seed=1):
+            running.epochs("codes", 2)
+    finally:
+        running.stop()
+    assert running.error is None
+    truth.check()

@@ -1,0 +1,114 @@
+"""Whole queries that must give the same on Spark and in process, and their two tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from decimal import Decimal
+
+import pyarrow as pa
+
+from mview.schema import parse_type
+
+DECIMAL = parse_type("decimal(10,2)")
+D = Decimal
+NAN = float("nan")
+
+L = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4, 5, 6], pa.int64()),
+        "k": pa.array([1, 1, None, 2, 3, 9], pa.int32()),
+        "s": ["a", None, "b", "ä", "a", "Z"],
+        "n": pa.array([D("1.10"), D("2.20"), None, D("-1.00"), D("0.00"), D("5.55")], DECIMAL),
+        "d": pa.array([dt.date(2024, 1, day) for day in range(1, 7)]),
+        "f": [0.0, -0.0, NAN, NAN, None, 1.5],
+    }
+)
+R = pa.table(
+    {
+        "id": pa.array([10, 11, 12, 13], pa.int64()),
+        "k": pa.array([1, None, 2, 2], pa.int64()),
+        "t": ["x", "y", None, "a"],
+        "v": pa.array([5, 6, None, 8], pa.int32()),
+        "f": [-0.0, NAN, 2.5, None],
+    }
+)
+JOINS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+CONDITIONS = ["l.k = r.k", "l.k <=> r.k", "l.k = r.k AND r.v > 5", "l.f = r.f", "l.s = r.t"]
+QUERIES = [
+    *(
+        f"SELECT l.id AS a{'' if 'SEMI' in join or 'ANTI' in join else ', r.id AS b'} "
+        f"FROM l {join} r ON {condition}"
+        for join, condition in itertools.product(JOINS, CONDITIONS)
+    ),
+    "SELECT l.id, r.v FROM l CROSS JOIN r",
+    "SELECT l.id, r.v FROM l, r WHERE l.id < r.v",
+    "SELECT l.id, r.v FROM l LEFT JOIN r ON l.id < r.v",
+    "SELECT l.s, r.t, id FROM l JOIN r USING (id)",
+    "SELECT id, l.s FROM l LEFT JOIN r USING (id)",
+    "SELECT l.id, x.id AS other FROM l JOIN l AS x ON l.s = x.s AND l.id <> x.id",
+    "SELECT DISTINCT s FROM l",
+    "SELECT DISTINCT k, s FROM l",
+    "SELECT * FROM l WHERE k IN (SELECT v FROM r WHERE v IS NOT NULL) OR s = 'b'",
+    "SELECT id FROM l WHERE k IN (SELECT CAST(k AS int) FROM r)",
+    "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r)",
+    "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r WHERE k IS NOT NULL)",
+    "SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.k = l.k)",
+    "SELECT id FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND r.v > 5)",
+    *(
+        f"SELECT {a} FROM l {operation} SELECT {b} FROM r"
+        for operation in (
+            "UNION ALL",
+            "UNION",
+            "INTERSECT",
+            "INTERSECT ALL",
+            "EXCEPT",
+            "EXCEPT ALL",
+        )
+        for a, b in (("s", "t"), ("k", "v"))
+    ),
+    "SELECT s AS x FROM l UNION ALL SELECT t FROM r UNION SELECT 'q' FROM r",
+    "SELECT s, count(*) AS c, sum(n) AS total, min(d), max(s) FROM l GROUP BY s",
+    "SELECT k + 1 AS k1, count(*) AS c FROM l GROUP BY k + 1",
+    "SELECT k, count(*) AS c FROM l GROUP BY 1 HAVING c > 1",
+    "SELECT k FROM l GROUP BY k HAVING count(*) > 1 OR k IS NULL",
+    "SELECT s, sum(k) * 2 AS x FROM l GROUP BY s",
+    "SELECT count(*) AS c, sum(k) AS s, min(n) AS m FROM l WHERE id > 100",
+    "SELECT k, count(*) AS c FROM l WHERE id > 100 GROUP BY k",
+    "SELECT k, avg(k) AS a, count(DISTINCT s) AS c FROM l GROUP BY k",
+    "WITH a AS (SELECT k, sum(id) AS t FROM l GROUP BY k), b AS (SELECT max(t) AS m FROM a) "
+    "SELECT a.k, a.t FROM a JOIN b ON a.t = b.m",
+    "SELECT q.c FROM (SELECT k, count(*) AS c FROM l GROUP BY k) AS q WHERE q.c > 1",
+    "SELECT c + 1 AS d FROM (SELECT count(*) AS c FROM l)",
+    "SELECT 1 AS __weight, * FROM (SELECT id, k FROM l) UNION ALL "
+    "SELECT -1 AS __weight, * FROM (SELECT id, CAST(v AS int) AS k FROM r)",
+    *(
+        f"SELECT id, {call} OVER (PARTITION BY k ORDER BY {order}, id) AS w FROM l"
+        for call in (
+            "row_number()",
+            "sum(id)",
+            "count(s)",
+            "min(n)",
+            "max(s)",
+            "lag(s)",
+            "lead(id, 2)",
+        )
+        for order in ("s", "s DESC", "n NULLS LAST", "d DESC NULLS FIRST")
+    ),
+    "SELECT id, rank() OVER (ORDER BY s) AS a, dense_rank() OVER (ORDER BY s DESC) AS b FROM l",
+    "SELECT id, lag(id, 1, 0L) OVER (ORDER BY id) AS w FROM l",
+    "SELECT id, sum(n) OVER (PARTITION BY s) AS w FROM l",
+    "SELECT id, sum(id) OVER (ORDER BY s) AS w FROM l",
+    "SELECT id, sum(id) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS w FROM l",
+    "SELECT id, sum(id) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS w FROM l",
+    "SELECT id, max(id) OVER (ORDER BY id RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS w "
+    "FROM l",
+    "SELECT id, sum(id) FILTER (WHERE s = 'a') OVER (PARTITION BY k) AS w FROM l",
+    "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY k ORDER BY d DESC) AS n FROM l) "
+    "WHERE n = 1",
+    "SELECT s, sum(sum(k)) OVER (ORDER BY s) AS w FROM l GROUP BY s",
+    "SELECT id FROM l ORDER BY s NULLS LAST, id LIMIT 3",
+    "SELECT id FROM l ORDER BY s DESC, id LIMIT 3",
+    "SELECT id, s AS z FROM l ORDER BY z, id LIMIT 2 OFFSET 1",
+    "SELECT id AS x FROM l UNION ALL SELECT id FROM r ORDER BY x LIMIT 4",
+]

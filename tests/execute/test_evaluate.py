@@ -1,0 +1,148 @@
+"""What the evaluator refuses, and the shape of what it returns; no Spark here."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+import sqlglot
+
+from mview.execute.local.admission import admit
+from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
+from mview.execute.local.refusal import NotAdmittedError
+from mview.schema import Column, TableSchema, parse_type
+
+SCHEMA = TableSchema(
+    (
+        Column("id", parse_type("bigint")),
+        Column("n", parse_type("int")),
+        Column("s", parse_type("string")),
+        Column("f", parse_type("double")),
+        Column("d", parse_type("date")),
+        Column("Big", parse_type("decimal(30,10)")),
+        Column("list", parse_type("array<int>")),
+        Column("at", parse_type("timestamp")),
+    ),
+    ("id",),
+)
+OTHER = TableSchema(
+    (Column("id", parse_type("bigint")), Column("n", parse_type("bigint"))), ("id",)
+)
+SCHEMAS = {"shop.t": SCHEMA, "u": OTHER}
+
+
+def reason(sql: str) -> str | None:
+    found = admit(sqlglot.parse_one(sql, dialect="spark"), SCHEMAS)
+    return None if found is None else str(found)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, big FROM shop.t WHERE n > 1",
+        "SELECT t.id, count(*) AS c FROM shop.t JOIN u ON t.id = u.id GROUP BY t.id HAVING c > 1",
+        "SELECT x.id FROM shop.t AS x WHERE d >= '2024-01-01'",
+    ],
+)
+def test_admits(sql: str) -> None:
+    assert reason(sql) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "part"),
+    [
+        ("SELECT upper(s) FROM shop.t", "upper"),
+        ("SELECT my_function(s) FROM shop.t", "my_function"),
+        ("SELECT rand() AS r FROM shop.t", "rand"),
+        ("SELECT current_date() AS r FROM shop.t", "current_date"),
+        ("SELECT id + f + s FROM shop.t", "add(double, string)"),
+        ("SELECT s = n FROM shop.t", "eq(string, int)"),
+        ("SELECT d > 'yesterday' FROM shop.t", "yesterday"),
+        ("SELECT s LIKE 'a\\\\%' FROM shop.t", "backslash"),
+        ("SELECT s LIKE 'a!%' ESCAPE '!' FROM shop.t", "escape"),
+        ("SELECT big * big FROM shop.t", "multiply(decimal(30,10), decimal(30,10))"),
+        ("SELECT big / 2 FROM shop.t", "divide"),
+        ("SELECT sum(f) FROM shop.t", "sum(double)"),
+        ("SELECT min(f) FROM shop.t", "min(double)"),
+        ("SELECT avg(id) FROM shop.t", "avg(bigint)"),
+        ("SELECT f, count(*) FROM shop.t GROUP BY f", "grouping by a double"),
+        ("SELECT DISTINCT f FROM shop.t", "grouping by a double"),
+        ("SELECT f FROM shop.t UNION SELECT f FROM shop.t", "grouping by a double"),
+        ("SELECT n FROM shop.t UNION ALL SELECT n FROM u", "different types"),
+        ("SELECT row_number() OVER (ORDER BY f) FROM shop.t", "ORDER BY a double"),
+        ("SELECT list FROM shop.t", "array<int>"),
+        ("SELECT try_cast(s AS int) FROM shop.t", "TRY_CAST"),
+        ("SELECT CAST(s AS int) FROM shop.t", "CAST string to int"),
+        ("SELECT CAST(f AS int) FROM shop.t", "CAST double to int"),
+        ("SELECT substring(s, 0, 2) FROM shop.t", "substring"),
+        ("SELECT date_add(d, n) FROM shop.t", "date_add"),
+        ("SELECT 'it''s' FROM shop.t", "adjacent"),
+        ("SELECT 1e3 FROM shop.t", "1e3"),
+        ("SELECT n FROM shop.t GROUP BY ROLLUP (n)", "rollup"),
+        ("SELECT id FROM shop.t TABLESAMPLE (10 PERCENT)", "sample"),
+        ("SELECT x FROM shop.t LATERAL VIEW explode(list) AS x", "laterals"),
+        ("SELECT (SELECT max(id) FROM u) AS m FROM shop.t", "Subquery"),
+        ("SELECT n FROM shop.t JOIN u USING (n)", "USING (n)"),
+        ("SELECT id FROM shop.t NATURAL JOIN u", "method"),
+        ("SELECT id FROM nowhere", "table nowhere"),
+        ("SELECT nothing FROM shop.t", "nothing"),
+        ("SELECT id FROM shop.t JOIN u ON t.id = u.id", "id"),
+        ("SELECT n + 1 AS n, count(*) AS c FROM shop.t GROUP BY n", "hides a column"),
+        ("WITH u AS (SELECT 1 AS x FROM shop.t) SELECT x FROM u", "CTE u"),
+        ("SELECT 1", "without FROM"),
+        ("VALUES (1)", "Values"),
+        ("SELECT lag(n) IGNORE NULLS OVER (ORDER BY id) FROM shop.t", "IgnoreNulls"),
+        ("SELECT sum(n) OVER (ORDER BY id RANGE 3 PRECEDING) FROM shop.t", "RANGE"),
+        ("SELECT count(DISTINCT n, s) FROM shop.t", "DISTINCT columns"),
+        ("SELECT id FROM shop.t LIMIT 1 + 1", "LIMIT"),
+    ],
+)
+def test_refuses(sql: str, part: str) -> None:
+    text = reason(sql)
+    assert text is not None
+    assert part.lower() in text.lower()
+
+
+@pytest.fixture
+def evaluator() -> Iterator[LocalEvaluator]:
+    made = LocalEvaluator()
+    yield made
+    made.close()
+
+
+def test_types_that_spark_sees_otherwise_are_refused(evaluator: LocalEvaluator) -> None:
+    tables = {"t": pa.table({"a": [1]})}
+    for kind in (pa.int32(), pa.float64()):
+        with pytest.raises(NotAdmittedError, match="Spark has"):
+            evaluator.run("SELECT a FROM t", tables, pa.schema([("a", kind)]))
+    with pytest.raises(NotAdmittedError, match="columns"):
+        evaluator.run("SELECT a, a AS b FROM t", tables, pa.schema([("a", pa.int64())]))
+
+
+def test_result_has_the_names_and_types_of_spark(evaluator: LocalEvaluator) -> None:
+    at = dt.datetime(2024, 5, 1, 12, tzinfo=ZoneInfo("UTC"))
+    table = pa.table({"At": pa.array([at], parse_type("timestamp")), "N": pa.array([7], pa.int8())})
+    result = pa.schema([("At", parse_type("timestamp")), ("Total", pa.int64())])
+    rows = evaluator.run("SELECT at, sum(n) AS Total FROM t GROUP BY at", {"T": table}, result)
+    assert rows.schema == result
+    assert rows.to_pylist() == [{"At": at, "Total": 7}]
+    untyped = evaluator.run("SELECT at, n * 2 AS m FROM t", {"T": table}, None)
+    assert untyped.schema.types == [parse_type("timestamp"), pa.int32()]
+
+
+def test_rebinds_to_new_rows_and_new_types(evaluator: LocalEvaluator) -> None:
+    sql = "SELECT sum(a) AS s FROM t"
+    for values, kind in (([1, 2], pa.int32()), ([5], pa.int32()), ([], pa.int64())):
+        rows = evaluator.run(sql, {"t": pa.table({"a": pa.array(values, kind)})}, None)
+        assert rows.column("s").to_pylist() == [sum(values) if values else None]
+
+
+@pytest.mark.parametrize("call", ["a + 1", "a / 0", "a % 0", "CAST(a AS int)", "sum(a)"])
+def test_run_time_errors_are_for_spark(evaluator: LocalEvaluator, call: str) -> None:
+    table = pa.table({"a": [2**63 - 1, 2**63 - 1]})
+    with pytest.raises(EvaluationError):
+        evaluator.run(f"SELECT {call} AS x FROM t", {"t": table}, None)
+    assert evaluator.run("SELECT a FROM t", {"t": table}, None).num_rows == 2

@@ -1,0 +1,155 @@
+"""A pipeline in a thread of the test, and what it told its listener."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mview.config import Config, load_config, reveal
+from mview.plan.definition import ViewDefinition, load_views
+from mview.runtime.pipeline import Pipeline
+from mview.runtime.report import EpochReport
+from mview.runtime.status import published
+from tests.integration.shop import COLUMNS, Shop
+from tests.services.process import wait_until
+
+#: Seconds that a load, or a change on its way, may take on a busy machine.
+PATIENCE = 150.0
+
+
+class Running:
+    """A pipeline that runs from the beginning of the block to its end.
+
+    Args:
+        config: the configuration.
+        views: the views.
+        once: see `Pipeline.run`.
+    """
+
+    def __init__(self, config: Config, views: list[ViewDefinition], *, once: bool = False) -> None:
+        self.config, self._once = config, once
+        self.epochs: list[EpochReport] = []
+        self.loaded: set[str] = set()
+        self.seen: dict[str, int] = {}
+        self.error: BaseException | None = None
+        self._pipeline = Pipeline(config, views, listener=self)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._pipeline.stop()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        if kind is None:
+            self.check()
+
+    def _run(self) -> None:
+        try:
+            self._pipeline.run(once=self._once)
+        except BaseException as error:
+            self.error = error
+
+    def check(self) -> None:
+        """Raise what the pipeline raised."""
+        if self.error is not None:
+            raise self.error
+
+    def failure(self) -> BaseException:
+        """Wait for the pipeline to fail."""
+        self._thread.join(PATIENCE)
+        assert self.error is not None, "the pipeline did not fail"
+        error, self.error = self.error, None
+        return error
+
+    # --- Listener --------------------------------------------------------------------------------
+
+    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
+        self.seen[table] = rows
+        if done:
+            self.loaded.add(table)
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        self.epochs.append(epoch)
+
+    def on_message(self, text: str) -> None:
+        """Nothing is done with it."""
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def until_reading(self) -> None:
+        """Wait until chunks are being read."""
+        wait_until(lambda: self.seen, "a chunk", PATIENCE, self.check)
+
+    def until_live(self) -> None:
+        """Wait until the views are built."""
+        wait_until(lambda: published(self.config).views, "the views", PATIENCE, self.check)
+
+    def until_epochs(self, count: int) -> None:
+        """Wait until so many epochs have changed a view after the first build."""
+        goal = sum(1 for epoch in self.epochs if epoch.views and epoch.changes) + count
+        wait_until(
+            lambda: sum(1 for epoch in self.epochs if epoch.views and epoch.changes) >= goal,
+            f"{count} epochs",
+            PATIENCE,
+            self.check,
+        )
+
+    def until_all_is_read(
+        self, shops: Mapping[str, Shop], tables: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        """Wait until everything in the topics is published. The writers must have ended."""
+        ends = {
+            name: {
+                f"{shop.topic(table)}/0": shop.kafka.end_offsets(shop.topic(table))[0]
+                for table in (tables[name] if tables else COLUMNS)
+            }
+            for name, shop in shops.items()
+        }
+
+        def is_read() -> bool:
+            # The connector may still be on its way: what counts are the topics' ends now.
+            offsets = published(self.config).offsets
+            return all(
+                offsets[name][partition] >= end
+                for name, partitions in ends.items()
+                for partition, end in partitions.items()
+            )
+
+        self.until_live()
+        wait_until(is_read, "all changes to be published", PATIENCE, self.check)
+
+
+def make_project(
+    folder: Path,
+    shops: Mapping[str, Shop],
+    views: Mapping[str, str],
+    changes: Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> tuple[Config, list[ViewDefinition]]:
+    """A configuration file and view files for connections to shops."""
+    connections = {}
+    for name, shop in shops.items():
+        settings = shop.server.settings(shop.database)
+        # Workers have the environment from when their JVM was started: a file is always there.
+        secret = folder / f"{name}.secret"
+        secret.write_text(reveal(settings["password"], "tests"))
+        connections[name] = settings | {"password": f"${{file:{secret}}}"}
+    body = {
+        "store": "store",
+        "connections": connections,
+        "changes": {name: shop.changes(**(changes or {})) for name, shop in shops.items()},
+        "engine": {"chunk_rows": 2_000, "chunks_per_epoch": 3},
+        **sections,
+    }
+    (folder / "mview.yml").write_text(yaml.safe_dump(body))
+    (folder / "sql").mkdir(exist_ok=True)
+    for name, text in views.items():
+        (folder / "sql" / f"{name}.sql").write_text(text)
+    return load_config(folder / "mview.yml"), load_views([folder / "sql"]) if views else []

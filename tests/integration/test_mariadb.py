@@ -1,0 +1,52 @@
+"""MariaDB -> Debezium -> Kafka -> mview, all real."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration import scenario
+from tests.integration.shop import open_shop
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    # A minute or so on a quiet machine, many times that on a busy one.
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture
+def shop(mariadb, kafka, debezium):
+    with open_shop("mariadb", mariadb, kafka, debezium) as shop:
+        yield shop
+
+
+def test_every_epoch_is_right_while_tables_change(spark, shop, tmp_path):
+    scenario.every_epoch_is_right_while_tables_change(shop, tmp_path)
+
+
+def _odd_changes(shop):
+    shop.execute("TRUNCATE order_lines")
+    shop.execute(
+        "INSERT INTO order_lines VALUES (1, 1, 1.5, NULL, 'after'), (2, 1, NULL, NULL, '')"
+    )
+    shop.execute("REPLACE INTO customers VALUES (1, 'replaced', NULL)")
+    shop.execute(
+        "INSERT INTO orders VALUES (2, 3, NULL, NULL) ON DUPLICATE KEY UPDATE customer_id = 4"
+    )
+
+
+def test_crashes_and_odd_changes_leave_no_trace(spark, mariadb, kafka, debezium, tmp_path):
+    json = "org.apache.kafka.connect.json.JsonConverter"
+    envelope = {
+        f"{part}.converter{setting}": value
+        for part in ("key", "value")
+        for setting, value in (("", json), (".schemas.enable", "true"))
+    }
+    with open_shop(
+        "mariadb", mariadb, kafka, debezium, customers=60, orders=200, **envelope
+    ) as shop:
+        scenario.crashes_and_odd_changes_leave_no_trace(
+            shop, tmp_path, debezium, _odd_changes, resend=True
+        )

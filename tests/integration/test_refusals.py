@@ -1,0 +1,114 @@
+"""What `mview run` says to wrong set-ups, with real servers: exit code, place and hint."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from mview.cli import main
+from tests.services.process import free_port
+
+pytestmark = [pytest.mark.service]
+
+
+class Project:
+    """A database with a table, topics that a connector would have made, and a view."""
+
+    def __init__(self, server, database, kafka, folder):
+        self.folder, self.kafka = folder, kafka
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY); CREATE TABLE bare (id INT)", database)
+        self.topic = kafka.create_topic(f"{database}.t")
+        self.beats = kafka.create_topic(f"{database}.beats")
+        kafka.produce(self.beats, ['{"ts_ms": 1700000000000}'])
+        self.connection = server.settings(database)
+        self.changes = {
+            "source": "kafka",
+            "format": "debezium",
+            "bootstrap_servers": kafka.bootstrap,
+            "topic": f"{database}.{{table}}",
+            "heartbeat_topic": self.beats,
+        }
+
+    def run(self, sql="SELECT id FROM shop.t"):
+        body = {
+            "store": "store",
+            "connections": {"shop": self.connection},
+            "changes": {"shop": {k: v for k, v in self.changes.items() if v is not None}},
+        }
+        (self.folder / "mview.yml").write_text(yaml.safe_dump(body))
+        (self.folder / "v.sql").write_text(sql)
+        command = ["run", str(self.folder / "v.sql"), "-c", str(self.folder / "mview.yml")]
+        result = CliRunner().invoke(main, command)
+        assert "of-the-tests" not in result.output
+        return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture(params=["mariadb", "postgresql"])
+def project(request, kafka, tmp_path):
+    server = request.getfixturevalue(request.param)
+    with server.new_database() as database:
+        yield Project(server, database, kafka, tmp_path)
+
+
+def test_a_table_without_a_primary_key(project):
+    code, said = project.run("SELECT id FROM shop.bare")
+    assert code == 1
+    assert "shop.bare has no primary key" in said
+    assert "v.sql:1:" in said
+    assert "ALTER TABLE" in said
+
+
+def test_an_unknown_table(project):
+    code, said = project.run("SELECT id FROM shop.tt")
+    assert code == 1
+    assert "unknown table shop.tt" in said
+    assert "did you mean 'shop.t'" in said
+
+
+def test_a_missing_topic(project):
+    project.changes["topic"] = "no.{table}"
+    code, said = project.run()
+    assert code == 2
+    assert "topic 'no.t' does not exist" in said
+    assert "changes.shop" in said
+
+
+def test_no_heartbeat_topic(project):
+    project.changes["heartbeat_topic"] = None
+    code, said = project.run()
+    assert code == 2
+    assert "no heartbeat topic is configured" in said
+    assert "T covers clock skew and the way to Kafka" in said
+    assert "heartbeat.interval.ms" in said
+
+
+def test_a_heartbeat_topic_without_heartbeats(project):
+    project.changes["heartbeat_topic"] = project.topic
+    code, said = project.run()
+    assert code == 2
+    assert "never had a message" in said
+
+
+def test_the_database_is_down(project):
+    project.connection |= {"port": free_port()}
+    code, said = project.run()
+    assert code == 1
+    assert "failed while" in said
+    assert "check that the server runs" in said
+
+
+def test_a_wrong_password(project, monkeypatch):
+    monkeypatch.setenv("WRONG_PASSWORD", "sesame-1234")
+    project.connection |= {"password": "${env:WRONG_PASSWORD}"}
+    code, said = project.run()
+    assert code == 1
+    assert "check connections.shop" in said
+    assert "sesame" not in said
+
+
+def test_the_broker_is_down(project):
+    project.changes["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
+    code, said = project.run()
+    assert code == 1
+    assert "does not answer" in said

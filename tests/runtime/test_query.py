@@ -1,0 +1,32 @@
+"""Errors that come through Spark as text become the errors they were."""
+
+from __future__ import annotations
+
+from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError
+from mview.runtime.query import translate_failure
+
+TRACE = """[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure:
+  File "/x/worker.py", line 1, in main
+{} SQLSTATE: XXKST
+=== Streaming Query ==="""
+
+
+def test_the_block_of_a_worker_is_rebuilt() -> None:
+    raised = DecodeError("not JSON", where="t/0, offset 7", got="{oops", safe="all", hint="fix it")
+    text = TRACE.format(f"mview.errors.DecodeError: {raised.render()}")
+    found = translate_failure(text)
+    assert type(found) is DecodeError
+    assert found.render() == raised.render()
+
+
+def test_the_exit_code_survives() -> None:
+    text = TRACE.format(
+        f"mview.errors.DataLostError: {DataLostError('gone', where='t/0').render()}"
+    )
+    assert translate_failure(text).exit_code == ExitCode.DATA_LOST
+
+
+def test_any_other_failure_can_be_retried_and_says_so() -> None:
+    found = translate_failure(TRACE.format("java.io.IOException: disk"))
+    assert isinstance(found, RetryableError)
+    assert "java.io.IOException: disk" in str(found.got)

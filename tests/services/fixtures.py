@@ -1,0 +1,99 @@
+"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium; started on first use.
+
+Tests that use them carry the marker `service`; conftest.py keeps all of those on one xdist worker,
+so one process owns the servers and nothing is shared between processes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mview.errors import MviewError
+from tests.services.cluster import SparkCluster
+from tests.services.debezium import DebeziumServer
+from tests.services.kafka import KafkaServer
+from tests.services.mariadb import MariadbServer
+from tests.services.postgresql import PostgresqlServer
+from tests.services.process import ServiceError
+
+REQUIRED = any(os.environ.get(n) in ("true", "1") for n in ("CI", "MVIEW_REQUIRE_SERVICES"))
+
+
+@contextmanager
+def _folder(name: str) -> Iterator[Path]:
+    # Not pytest's folders: those are closed to other users, and PostgreSQL runs as one.
+    folder = Path(tempfile.mkdtemp(prefix=f"mview-{name}-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _or_skip(name: str) -> Iterator[None]:
+    """Turn "cannot be had" into a skip, or into a failure where services are required."""
+    try:
+        yield
+    except (ServiceError, MviewError) as error:
+        message = f"SERVICE MISSING: {name}: {error}"
+        if REQUIRED:
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker."""
+    with _folder("kafka") as folder:
+        with _or_skip("Kafka"):
+            server = KafkaServer(folder)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    """A MariaDB server."""
+    with _folder("mariadb") as folder:
+        with _or_skip("MariaDB"):
+            server = MariadbServer(folder)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A PostgreSQL server."""
+    with _folder("postgresql") as folder:
+        with _or_skip("PostgreSQL"):
+            server = PostgresqlServer(folder)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def debezium(kafka: KafkaServer) -> Iterator[DebeziumServer]:
+    """Kafka Connect with Debezium."""
+    with _folder("debezium") as folder:
+        with _or_skip("Debezium"):
+            server = DebeziumServer(folder, kafka)
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """A standalone Spark cluster of two worker processes."""
+    with _folder("cluster") as folder:
+        with _or_skip("Spark cluster"):
+            cluster = SparkCluster(folder)
+        yield cluster
+        cluster.stop()

@@ -1,0 +1,137 @@
+"""A real Kafka broker: one node, KRaft, no ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mview.runtime.jars import resolve
+from mview.runtime.java import find_java
+from tests.services.process import ServerProcess, free_port, run
+
+LOCK = Path(__file__).with_name("jars.lock")
+#: A random id may start with "-", which the format tool takes for an option.
+_CLUSTER_ID = "bXZpZXctdGVzdC1jbHVzdA"
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/logs
+auto.create.topics.enable=false
+num.partitions=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.retention.check.interval.ms=1000
+log.cleaner.enable=false
+"""
+
+
+def java_command(jar_set: str, main: str, *arguments: str | Path) -> list[str | Path]:
+    """A command that runs a Java program of a set in our lock file."""
+    jars = ":".join(str(jar) for jar in resolve(jar_set, LOCK))
+    return [find_java(), *_JVM, "-cp", jars, main, *arguments]
+
+
+class KafkaServer:
+    """A running broker and what tests do with it."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        properties = folder / "server.properties"
+        text = _PROPERTIES.format(port=port, controller=free_port(), folder=folder)
+        properties.write_text(text)
+        run(
+            "Kafka's format tool",
+            java_command(
+                "kafka",
+                "kafka.tools.StorageTool",
+                *("format", "-t", _CLUSTER_ID, "-c", properties),
+            ),
+        )
+        command = java_command("kafka", "kafka.Kafka", properties)
+        self._server = ServerProcess("Kafka", command, folder / "kafka.log")
+        # Kept: a client that is garbage-collected while a call is under way breaks the call.
+        self._admin = AdminClient(self._client())
+        self._server.wait_until_ready(lambda: self._admin.list_topics(timeout=2).brokers)
+        self._producer = Producer(self._client())
+
+    def _client(self) -> dict[str, str | int]:
+        # log_level 0: the client writes "connection refused" to stderr while the broker starts.
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
+
+    def admin(self) -> AdminClient:
+        """The admin client."""
+        return self._admin
+
+    def create_topic(self, name: str, partitions: int = 1, **settings: str) -> str:
+        """Create a topic and give its name."""
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self._admin.create_topics([new])[name].result(timeout=30)
+        return name
+
+    def produce(
+        self,
+        topic: str,
+        messages: Iterable[bytes | str | tuple[bytes | str | None, bytes | str | None] | None],
+        partition: int | None = None,
+    ) -> None:
+        """Send messages, each a value or (key, value), and wait until all are stored."""
+        place = {} if partition is None else {"partition": partition}
+        for message in messages:
+            key, value = message if isinstance(message, tuple) else (None, message)
+            self._producer.produce(topic, value=value, key=key, **place)
+            self._producer.poll(0)
+        left = self._producer.flush(30)
+        assert left == 0, f"{left} messages were not stored"
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Partition -> offset of the next message; empty when there is no such topic."""
+        found = self._admin.list_topics(timeout=10).topics.get(topic)
+        if found is None or found.error is not None:
+            return {}
+        consumer = self._consumer()
+        try:
+            return {
+                p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
+                for p in found.partitions
+            }
+        finally:
+            consumer.close()
+
+    def messages(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+        """All (key, value) that are in the topic now, partition by partition."""
+        ends = self.end_offsets(topic)
+        found: list[tuple[bytes | None, bytes | None]] = []
+        consumer = self._consumer()
+        try:
+            for partition, end in ends.items():
+                consumer.assign([TopicPartition(topic, partition, 0)])
+                while consumer.position([TopicPartition(topic, partition)])[0].offset < end:
+                    message = consumer.poll(10)
+                    assert message is not None, f"{topic}/{partition} ends before offset {end}"
+                    found.append((message.key(), message.value()))
+        finally:
+            consumer.close()
+        return found
+
+    def _consumer(self) -> Consumer:
+        settings = {"group.id": "tests", "enable.auto.commit": False}
+        return Consumer(self._client() | settings)
+
+    def stop(self) -> None:
+        """End the broker."""
+        self._server.kill()

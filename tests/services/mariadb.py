@@ -1,0 +1,120 @@
+"""A real MariaDB server with a row-based binary log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from tests.services.process import ServerProcess, ServiceError, free_port, run
+
+_PASSWORD_VARIABLE = "MVIEW_TEST_MARIADB_PASSWORD"
+_PASSWORD = "mariadb-of-the-tests"
+_DEBIAN = "apt-get install --no-install-recommends mariadb-server-core mariadb-client-core"
+
+
+class MariadbServer:
+    """A running server and what tests do with it."""
+
+    def __init__(self, folder: Path) -> None:
+        server = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin")
+        install = shutil.which("mariadb-install-db")
+        if server is None or install is None:
+            raise ServiceError(f"mariadbd is not installed; `make services` or: {_DEBIAN}")
+        self.port = free_port()
+        self._names = count(1)
+        data = folder / "data"
+        user = ["--user=root"] if os.geteuid() == 0 else []
+        normal = "--auth-root-authentication-method=normal"
+        run(
+            "mariadb-install-db",
+            [install, "--no-defaults", f"--datadir={data}", normal, "--skip-test-db", *user],
+        )
+        init = folder / "init.sql"
+        init.write_text(f"ALTER USER root@localhost IDENTIFIED BY '{_PASSWORD}';\n")
+        command = [
+            *(server, "--no-defaults", f"--datadir={data}", f"--init-file={init}", *user),
+            *(f"--socket={folder}/s", f"--pid-file={folder}/pid"),
+            *("--bind-address=127.0.0.1", f"--port={self.port}", "--server-id=1"),
+            *("--log-bin", "--binlog-format=ROW", "--binlog-row-image=FULL"),
+            *("--binlog-row-metadata=FULL", "--gtid-strict-mode=1"),
+            *("--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
+            *("--innodb-buffer-pool-size=64M", "--performance-schema=OFF"),
+        ]
+        self._server = ServerProcess("MariaDB", command, folder / "mariadb.log")
+        self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
+        os.environ[_PASSWORD_VARIABLE] = _PASSWORD
+
+    def settings(self, database: str) -> dict[str, Any]:
+        """Keyword arguments of ConnectionSettings."""
+        return {
+            "drivername": "mariadb",
+            "host": "127.0.0.1",
+            "port": self.port,
+            "username": "root",
+            "password": f"${{env:{_PASSWORD_VARIABLE}}}",
+            "database": database,
+        }
+
+    def connector(self, database: str, *tables: str) -> dict[str, str]:
+        """Settings of a Debezium connector; topics are `<database>.<database>.<table>`."""
+        return {
+            "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(self.port),
+            "database.user": "root",
+            "database.password": _PASSWORD,
+            "database.server.id": str(5000 + next(self._names)),
+            "database.ssl.mode": "disable",
+            "database.include.list": database,
+            "table.include.list": ",".join(f"{database}.{table}" for table in tables),
+            "topic.prefix": database,
+        }
+
+    def connect(self, database: str | None = None) -> Any:
+        """A connection with explicit transactions."""
+        return pymysql.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            password=_PASSWORD,
+            database=database,
+            charset="utf8mb4",
+            client_flag=CLIENT.MULTI_STATEMENTS,
+        )
+
+    def execute(self, sql: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run one or more statements, commit, and give the rows of the last that has some."""
+        connection = self.connect(database)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                rows = list(cursor.fetchall())
+                while cursor.nextset():
+                    rows = list(cursor.fetchall()) or rows
+            connection.commit()
+            return rows
+        finally:
+            connection.close()
+
+    @contextmanager
+    def new_database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end."""
+        name = f"my_shop{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield name
+        finally:
+            self.execute(f"DROP DATABASE {name}")
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.kill()
+        os.environ.pop(_PASSWORD_VARIABLE, None)

@@ -1,0 +1,144 @@
+"""A real PostgreSQL server with logical decoding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.services.process import ServerProcess, ServiceError, free_port, run
+
+_PASSWORD_VARIABLE = "MVIEW_TEST_POSTGRESQL_PASSWORD"
+_PASSWORD = "postgresql-of-the-tests"
+_DEBIAN = "apt-get install --no-install-recommends postgresql"
+
+
+def _programs() -> Path:
+    # Debian keeps the server's programs out of PATH, one folder per version.
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    found = str(versions[-1]) if versions else shutil.which("postgres")
+    if found is None:
+        raise ServiceError(f"postgres is not installed; `make services` or: {_DEBIAN}")
+    return Path(found).parent
+
+
+class PostgresqlServer:
+    """A running server and what tests do with it."""
+
+    def __init__(self, folder: Path) -> None:
+        programs = _programs()
+        self.port = free_port()
+        self._names = count(1)
+        # The server refuses to run as root: Debian's package has a user for it.
+        account: dict[str, Any] = {"cwd": folder}
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres", "postgres")
+            account |= {"user": "postgres", "group": "postgres", "extra_groups": []}
+        secret, data = folder / "password", folder / "data"
+        secret.write_text(_PASSWORD)
+        secret.chmod(0o644)
+        run(
+            "initdb",
+            [
+                *(programs / "initdb", "-D", data, "-U", "postgres", "--no-sync"),
+                *("--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"),
+            ],
+            **account,
+        )
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "wal_level": "logical",
+            "max_replication_slots": 20,
+            "max_wal_senders": 20,
+            "fsync": "off",
+            "shared_buffers": "64MB",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._server = ServerProcess(
+            "PostgreSQL",
+            [programs / "postgres", "-D", data, *options],
+            folder / "postgresql.log",
+            **account,
+        )
+        self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
+        os.environ[_PASSWORD_VARIABLE] = _PASSWORD
+
+    def settings(self, database: str) -> dict[str, Any]:
+        """Keyword arguments of ConnectionSettings."""
+        return {
+            "drivername": "postgresql",
+            "host": "127.0.0.1",
+            "port": self.port,
+            "username": "postgres",
+            "password": f"${{env:{_PASSWORD_VARIABLE}}}",
+            "database": database,
+        }
+
+    def connector(self, database: str, *tables: str) -> dict[str, str]:
+        """Settings of a Debezium connector; topics are `<database>.public.<table>`."""
+        return {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "plugin.name": "pgoutput",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(self.port),
+            "database.user": "postgres",
+            "database.password": _PASSWORD,
+            "database.dbname": database,
+            "slot.name": database,
+            "publication.name": database,
+            "publication.autocreate.mode": "filtered",
+            "table.include.list": ",".join(f"public.{table}" for table in tables),
+            "topic.prefix": database,
+        }
+
+    def connect(self, database: str | None = None) -> Any:
+        """A connection with explicit transactions."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="postgres",
+            password=_PASSWORD,
+            dbname=database or "postgres",
+        )
+
+    def execute(self, sql: str, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run one or more statements, commit, and give the rows of the last that has some."""
+        with self.connect(database) as connection:
+            connection.autocommit = True
+            cursor = connection.execute(sql)
+            rows: list[tuple[Any, ...]] = []
+            while True:
+                rows = cursor.fetchall() if cursor.description else rows
+                if not cursor.nextset():
+                    return rows
+
+    @contextmanager
+    def new_database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end with its replication slots."""
+        name = f"pg_shop{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield name
+        finally:
+            self.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                f" WHERE database = '{name}' AND active"
+            )
+            self.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                f" WHERE database = '{name}'"
+            )
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def stop(self) -> None:
+        """End the server."""
+        self._server.kill()
+        os.environ.pop(_PASSWORD_VARIABLE, None)

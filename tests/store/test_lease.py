@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from mview.clock import WallMs
+from mview.errors import AlreadyRunningError, CorruptionError, ExitCode, FencedError
+from mview.store.lease import Lease
+
+#: Takes the lease when told to, says how it went, then holds it until it is told to end.
+HOLDER = """
+import sys
+from pathlib import Path
+from mview.errors import AlreadyRunningError, FencedError
+from mview.store.lease import Lease
+lease = Lease(Path(sys.argv[1]), ttl_ms=int(sys.argv[2]))
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        getattr(lease, line.strip())()
+        print("ok", lease.token, flush=True)
+    except (AlreadyRunningError, FencedError) as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+class Holder:
+    """Another process with a lease."""
+
+    def __init__(self, folder: Path, ttl_ms: int = 60_000) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(folder), str(ttl_ms)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, what: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Callable[..., Holder]]:
+    started: list[Holder] = []
+
+    def start(ttl_ms: int = 60_000) -> Holder:
+        started.append(Holder(tmp_path / "lease", ttl_ms))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now(self) -> WallMs:
+        return WallMs(self.ms)
+
+
+def test_one_runner_at_a_time(tmp_path: Path) -> None:
+    with Lease(tmp_path / "s" / "lease") as lease:
+        assert lease.token == 1
+        lease.check()
+        with pytest.raises(AlreadyRunningError) as caught:
+            Lease(tmp_path / "s" / "lease").acquire()
+        assert f"process {os.getpid()} on" in str(caught.value)
+        assert f"kill {os.getpid()} on" in str(caught.value)
+        assert caught.value.exit_code is ExitCode.ALREADY_RUNNING
+    with Lease(tmp_path / "s" / "lease") as lease:
+        assert lease.token == 2
+
+
+def test_tokens_grow_and_old_files_go(tmp_path: Path) -> None:
+    for token in range(1, 15):
+        with Lease(tmp_path) as lease:
+            assert lease.token == token
+    assert len(list(tmp_path.iterdir())) < 8
+
+
+def test_an_expired_lease_is_taken_over_and_its_holder_fenced(tmp_path: Path) -> None:
+    clock = FakeClock()
+    old, new = Lease(tmp_path, clock, ttl_ms=600_000), Lease(tmp_path, clock, ttl_ms=600_000)
+    old.acquire()
+    clock.ms += 600_000
+    with pytest.raises(AlreadyRunningError):
+        new.acquire()
+    clock.ms += 1
+    new.acquire()
+    assert new.token == 2
+    with pytest.raises(FencedError, match="has taken this store over"):
+        old.check()
+    old.release()
+    new.check()
+    new.release()
+
+
+def test_another_host_is_not_judged_by_its_process_id(tmp_path: Path) -> None:
+    with Lease(tmp_path):
+        pass
+    file = tmp_path / f"{1:020d}.json"
+    owner = orjson.loads(file.read_bytes())
+    file.write_bytes(orjson.dumps({**owner, "host": "elsewhere", "expires_ms": 2**50}))
+    with pytest.raises(AlreadyRunningError, match="on elsewhere"):
+        Lease(tmp_path).acquire()
+    file.write_bytes(orjson.dumps({**owner, "started": "0", "expires_ms": 2**50}))
+    with Lease(tmp_path) as lease:
+        assert lease.token == 2
+
+
+def test_renewal_keeps_the_lease(tmp_path: Path) -> None:
+    with Lease(tmp_path, ttl_ms=300) as lease:
+        file = tmp_path / f"{1:020d}.json"
+        first = orjson.loads(file.read_bytes())["expires_ms"]
+        deadline = time.monotonic() + 20
+        while orjson.loads(file.read_bytes())["expires_ms"] <= first + 300:
+            assert time.monotonic() < deadline, "the lease was not renewed"
+            time.sleep(0.02)
+        lease.check()
+
+
+def test_an_unreadable_lease(tmp_path: Path) -> None:
+    with Lease(tmp_path):
+        pass
+    (tmp_path / f"{1:020d}.json").write_text("{")
+    with pytest.raises(CorruptionError, match="make sure that no mview runs"):
+        Lease(tmp_path).acquire()
+
+
+def test_two_processes_race(holder: Callable[..., Holder]) -> None:
+    racers = [holder(), holder()]
+    for racer in racers:
+        assert racer.hear() == "ready"
+    for racer in racers:
+        racer.tell("acquire")
+    assert sorted(racer.hear() for racer in racers) == ["AlreadyRunningError", "ok 1"]
+
+
+def test_a_killed_holder_is_taken_over_at_once(
+    tmp_path: Path, holder: Callable[..., Holder]
+) -> None:
+    other = holder()
+    assert other.hear() == "ready"
+    other.tell("acquire")
+    assert other.hear() == "ok 1"
+    with pytest.raises(AlreadyRunningError, match=f"process {other.process.pid} "):
+        Lease(tmp_path / "lease").acquire()
+    other.process.kill()
+    # Not waited for: a dead process that its parent has not looked at is dead all the same.
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with Lease(tmp_path / "lease") as lease:
+                assert lease.token == 2
+                break
+        except AlreadyRunningError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_paused_holder_is_fenced(tmp_path: Path, holder: Callable[..., Holder]) -> None:
+    other = holder(ttl_ms=200)
+    assert other.hear() == "ready"
+    other.tell("acquire")
+    assert other.hear() == "ok 1"
+    other.process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            lease = Lease(tmp_path / "lease")
+            lease.acquire()
+            break
+        except AlreadyRunningError:
+            assert time.monotonic() < deadline, "the lease of a paused process never ended"
+            time.sleep(0.02)
+    other.process.send_signal(signal.SIGCONT)
+    other.tell("check")
+    assert other.hear() == "FencedError"
+    other.tell("release")
+    assert other.hear() == "ok 1"
+    lease.check()
+    lease.release()

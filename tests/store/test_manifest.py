@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mview.clock import SourceMs
+from mview.errors import CorruptionError, FencedError, UserError
+from mview.schema import Column, TableSchema, parse_type
+from mview.store import invariants
+from mview.store.history import IntentLog, ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
+
+SCHEMA = TableSchema((Column("id", parse_type("bigint"), False, "bigint(20)"),), ("id",))
+TABLE = TableState(SCHEMA, 3, 4, folded=1, phase="loading", rows=7, digest="ab", released=(0, 2))
+VIEW = ViewState("hash", "LINEAR", SCHEMA, {"version": 5}, built_epoch=2, rows=3, facts={"a": [1]})
+MANIFEST = Manifest(
+    2,
+    token=3,
+    created_ms=1,
+    generation=1,
+    batch=4,
+    offsets={"pg": {"pg.orders/0": 17}},
+    positions={"pg.orders/0": "00000000000000000005"},
+    watermark=SourceMs(100),
+    tables={"pg.orders": TABLE},
+    views={"v": VIEW},
+)
+FIRST = replace(MANIFEST, epoch=1, tables={"pg.orders": replace(TABLE, folded=0)}, views={})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ManifestLog:
+    return ManifestLog(tmp_path / "manifest")
+
+
+def test_round_trip(log: ManifestLog) -> None:
+    assert log.latest() is None
+    log.publish(FIRST)
+    log.publish(MANIFEST)
+    assert log.latest() == MANIFEST
+    assert ManifestLog(log.folder).read(1) == FIRST
+    assert MANIFEST.views["v"].key == ("id",)
+
+
+def test_an_epoch_is_published_once(log: ManifestLog) -> None:
+    log.publish(FIRST)
+    with pytest.raises(FencedError, match="another runner has written epoch 1"):
+        log.publish(FIRST)
+
+
+def test_of_many_racers_one_publishes(log: ManifestLog) -> None:
+    barrier = threading.Barrier(8)
+
+    def publish(token: int) -> int:
+        barrier.wait(timeout=30)
+        try:
+            ManifestLog(log.folder).publish(replace(FIRST, token=token))
+        except FencedError:
+            return 0
+        return token
+
+    with ThreadPoolExecutor(8) as pool:
+        tokens = list(pool.map(publish, range(1, 9)))
+    assert [token for token in tokens if token] == [log.read(1).token]
+    assert len(list(log.folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "bit", "json"])
+def test_an_unreadable_manifest_says_the_way_out(log: ManifestLog, damage: str) -> None:
+    log.publish(FIRST)
+    log.publish(MANIFEST)
+    file = log.folder / f"{2:020d}.json"
+    content = file.read_bytes()
+    file.write_bytes(
+        {
+            "half": content[: len(content) // 2],
+            "empty": b"",
+            "bit": content.replace(b'"rows":7', b'"rows":8'),
+            "json": b"{}\n",
+        }[damage]
+    )
+    with pytest.raises(CorruptionError, match=r"(?s)0002\.json.*goes on from epoch 1"):
+        log.latest()
+    file.rename(file.with_suffix(".bad"))
+    assert log.latest() == FIRST
+
+
+def test_a_temporary_file_of_a_dead_writer_is_ignored(log: ManifestLog) -> None:
+    log.publish(FIRST)
+    (log.folder / f"{2:020d}.json.abc.tmp").write_text("half")
+    assert log.latest() == FIRST
+    log.publish(MANIFEST)
+    assert log.prune(1) == 2
+    assert log.epochs() == [2]
+    assert [file.name for file in log.folder.iterdir()] == [f"{2:020d}.json"]
+
+
+def test_a_pruned_epoch_is_not_there(log: ManifestLog) -> None:
+    log.publish(FIRST)
+    log.publish(MANIFEST)
+    log.prune(1)
+    with pytest.raises(CorruptionError, match="manifest of epoch 1"):
+        log.read(1)
+
+
+def table(**changes: Any) -> dict[str, TableState]:
+    return {"pg.orders": replace(TABLE, **changes)}
+
+
+BROKEN: dict[Callable[..., str | None], Manifest] = {
+    invariants.epochs_have_no_gap: replace(MANIFEST, epoch=3),
+    invariants.tokens_never_go_back: replace(MANIFEST, token=2),
+    invariants.batches_never_go_back: replace(MANIFEST, batch=3),
+    invariants.watermark_never_goes_back: replace(MANIFEST, watermark=SourceMs(99)),
+    invariants.positions_never_go_back: replace(MANIFEST, positions={}),
+    invariants.mirror_versions_never_go_back: replace(MANIFEST, tables=table(base_version=2)),
+    invariants.folded_is_published: replace(MANIFEST, tables=table(folded=2)),
+    invariants.loaded_tables_stay_loaded: replace(MANIFEST, tables=table(released=(2,))),
+    invariants.row_counts_are_possible: replace(MANIFEST, tables=table(rows=-1)),
+    invariants.views_follow_their_tables: replace(
+        MANIFEST, views={"v": replace(VIEW, built_epoch=3)}
+    ),
+}
+
+
+@pytest.mark.parametrize("predicate", invariants.INVARIANTS, ids=lambda p: p.__name__)
+def test_a_broken_invariant_is_named(log: ManifestLog, predicate: Callable[..., Any]) -> None:
+    log.publish(FIRST)
+    with pytest.raises(CorruptionError, match=predicate.__name__):
+        log.publish(BROKEN[predicate])
+    log.publish(MANIFEST)
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        replace(MANIFEST, generation=2, batch=-1, tables=table(phase="loading", base_version=0)),
+        replace(
+            MANIFEST, generation=2, watermark=SourceMs(50), offsets={"maria": {}, "pg": {"a": 1}}
+        ),
+        replace(MANIFEST, generation=2, tables={}),
+    ],
+    ids=["loaded again", "a new changelog is behind", "a table is dropped"],
+)
+def test_what_a_new_generation_may_do(log: ManifestLog, allowed: Manifest) -> None:
+    log.publish(replace(FIRST, tables=table(phase="loaded", folded=0)))
+    log.publish(allowed)
+
+
+def test_a_loaded_table_does_not_load_again(log: ManifestLog) -> None:
+    log.publish(replace(FIRST, tables=table(phase="loaded", folded=0)))
+    with pytest.raises(CorruptionError, match="loaded_tables_stay_loaded"):
+        log.publish(MANIFEST)
+
+
+def test_a_sink_never_steps_back(log: ManifestLog) -> None:
+    log.publish(FIRST)
+    log.publish(MANIFEST)
+    back = {"v": replace(VIEW, sink={"version": 4})}
+    with pytest.raises(CorruptionError, match="version of view v is 4 after 5"):
+        log.publish(replace(MANIFEST, epoch=3, views=back))
+    back = {"v": replace(VIEW, sink={"version": 0}, built_epoch=3)}
+    log.publish(replace(MANIFEST, epoch=3, views=back))
+
+
+def test_the_intent(tmp_path: Path) -> None:
+    intent = IntentLog(tmp_path / "store/intent.json")
+    assert intent.read() is None
+    intent.write(MANIFEST, {"v": {"adds": []}})
+    assert IntentLog(intent.file).read() == (MANIFEST, {"v": {"adds": []}})
+    with pytest.raises(FencedError):
+        intent.write(replace(MANIFEST, token=2), {})
+    intent.clear()
+    intent.clear()
+    assert intent.read() is None
+
+
+def test_an_unreadable_intent_stops(tmp_path: Path) -> None:
+    intent = IntentLog(tmp_path / "intent.json")
+    intent.write(MANIFEST, {})
+    intent.file.write_bytes(intent.file.read_bytes()[:40])
+    with pytest.raises(CorruptionError, match="intent of an epoch"):
+        intent.read()
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", ".", "..", "a/b", "../x", "a\\b", ".hidden", "a\0b", "a\nb", "x" * 201]
+)
+def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path)
+    for path in (store.mirror, store.view, store.view_target):
+        with pytest.raises(UserError, match="cannot be the name of a"):
+            path(name)
+
+
+def test_names_are_safe_and_different(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    names = ["pg.Orders", "pg.orders", "pg.a b", "pg.a~20b", "pg.é", "pg.e", "state:v", "a*[?]#%"]
+    paths = {store.mirror(name) for name in names}
+    assert len(paths) == len(names)
+    assert all(path.parent == tmp_path / "tables" for path in paths)
+    assert store.mirror("pg.a b").name == "pg.a~20b"
+    assert store.checkpoint(3) != store.checkpoint(4)
