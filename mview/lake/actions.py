@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from mview.lake.deletion import Deleted
 from mview.lake.parquet import DataFile
 
 #: What mview writes about its own commits, in the standard field `userMetadata`.
@@ -20,6 +21,11 @@ Note = dict[str, Any]
 
 #: Version of a table that does not exist.
 NO_TABLE = -1
+
+_UNUSED = "variantType"
+
+#: Table property: its files may have deletion vectors.
+DELETION_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,13 @@ class TableVersion:
     @property
     def rows(self) -> int:
         """Rows in all files."""
-        return sum(file.rows for file in self.files.values())
+        return sum(file.live for file in self.files.values())
+
+    @property
+    def has_deletion_vectors(self) -> bool:
+        """Whether readers expect deletion vectors."""
+        settings: Mapping[str, str] = self.metadata.get("configuration", {})
+        return settings.get(DELETION_VECTORS) == "true"
 
     @property
     def definition(self) -> tuple[str | None, str | None]:
@@ -47,6 +59,7 @@ def table_actions(
     *,
     comment: str | None = None,
     properties: Mapping[str, str] | None = None,
+    deletion_vectors: bool = False,
 ) -> list[dict[str, Any]]:
     """The protocol and metadata actions of a new table with these columns, all of them nullable.
 
@@ -54,10 +67,13 @@ def table_actions(
         schema: the columns.
         comment: the table's description.
         properties: table properties of our own, without the prefix `delta.`.
+        deletion_vectors: readers must know deletion vectors.
     """
     nullable = pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
     # Log files go by the manifests' history (`DeltaLog.clean`), never by age.
     settings = {"delta.enableExpiredLogCleanup": "false"}
+    if deletion_vectors:
+        settings[DELETION_VECTORS] = "true"
     with tempfile.TemporaryDirectory() as folder:
         DeltaTable.create(folder, nullable, description=comment, configuration=settings)
         lines = (Path(folder) / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
@@ -66,6 +82,10 @@ def table_actions(
     for action in kept:
         if "metaData" in action:
             action["metaData"]["configuration"] |= properties or {}
+        for features in ("readerFeatures", "writerFeatures"):
+            # deltalake names it for every table with features; readers without it would refuse.
+            if _UNUSED in action.get("protocol", {}).get(features, ()):
+                action["protocol"][features].remove(_UNUSED)
     return kept
 
 
@@ -73,14 +93,17 @@ def apply(start: TableVersion, version: int, actions: Sequence[Mapping[str, Any]
     """The table after the actions of `version`."""
     files, transactions = dict(start.files), dict(start.transactions)
     metadata = start.metadata
+    # A file that gets other deleted rows is removed and added in one commit, in any order.
+    for action in actions:
+        if remove := action.get("remove"):
+            files.pop(unquote(remove["path"]), None)
     for action in actions:
         if add := action.get("add"):
             path = unquote(add["path"])
             stats = add.get("stats") or "{}"
             rows = json.loads(stats).get("numRecords", 0)
-            files[path] = DataFile(path, add["size"], rows, stats)
-        elif remove := action.get("remove"):
-            files.pop(unquote(remove["path"]), None)
+            deleted = Deleted.of_action(add.get("deletionVector"))
+            files[path] = DataFile(path, add["size"], rows, stats, deleted)
         elif txn := action.get("txn"):
             transactions[txn["appId"]] = txn["version"]
         elif changed := action.get("metaData"):
@@ -113,6 +136,7 @@ def add_action(file: DataFile, now: int) -> dict[str, Any]:
             "modificationTime": now,
             "dataChange": True,
             "stats": file.stats,
+            **_deleted(file),
         }
     }
 
@@ -127,5 +151,10 @@ def remove_action(file: DataFile, now: int) -> dict[str, Any]:
             "extendedFileMetadata": True,
             "partitionValues": {},
             "size": file.size,
+            **_deleted(file),
         }
     }
+
+
+def _deleted(file: DataFile) -> dict[str, Any]:
+    return {} if file.deleted is None else {"deletionVector": file.deleted.action()}

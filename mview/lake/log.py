@@ -131,7 +131,7 @@ class DeltaLog:
 
         Args:
             adds: files that exist below the folder.
-            removes: paths of live files.
+            removes: paths of live files; one that is added, too, gets other deleted rows.
             note: kept with the commit; see `note`.
             transaction: application id and its version, as Delta keeps them.
             table: protocol and metadata actions, for a new table or new columns.
@@ -166,8 +166,8 @@ class DeltaLog:
         """
         with self._lock:
             now, then = self.head, self.at(version)
-            removes = [path for path in now.files if path not in then.files]
-            adds = [file for path, file in then.files.items() if path not in now.files]
+            removes = [path for path, file in now.files.items() if then.files.get(path) != file]
+            adds = [file for path, file in then.files.items() if now.files.get(path) != file]
             table: list[dict[str, Any]] = []
             if then.definition != now.definition:
                 table = [{"metaData": dict(then.metadata)}]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mview.errors import CorruptionError, UserError
+from mview.lake.deletion import Deleted
 from mview.lake.durable import later
 
 #: Rows per row group: what a reader can skip at once; Parquet's default of 1M skips nothing.
@@ -26,12 +29,26 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a Delta table: path below the table's folder, and its statistics as JSON."""
+    """One file of a Delta table.
+
+    Attributes:
+        path: below the table's folder.
+        size: bytes.
+        rows: rows in the file, those that count as deleted included.
+        stats: statistics as JSON.
+        deleted: rows that count as deleted.
+    """
 
     path: str
     size: int
     rows: int
     stats: str
+    deleted: Deleted | None = None
+
+    @property
+    def live(self) -> int:
+        """Rows that count."""
+        return self.rows - (self.deleted.rows if self.deleted else 0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,26 @@ def read_parquet(file: Path, schema: pa.Schema, columns: Sequence[str] | None = 
     except (OSError, pa.ArrowInvalid) as error:
         raise _unreadable(file, error) from None
     return table.cast(wanted)
+
+
+def read_live(
+    folder: Path, file: DataFile, schema: pa.Schema, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of a table's file that count; see `read_parquet`."""
+    rows = read_parquet(folder / file.path, schema, columns)
+    return rows if file.deleted is None else rows.take(live_positions(file))
+
+
+def live_positions(file: DataFile) -> npt.NDArray[np.int64]:
+    """The positions of the rows that count, ascending."""
+    positions = np.arange(file.rows)
+    return positions if file.deleted is None else np.delete(positions, file.deleted.positions)
+
+
+def data_file(facts: Mapping[str, Any]) -> DataFile:
+    """A file from its `asdict` form."""
+    deleted = facts.get("deleted")
+    return DataFile(**{**facts, "deleted": deleted and Deleted(**deleted)})
 
 
 def describe(folder: Path, path: str, indexed: Sequence[str] = ()) -> DataFile:

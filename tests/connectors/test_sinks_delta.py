@@ -8,7 +8,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from mview_connectors.sinks import rewrite
 from mview_connectors.sinks.delta import DeltaSink
 from pyspark.sql import SparkSession
 
@@ -28,13 +29,15 @@ from tests.connectors.sinks_contract import (
 
 
 class DeltaHarness(SinkHarness):
+    vectors = False
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.schema: TableSchema | None = None
 
     def open(self, schema: TableSchema, comment: str | None = None) -> Sink:
         self.schema = schema
-        options = {"path": str(self.folder)}
+        options = {"path": str(self.folder), "deletion_vectors": self.vectors}
         return DeltaSink(SinkTarget("v", schema, "mview/v/1", options, comment))
 
     def read(self) -> list[list[Row]]:
@@ -58,6 +61,31 @@ class TestDeltaSink(SinkContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DeltaHarness:
         return DeltaHarness(tmp_path / "a folder" / "v")
+
+
+class VectorHarness(DeltaHarness):
+    """Read by DataFusion: deltalake's Arrow dataset knows no deletion vectors."""
+
+    vectors = True
+
+    def read(self) -> list[list[Row]]:
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return []
+        assert self.schema is not None
+        builder = QueryBuilder().register("v", DeltaTable(self.folder))
+        found = pa.table(builder.execute("SELECT * FROM v").read_all())
+        assert found.schema.names == list(self.schema.names)
+        return [rows_of(found.cast(self.schema.arrow), self.schema.names)]
+
+
+class TestDeltaSinkWithDeletionVectors(SinkContract):
+    @pytest.fixture(params=[2048, 4])
+    def harness(
+        self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> DeltaHarness:
+        # A low limit: files are marked and written anew by turns.
+        monkeypatch.setattr(rewrite, "_MOST_DELETED", request.param)
+        return VectorHarness(tmp_path / "a folder" / "v")
 
 
 def target(folder: Path, schema: TableSchema, **more: Any) -> SinkTarget:
@@ -157,9 +185,49 @@ def test_small_files_stay_few_and_old_files_go(tmp_path: Path) -> None:
     driver.check()
 
 
+def test_a_marked_file_is_not_written_anew(tmp_path: Path) -> None:
+    schema = SinkContract.SMALL
+    options = {"path": str(tmp_path / "v"), "deletion_vectors": "true"}
+    sink = DeltaSink(SinkTarget("v", schema, "mview/v/1", options))
+    file = sink.staging(1) / "0.parquet"
+    pq.write_table(pa.table({"k": range(100_000), "g": ["a"] * 100_000}), file)
+    sink.commit(sink.stage_full(1, [file]))
+    weights = {(5, "a"): -1, (5, "b"): 1, (70_000, "a"): -1}
+    facts = sink.commit(sink.stage(2, delta_of(schema, weights)))
+    # The large file, and one for the row that came.
+    sizes = [pq.read_metadata(path).num_rows for path in DeltaTable(tmp_path / "v").file_uris()]
+    assert sorted(sizes) == [1, 100_000]
+    assert facts["rows"] == sink.rows(facts).num_rows == 99_999
+    keys = DeltaSink(SinkTarget("v", schema, "mview/v/1", options)).rows(facts)["k"].to_pylist()
+    assert keys.count(5) == 1 and 70_000 not in keys
+
+
+def test_deletion_vectors_for_a_table_that_had_none(tmp_path: Path) -> None:
+    schema = SinkContract.SMALL
+    plain = DeltaSink(target(tmp_path / "v", schema))
+    facts = plain.commit(plain.stage(1, delta_of(schema, {(1, "a"): 1, (2, "a"): 1})))
+    options = {"path": str(tmp_path / "v"), "deletion_vectors": True}
+    marking = DeltaSink(SinkTarget("v", schema, "mview/v/1", options))
+    facts = marking.commit(marking.stage(2, delta_of(schema, {(1, "a"): -1})))
+    assert marking.rows(facts)["k"].to_pylist() == [2]
+    # And back: what is marked stays so until its file is written anew.
+    again = DeltaSink(target(tmp_path / "v", schema))
+    facts = again.commit(again.stage(3, delta_of(schema, {(2, "a"): -1, (3, "a"): 1})))
+    assert again.rows(facts)["k"].to_pylist() == [3]
+    found = QueryBuilder().register("v", DeltaTable(tmp_path / "v")).execute("SELECT k FROM v")
+    assert pa.table(found.read_all())["k"].to_pylist() == [3]
+
+
+def test_an_option_that_is_neither_true_nor_false(tmp_path: Path) -> None:
+    options = {"path": str(tmp_path), "deletion_vectors": "yes please"}
+    with pytest.raises(ConfigError, match="deletion_vectors"):
+        DeltaSink(SinkTarget("v", SinkContract.SMALL, "mview/v/1", options))
+
+
 @pytest.mark.spark
-def test_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
-    harness = DeltaHarness(tmp_path / "a folder" / "v")
+@pytest.mark.parametrize("kind", [DeltaHarness, VectorHarness])
+def test_spark_reads_it(spark: SparkSession, tmp_path: Path, kind: type[DeltaHarness]) -> None:
+    harness = kind(tmp_path / "a folder" / "v")
     driver = Driver(harness, SinkContract.KEYED)
     random_epochs(driver, seed=99, epochs=12)
     assert driver.published is not None

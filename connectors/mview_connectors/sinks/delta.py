@@ -23,7 +23,7 @@ from mview.errors import ConfigError, FencedError
 from mview.lake.actions import NO_TABLE, table_actions
 from mview.lake.durable import later
 from mview.lake.log import DeltaLog
-from mview.lake.parquet import DataFile, check_columns, describe, read_parquet
+from mview.lake.parquet import DataFile, check_columns, data_file, describe, read_live
 from mview_connectors.sinks.rewrite import Rewriter
 
 #: Transaction version after a roll-back; see `DeltaLog.revert`.
@@ -40,7 +40,9 @@ class DeltaSink:
     """One view in one Delta table; see `mview.connector.Sink`.
 
     Args:
-        target: the view; `options["path"]` is the table's folder, absolute.
+        target: the view; `options["path"]` is the table's folder, absolute;
+            `options["deletion_vectors"]` (default false): commits cost in proportion to the
+            change and not to the files it touches, for readers that know deletion vectors.
     """
 
     def __init__(self, target: SinkTarget) -> None:
@@ -58,7 +60,10 @@ class DeltaSink:
         self.folder = Path(path)
         self._log = DeltaLog(self.folder)
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema.arrow])
-        self._rewriter = Rewriter(self._log, self._schema, target.schema.key, target.view)
+        self._vectors = _flag(target, "deletion_vectors")
+        self._rewriter = Rewriter(
+            self._log, self._schema, target.schema.key, target.view, self._vectors
+        )
 
     # --- staging ---------------------------------------------------------------------------------
 
@@ -109,7 +114,7 @@ class DeltaSink:
         self, epoch: int, adds: Sequence[DataFile], removes: Iterable[str]
     ) -> dict[str, Any]:
         head = self._log.head
-        rows = head.rows + sum(f.rows for f in adds) - sum(head.files[p].rows for p in removes)
+        rows = head.rows + sum(f.live for f in adds) - sum(head.files[p].live for p in removes)
         return {
             "id": uuid.uuid4().hex,
             "epoch": epoch,
@@ -125,7 +130,8 @@ class DeltaSink:
         """Actions for a new table, or for columns and comment that have changed."""
         head = self._log.head
         metadata = next(a["metaData"] for a in self._definition if "metaData" in a)
-        if (metadata["schemaString"], metadata["description"]) == head.definition:
+        known = (metadata["schemaString"], metadata["description"]) == head.definition
+        if known and (not self._vectors or head.has_deletion_vectors):
             return []
         if head.version == NO_TABLE:
             return self._definition
@@ -135,7 +141,10 @@ class DeltaSink:
     @cached_property
     def _definition(self) -> list[dict[str, Any]]:
         return table_actions(
-            self._schema, comment=self.target.comment, properties={_OWNER: self.target.view}
+            self._schema,
+            comment=self.target.comment,
+            properties={_OWNER: self.target.view},
+            deletion_vectors=self._vectors or self._log.head.has_deletion_vectors,
         )
 
     # --- committing ------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ class DeltaSink:
         facts["version"] = expected + 1
         note = {"mview": self.target.view, "epoch": token["epoch"], "token": token["id"]}
         if head == expected:
-            adds = [DataFile(**file) for file in token["adds"]]
+            adds = [data_file(file) for file in token["adds"]]
             transaction = (token["writer"], token["epoch"])
             self._log.commit(
                 adds, token["removes"], note, transaction=transaction, table=token["table"]
@@ -204,8 +213,8 @@ class DeltaSink:
 
     def rows(self, published: dict[str, Any]) -> pa.Table:
         """The content at a published epoch."""
-        files = self._log.at(published["version"]).files
-        parts = [read_parquet(self.folder / path, self._schema) for path in files]
+        files = self._log.at(published["version"]).files.values()
+        parts = [read_live(self.folder, file, self._schema) for file in files]
         return pa.concat_tables([self._schema.empty_table(), *parts])
 
     def maintain(self, oldest: Mapping[str, Any]) -> int:
@@ -251,3 +260,12 @@ class DeltaSink:
 def _epoch_of(name: str) -> int:
     number = name.partition("-")[0]
     return int(number) if number.isdigit() else 0
+
+
+def _flag(target: SinkTarget, name: str) -> bool:
+    given = str(target.options.get(name, "false")).lower()
+    if given not in ("true", "false"):
+        raise ConfigError(
+            f"view {target.view}: sink option {name!r} is neither true nor false", got=given
+        )
+    return given == "true"

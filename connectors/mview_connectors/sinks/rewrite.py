@@ -1,17 +1,22 @@
-"""Copy on write: which files a view delta touches, and the files that stand in their place.
+"""Which files a view delta touches, and the files that stand in their place.
+
+Copy on write: a file with a row that goes is written anew. With deletion vectors it stays, and the
+log says which of its rows count no more, until there are so many that writing it anew pays.
 
 Rows are matched as SQL groups them (NULL = NULL, NaN = NaN): by key, or by all columns where a view
-has no key and equal rows are counted. A row that changes stays at its place in its file, so files
-stay in key order.
+has no key and equal rows are counted. In a file that is written anew a changed row stays at its
+place, so files stay in key order.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +24,14 @@ import pyarrow as pa
 
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
+from mview.lake.deletion import Deleted
 from mview.lake.log import DeltaLog
 from mview.lake.match import Positions, first_rows, match, row_codes
 from mview.lake.parquet import (
     DataFile,
     column_range,
     comparable,
+    live_positions,
     read_footer,
     read_parquet,
     write_parquet,
@@ -33,6 +40,10 @@ from mview.lake.tiers import TARGET_ROWS, crowded, pieces
 
 #: Bytes of a view's rows that are remembered: rows that were just written are read again soon.
 _REMEMBERED = 64 << 20
+
+#: Deleted rows that a file may have: about 2 bytes each in every commit that touches it. Files have
+#: different limits from half of it on, so that they are not all written anew in one epoch.
+_MOST_DELETED = 2048
 
 
 @dataclass(frozen=True)
@@ -69,14 +80,19 @@ class Rewriter:
         schema: the view's columns, all nullable.
         key: the view's key; empty for multiset semantics.
         view: the view's name, for messages.
+        vectors: use deletion vectors.
     """
 
-    def __init__(self, log: DeltaLog, schema: pa.Schema, key: Sequence[str], view: str) -> None:
-        self._log, self._schema, self._view = log, schema, view
+    def __init__(
+        self, log: DeltaLog, schema: pa.Schema, key: Sequence[str], view: str, vectors: bool
+    ) -> None:
+        self._log, self._schema, self._view, self._vectors = log, schema, view, vectors
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
         self._ranges: dict[str, Mapping[str, Any]] = {}
+        #: Rows of files, without regard to deletion vectors: whole ones, and columns to look in.
         self._written: dict[str, pa.Table] = {}
+        self._looked: dict[str, pa.Table] = {}
 
     def plan(self, epoch: int, delta: pa.Table, live: Mapping[str, DataFile]) -> Rewrite:
         """Write the files that make a delta true.
@@ -99,14 +115,17 @@ class Rewriter:
             candidates = self._candidates(live, wanted.rows)
             found = list(pool.map(lambda file: self._find(file, wanted.rows), candidates))
             hits = self._select(wanted, found)
-            after = list(pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), hits))
+            marked = [hit for hit in hits if self._is_marked(hit)]
+            anew = [hit for hit in hits if not self._is_marked(hit)]
+            after = list(pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), anew))
             small = [part for _, part in after if part is not None]
-            small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in hits]))
+            small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in anew]))
             removes = [hit.file.path for hit in hits]
             untouched = [file for path, file in live.items() if path not in set(removes)]
             parts, merged = self._merge(small, untouched)
             written = list(pool.map(lambda part: self._write(epoch, part), parts))
         adds = [file for files, _ in after for file in files]
+        adds += [_mark(hit) for hit in marked if _deleted_after(hit) < hit.file.rows]
         return Rewrite(adds + written, removes + merged)
 
     # --- which rows ------------------------------------------------------------------------------
@@ -163,11 +182,15 @@ class Rewriter:
         return True
 
     def _find(self, file: DataFile, wanted: pa.Table) -> _Hits:
-        rows = self._written.get(file.path)
+        rows = self._written.get(file.path, self._looked.get(file.path))
         if rows is None:
             rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
-        rows = rows.select(self._names)
-        return _Hits(file, *match(rows, wanted))
+            self._looked[file.path] = rows
+        positions, found = match(rows.select(self._names), wanted)
+        if file.deleted is not None:
+            counts = ~np.isin(positions, file.deleted.positions)
+            positions, found = positions[counts], found[counts]
+        return _Hits(file, positions, found)
 
     def _select(self, wanted: _Wanted, found: Sequence[_Hits]) -> list[_Hits]:
         """Of all rows that match, those that go: as many of each as the delta says."""
@@ -197,12 +220,20 @@ class Rewriter:
 
     # --- which files -----------------------------------------------------------------------------
 
+    def _is_marked(self, hits: _Hits) -> bool:
+        """Whether the rows of a file that go are only marked as deleted."""
+        path = hits.file.path.encode()
+        limit = _MOST_DELETED // 2 + zlib.crc32(path) % (_MOST_DELETED // 2)
+        return self._vectors and _deleted_after(hits) <= limit
+
     def _without(
         self, epoch: int, hits: _Hits, wanted: _Wanted, inserted: pa.Table
     ) -> tuple[list[DataFile], pa.Table | None]:
         """A file after the delta: written at once when it is large, else its rows to be merged."""
         rows = self._rows(hits.file)
         source = np.arange(rows.num_rows)
+        if hits.file.deleted is not None:
+            source[hits.file.deleted.positions] = -1
         replacement = wanted.replacement[hits.wanted]
         source[hits.positions] = np.where(replacement < 0, -1, rows.num_rows + replacement)
         after = pa.concat_tables([rows, inserted]).take(source[source >= 0])
@@ -228,7 +259,7 @@ class Rewriter:
         planned = [DataFile(name, 0, part.num_rows, "") for name, part in parts.items()]
         merged = crowded([*untouched, *planned])
         together = [
-            parts.pop(file.path) if file.path in parts else self._rows(file) for file in merged
+            parts.pop(file.path) if file.path in parts else self._live_rows(file) for file in merged
         ]
         removes = [file.path for file in merged if file in untouched]
         if together:
@@ -248,15 +279,13 @@ class Rewriter:
         rows = self._written.get(file.path)
         return read_parquet(self._log.folder / file.path, self._schema) if rows is None else rows
 
+    def _live_rows(self, file: DataFile) -> pa.Table:
+        rows = self._rows(file)
+        return rows if file.deleted is None else rows.take(live_positions(file))
+
     def _forget(self, live: Mapping[str, DataFile]) -> None:
-        """Drop the rows of files that are gone, and the oldest ones beyond the limit."""
-        kept = {path: rows for path, rows in self._written.items() if path in live}
-        size = sum(rows.nbytes for rows in kept.values())
-        for path in list(kept):
-            if size <= _REMEMBERED:
-                break
-            size -= kept.pop(path).nbytes
-        self._written = kept
+        self._written = _kept(self._written, live)
+        self._looked = _kept(self._looked, live)
         self._ranges = {path: found for path, found in self._ranges.items() if path in live}
 
     def _not_a_key(self, keys: pa.Table) -> UserError:
@@ -266,3 +295,27 @@ class Rewriter:
             safe="the epoch is not published",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+def _kept(remembered: Mapping[str, pa.Table], live: Mapping[str, DataFile]) -> dict[str, pa.Table]:
+    """Without the rows of files that are gone, and the oldest ones beyond the limit."""
+    kept = {path: rows for path, rows in remembered.items() if path in live}
+    size = sum(rows.nbytes for rows in kept.values())
+    for path in list(kept):
+        if size <= _REMEMBERED:
+            break
+        size -= kept.pop(path).nbytes
+    return kept
+
+
+def _deleted_after(hits: _Hits) -> int:
+    return len(hits.positions) + (hits.file.deleted.rows if hits.file.deleted else 0)
+
+
+def _mark(hits: _Hits) -> DataFile:
+    """The file with the rows that go marked as deleted."""
+    before = hits.file.deleted
+    gone = hits.positions if before is None else np.union1d(before.positions, hits.positions)
+    # Bounds stay true, but no row may be left that has one of them.
+    stats = json.dumps({**json.loads(hits.file.stats), "tightBounds": False})
+    return replace(hits.file, stats=stats, deleted=Deleted.at(gone))
