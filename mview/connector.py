@@ -202,8 +202,8 @@ class Changelog(Protocol):
         """The work between two offsets."""
         ...
 
-    def read(self, split: Split) -> Iterator[Message]:
-        """The messages of a split, in order."""
+    def read(self, splits: Sequence[Split]) -> Iterator[Message]:
+        """The messages of splits, in order within each."""
         ...
 
     def close(self) -> None:
@@ -236,8 +236,26 @@ class SinkTarget:
     comment: str | None = None
 
 
+def check_options(target: SinkTarget, known: Sequence[str]) -> None:
+    """For a sink's constructor: refuse options that it does not know.
+
+    Raises:
+        ConfigError: with the closest one that it knows.
+    """
+    for name in target.options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"view {target.view}: its sink has no option {name!r}",
+                allowed=", ".join(known),
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
+
+
 class Sink(Protocol):
     """A place that holds one view. Made by `factory(target)`; every call is idempotent.
+
+    The factory checks the options, and opens nothing: `mview check` calls it, too.
 
     Order per epoch: stage (or stage_full) -> [intent on disk] -> commit | rollback. `stage` makes
     the delta durable without showing it; its token is JSON and is all that `commit` needs, also in

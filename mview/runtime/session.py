@@ -43,6 +43,8 @@ def spark_session(config: Config) -> SparkSession:
     logs = config.store / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     settings = session_settings(config, jars.resolve())
+    if config.spark.master.startswith("local"):
+        settings = {**_file_system(jars.resolve("local")), **settings}
     _check_spark_home()
     _choose_python(settings)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -102,6 +104,17 @@ def _local_settings(master: str) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing"
             ".FileSystemBasedCheckpointFileManager"
         ),
+    }
+
+
+def _file_system(jar_files: list[Path]) -> dict[str, str]:
+    """A local file system in Java alone: Hadoop's forks a `chmod` for every file that it makes.
+
+    A micro-batch makes about ten of them, in the checkpoint.
+    """
+    return {
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in jar_files),
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
     }
 
 

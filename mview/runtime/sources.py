@@ -329,11 +329,12 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Change batches of this task's pieces, then its heartbeat."""
         assert isinstance(partition, ChangelogPartition)
         spec, config = read_spec(self.spec_path)
-        for name, split in partition.work:
+        for name in dict.fromkeys(name for name, _ in partition.work):
+            splits = [split for connection, split in partition.work if connection == name]
             tables = {table.source_name: table for table in spec.tables_of(name)}
             changelog = open_changelog(config, name, list(tables))
             try:
-                rows = decode_split(changelog.read(split), open_format(config, name), tables)
+                rows = decode_split(changelog.read(splits), open_format(config, name), tables)
             finally:
                 changelog.close()
             if rows:

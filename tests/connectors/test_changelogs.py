@@ -79,7 +79,7 @@ def open_log(log):
 
 
 def values(changelog, start, end):
-    return [m.value for split in changelog.splits(start, end) for m in changelog.read(split)]
+    return [m.value for m in changelog.read(changelog.splits(start, end))]
 
 
 class TestEveryChangelog:
@@ -157,7 +157,7 @@ class TestEveryChangelog:
         start = changelog.begin()
         log.write(*(line(n, n) for n in range(20)))
         end = changelog.advance(start, 100, 0).offsets
-        messages = [m for s in changelog.splits(start, end) for m in changelog.read(s)]
+        messages = [m for s in changelog.splits(start, end) for m in changelog.read([s])]
         assert len({m.partition for m in messages}) == 1
         offsets = [m.offset for m in messages]
         assert offsets == sorted(set(offsets))
@@ -183,7 +183,7 @@ class TestEveryChangelog:
         log.write(line(1, 10))
         splits = changelog.splits(start, changelog.advance(start, 100, 0).offsets)
         (split,) = pickle.loads(pickle.dumps(splits))
-        assert [m.value for m in copy.read(split)] == [line(1, 10)]
+        assert [m.value for m in copy.read([split])] == [line(1, 10)]
         copy.close()
 
     def test_reading_a_split_twice_gives_the_same(self, log, open_log):
@@ -192,8 +192,8 @@ class TestEveryChangelog:
         log.write(*(line(n, n) for n in range(4)))
         (split,) = changelog.splits(start, changelog.advance(start, 3, 0).offsets)
         log.write(line(9, 9))
-        assert list(changelog.read(split)) == list(changelog.read(split))
-        assert len(list(changelog.read(split))) == 3
+        assert list(changelog.read([split])) == list(changelog.read([split]))
+        assert len(list(changelog.read([split]))) == 3
 
     def test_the_last_position_that_was_sent_of_a_table(self, log, open_log):
         changelog = open_log()

@@ -40,7 +40,7 @@ def numbers(changelog, start, end):
     return [
         event.after["id"]
         for split in changelog.splits(start, end)
-        for message in changelog.read(split)
+        for message in changelog.read([split])
         for event in UnifiedFormat({}).decode(message)
     ]
 
@@ -71,7 +71,7 @@ def test_files_in_byte_order_and_one_growing_offset(tmp_path, changelog):
     put(tmp_path, "notes.txt", b"not a change")
     end = changelog.advance(start, 100, 0).offsets
     assert numbers(changelog, start, end) == [1, 2, 3, 4]
-    offsets = [m.offset for s in changelog.splits(start, end) for m in changelog.read(s)]
+    offsets = [m.offset for s in changelog.splits(start, end) for m in changelog.read([s])]
     assert offsets == [0, len(rows(1)), len(rows(1, 2)), len(rows(1, 2, 3))]
 
 
@@ -97,7 +97,7 @@ def test_blank_lines_and_windows_line_ends(tmp_path, changelog):
     (message,) = (
         m
         for s in changelog.splits(start, changelog.advance(start, 100, 0).offsets)
-        for m in changelog.read(s)
+        for m in changelog.read([s])
     )
     assert (message.value, message.offset) == (line(1, 1), 4)
 
@@ -109,7 +109,7 @@ def test_deleted_files_do_not_change_offsets(tmp_path, changelog):
     (tmp_path / "1.jsonl").unlink()
     put(tmp_path, "2.jsonl", rows(4))
     end = changelog.advance(at, 100, 0).offsets
-    (message,) = (m for s in changelog.splits(at, end) for m in changelog.read(s))
+    (message,) = (m for s in changelog.splits(at, end) for m in changelog.read([s]))
     assert message.offset == len(rows(1, 2, 3))
 
 
@@ -135,7 +135,7 @@ def test_a_planned_file_that_is_cut_before_it_is_read(tmp_path, changelog):
     (split,) = changelog.splits(start, changelog.advance(start, 100, 0).offsets)
     (tmp_path / "1.jsonl").write_bytes(rows(1))
     with pytest.raises(DataLostError, match="planned"):
-        list(changelog.read(split))
+        list(changelog.read([split]))
 
 
 @pytest.mark.parametrize("name", ["1.jsonl", "0.jsonl"])
@@ -229,7 +229,7 @@ def test_a_bad_line_halts_with_file_and_byte(tmp_path, changelog):
     start = changelog.begin()
     put(tmp_path, "1.jsonl", rows(1), b'{"table": "t", oops}\n')
     split = changelog.splits(start, changelog.advance(start, 100, 0).offsets)[0]
-    _, bad = changelog.read(split)
+    _, bad = changelog.read([split])
     with pytest.raises(DecodeError) as caught:
         list(UnifiedFormat({}).decode(bad))
     assert caught.value.where == f"{tmp_path / '1.jsonl'}, byte {len(rows(1))}"

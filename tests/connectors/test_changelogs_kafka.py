@@ -79,8 +79,29 @@ def ids(changelog, start, end):
     return [
         json.loads(message.value)["after"]["id"]
         for split in changelog.splits(start, end)
-        for message in changelog.read(split)
+        for message in changelog.read([split])
     ]
+
+
+# --- splits --------------------------------------------------------------------------------------
+
+
+def test_a_backlog_of_several_splits_is_read_whole_and_in_order(make_log):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(*(change(n, n) for n in range(23_000)))
+    progress = changelog.advance(start, 100_000, 0)
+    splits = changelog.splits(start, progress.offsets)
+    assert [(split.start, split.end) for split in splits] == [
+        (0, 10_000),
+        (10_000, 20_000),
+        (20_000, 23_000),
+    ]
+    assert ids(changelog, start, progress.offsets) == list(range(23_000))
+    # From where an earlier batch ended, not from a multiple of the size of a split.
+    middle = {f"{log.topic}/0": 9_999}
+    assert ids(changelog, middle, progress.offsets) == list(range(9_999, 23_000))
 
 
 # --- watermark -----------------------------------------------------------------------------------
@@ -123,17 +144,17 @@ def test_ends_are_asked_for_after_the_heartbeat(make_log, monkeypatch):
     log = make_log()
     changelog = log.open()
     start = changelog.begin()
-    fetch = changelog._time_before
+    fetch = changelog._times_before
 
-    def fetch_then_a_change_comes(partition, end):
-        found = fetch(partition, end)
-        if partition.startswith(log.beats):
+    def fetch_then_a_change_comes(ends):
+        found = fetch(ends)
+        if any(partition.startswith(log.beats) for partition in ends):
             # The connector sent this one before the heartbeat; it is visible only now.
             log.send(change(1, 650))
         return found
 
     log.beat(700)
-    monkeypatch.setattr(changelog, "_time_before", fetch_then_a_change_comes)
+    monkeypatch.setattr(changelog, "_times_before", fetch_then_a_change_comes)
     progress = changelog.advance(start, 100, 0)
     assert progress.watermark == 700
     assert ids(changelog, start, progress.offsets) == [1]
@@ -184,7 +205,7 @@ def test_retention_loss_is_an_error_at_planning_and_at_reading(make_log, kafka):
     assert caught.value.where == f"{log.topic}/0"
     assert "retention" in str(caught.value.hint)
     with pytest.raises(DataLostError, match="offset 0"):
-        list(changelog.read(split))
+        list(changelog.read([split]))
 
 
 def test_an_offset_beyond_the_end_is_a_topic_that_was_made_anew(make_log):
@@ -275,7 +296,7 @@ def test_messages_have_key_headers_and_place(make_log, kafka):
     producer.flush(30)
     (split,) = changelog.splits(start, changelog.advance(start, 10, 0).offsets)
     expected = Message(f"{log.topic}/0", 0, b"k", b"v", (("__debezium.newkey", b"x"),))
-    assert list(changelog.read(split)) == [expected]
+    assert list(changelog.read([split])) == [expected]
 
 
 # --- waiting -------------------------------------------------------------------------------------

@@ -172,10 +172,10 @@ def test_runtime_set_is_delta_for_the_installed_spark():
 @pytest.mark.service
 def test_real_download_is_not_disturbed_by_a_broken_local_maven_folder(tmp_path, monkeypatch):
     """A pom without its jar in ~/.m2 makes Spark's own resolution fail."""
-    jar = read_lock(LOCK, "bare_local_fs")[0]
+    jar = read_lock(LOCK, "local")[0]
     folder = tmp_path / ".m2" / "repository" / Path(*jar.organisation.split("."))
     pom = folder / jar.artifact / jar.version / f"{jar.artifact}-{jar.version}.pom"
     pom.parent.mkdir(parents=True)
     pom.write_text("<project>")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert [path.name for path in resolve("bare_local_fs")] == [jar.file_name]
+    assert [path.name for path in resolve("local")] == [jar.file_name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -148,8 +148,11 @@ class FilesChangelog:
             self._written_behind(f"up to {last.file}", last.before, before)
         return pieces
 
-    def read(self, split: Split) -> Iterator[Message]:
-        """The lines of one file piece, in order."""
+    def read(self, splits: Sequence[Split]) -> Iterator[Message]:
+        """The lines of file pieces, in order."""
+        return chain.from_iterable(map(self._lines, splits))
+
+    def _lines(self, split: Split) -> Iterator[Message]:
         start, end = _At(*split.start), _At(*split.end)
         try:
             for byte, text in lines.between(self._folder / start.file, start.byte, end.byte):

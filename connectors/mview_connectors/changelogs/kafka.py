@@ -22,7 +22,7 @@ from mview.clock import SourceMs
 from mview.config import ChangesSettings
 from mview.connector import Format, Message, Offsets, Progress, Split
 from mview.errors import ConfigError
-from mview_connectors.changelogs.kafka_client import KafkaClient, gone
+from mview_connectors.changelogs.kafka_client import KafkaClient, Span, gone
 from mview_connectors.changelogs.shares import fair_shares
 from mview_connectors.changelogs.times import last_position, lower_bound
 
@@ -111,12 +111,8 @@ class KafkaChangelog:
         def find(message: Message) -> tuple[int, ...] | None:
             return last_position(self._format, message, table)
 
-        found = {
-            partition: self._last_before(partition, end, find)
-            for partition, end in before.items()
-            if partition.rpartition("/")[0] == topic
-        }
-        return {partition: position for partition, position in found.items() if position}
+        ends = {p: end for p, end in before.items() if p.rpartition("/")[0] == topic}
+        return self._last_before(ends, find)
 
     def advance(self, start: Offsets, max_rows: int, wait_ms: int) -> Progress:
         """Up to about `max_rows` messages on from `start`, shared fairly between partitions.
@@ -159,9 +155,11 @@ class KafkaChangelog:
             for low in range(start[partition], stop, _SPLIT)
         ]
 
-    def read(self, split: Split) -> Iterator[Message]:
-        """The messages of a split, in order, transactions that were rolled back left out."""
-        return self._client.read(split.partition, split.start, split.end)
+    def read(self, splits: Sequence[Split]) -> Iterator[Message]:
+        """The messages of splits, in order, transactions that were rolled back left out."""
+        return self._client.read(
+            [Span(split.partition, split.start, split.end) for split in splits]
+        )
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
@@ -196,8 +194,8 @@ class KafkaChangelog:
         ends = self._client.ends([*data, *beats])
         beat_ends = {partition: ends.pop(partition) for partition in beats}
         if beat_ends != self._heartbeat_ends:
-            times = [self._time_before(p, end) for p, end in beat_ends.items()]
-            self._heartbeat = max((t for t in times if t is not None), default=self._heartbeat)
+            times = self._times_before(beat_ends).values()
+            self._heartbeat = max(times, default=self._heartbeat)
             self._heartbeat_ends = beat_ends
             ends = self._client.ends(data)
         return ends
@@ -232,45 +230,47 @@ class KafkaChangelog:
 
     def _watermark_at(self, ends: Offsets, observed: Offsets) -> SourceMs | None:
         by_heartbeat = self._settings.heartbeat_topic is not None
-        known = []
-        for partition, end in ends.items():
-            if by_heartbeat and end == observed[partition]:
-                known.append(self._heartbeat)
-            else:
-                known.append(self._bound(partition, end))
+        beaten = {p for p, end in ends.items() if by_heartbeat and end == observed[p]}
+        bounds = self._bounds_at({p: end for p, end in ends.items() if p not in beaten})
+        known = [self._heartbeat if p in beaten else bounds[p] for p in ends]
         times = [bound for bound in known if bound is not None]
         if times and len(times) == len(known):
             self._watermark = max(min(times), self._watermark or min(times))
         return self._watermark
 
-    def _bound(self, partition: str, end: int) -> SourceMs | None:
-        """What the messages before `end` vouch for; asked once per end."""
-        asked, bound = self._bounds.get(partition, (-1, None))
-        if asked != end:
-            found = self._time_before(partition, end)
-            bound = bound if found is None else max(found, bound or found)
-            self._bounds[partition] = (end, bound)
-        return bound
+    def _bounds_at(self, ends: Offsets) -> dict[str, SourceMs | None]:
+        """What the messages before the ends vouch for; asked once per end."""
+        news = {p: end for p, end in ends.items() if self._bounds.get(p, (-1, None))[0] != end}
+        found = self._times_before(news)
+        for partition, end in news.items():
+            _, known = self._bounds.get(partition, (-1, None))
+            times = [time for time in (known, found.get(partition)) if time is not None]
+            self._bounds[partition] = (end, max(times, default=None))
+        return {partition: self._bounds[partition][1] for partition in ends}
 
-    def _time_before(self, partition: str, end: int) -> SourceMs | None:
-        """The time of the last message before `end` that has one."""
-        return self._last_before(partition, end, lambda m: lower_bound(self._format, m))
+    def _times_before(self, ends: Offsets) -> dict[str, SourceMs]:
+        """By partition, the time of the last message before its end that has one."""
+        return self._last_before(ends, lambda message: lower_bound(self._format, message))
 
     def _last_before(
-        self, partition: str, end: int, find: Callable[[Message], _Found | None]
-    ) -> _Found | None:
-        """What `find` says of the last message before `end` of which it says something."""
-        first = self._client.beginnings([partition])[partition]
+        self, ends: Offsets, find: Callable[[Message], _Found | None]
+    ) -> dict[str, _Found]:
+        """What `find` says of the last message before each end of which it says something."""
+        firsts = self._client.beginnings(ends)
+        found: dict[str, _Found] = {}
         for window in _WINDOWS:
-            start = max(first, end - window)
-            if start < end:
-                said = map(find, self._client.read(partition, start, end))
-                found = [one for one in said if one is not None]
-                if found:
-                    return found[-1]
-            if start == first:
+            spans = [
+                Span(partition, max(firsts[partition], end - window), end)
+                for partition, end in ends.items()
+                if partition not in found
+            ]
+            for message in self._client.read([span for span in spans if span.start < span.end]):
+                said = find(message)
+                if said is not None:
+                    found[message.partition] = said
+            if all(span.start == firsts[span.partition] for span in spans):
                 break
-        return None
+        return found
 
     # --- errors ----------------------------------------------------------------------------------
 

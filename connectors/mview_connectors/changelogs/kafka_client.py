@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from confluent_kafka import (
     Consumer,
@@ -81,6 +81,14 @@ _MOVING = (
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, *_UNKNOWN)
 
 _SAFE = "what is published stays as it is; nothing after this place was taken"
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    partition: str
+    start: int
+    end: int
 
 
 class KafkaClient:
@@ -161,45 +169,62 @@ class KafkaClient:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def read(self, partition: str, start: int, end: int) -> Iterator[Message]:
-        """The messages of [start, end) in order; offsets may have gaps.
+    def read(self, spans: Sequence[Span]) -> Iterator[Message]:
+        """The messages of spans of partitions, in order within each; offsets may have gaps.
 
         Raises:
-            DataLostError: `start` is not there any more.
+            DataLostError: the start of a span is not there any more.
             RetryableError: the broker stopped answering; the message has the offset.
         """
+        left = list(spans)
+        while left:
+            # A consumer is at one place of a partition: its second span waits for the next round.
+            now = {span.partition: span for span in reversed(left)}
+            left = [span for span in left if now[span.partition] is not span]
+            yield from self._read_together(now)
+
+    def _read_together(self, spans: Mapping[str, Span]) -> Iterator[Message]:
         # A new consumer is there in 5 ms; an old one waits for the fetch it has under way.
         consumer = self._consumer(_READ)
-        at = start
+        at = {name: span.start for name, span in spans.items() if span.start < span.end}
+        ends = {name: span.end for name, span in spans.items()}
         try:
-            consumer.assign([_place(partition, start)])
-            while at < end:
+            consumer.assign([_place(name, start) for name, start in at.items()])
+            while at:
                 first = consumer.poll(_READ_PATIENCE)
                 if first is None:
-                    self._away(None, f"{partition}, offset {at}")
+                    self._away(None, ", ".join(f"{name}, offset {n}" for name, n in at.items()))
                 # Not `consume` alone: it would wait for a full batch, over gaps in vain.
                 for record in [first, *consumer.consume(_BATCH, 0)]:
+                    name = f"{record.topic()}/{record.partition()}"
                     error, offset = record.error(), record.offset() or 0
                     if error is not None:
-                        at = self._at_error(error, partition, at, offset, end)
-                        continue
-                    if offset >= end:
-                        return
-                    at = offset + 1
-                    yield _message(partition, record)
+                        self._at_event(error, name, offset, at, ends)
+                    elif name in at and offset < ends[name]:
+                        at[name] = offset + 1
+                        yield _message(name, record)
+                    elif name in at:
+                        at[name] = offset
+                    if name in at and at[name] >= ends[name]:
+                        del at[name]
+                        consumer.pause([_place(name)])
         finally:
             consumer.close()
 
-    def _at_error(self, error: KafkaError, partition: str, at: int, offset: int, end: int) -> int:
-        """Where reading stands after an event that is no message."""
+    def _at_event(
+        self, error: KafkaError, name: str, offset: int, at: dict[str, int], ends: Mapping[str, int]
+    ) -> None:
+        """Note where reading stands after an event that is no message, or raise."""
         if error.code() == KafkaError._PARTITION_EOF:
             # The last offsets may be control records of transactions, which are never delivered.
-            return max(at, offset)
-        if error.code() in _GONE:
-            gone(partition, f"{at} to {end} were to be read, offset {at} is not there any more")
+            if name in at:
+                at[name] = max(at[name], offset)
+            return
+        if error.code() in _GONE and name in at:
+            span = f"{at[name]} to {ends[name]}"
+            gone(name, f"{span} were to be read, offset {at[name]} is not there any more")
         if error.fatal() or not error.retriable():
-            self._away(error, f"{partition}, offset {at}")
-        return at
+            self._away(error, ", ".join(f"{name}, offset {n}" for name, n in at.items()))
 
     # --- waiting ---------------------------------------------------------------------------------
 
