@@ -46,7 +46,7 @@ demo: java venv ## an example from start to end: load, merge, live changes, the 
 	@$(BIN)/mview demo
 
 test: java venv services ## all tests: unit, Spark, property, with real servers
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --tb short $(ARGS)
 
 lint: venv ## style
 	@$(BIN)/ruff check .

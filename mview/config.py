@@ -6,35 +6,44 @@ connector that opens a connection calls `reveal`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import quote, quote_plus
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?|h|hours?)\s*$")
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
-def parse_duration(text: str | int | float) -> int:
-    """A duration such as `10 seconds`, `500ms`, `2 min` in milliseconds; a bare number is seconds.
+def _duration(value: object) -> int:
+    """Milliseconds of a setting; a bare number is seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return int(value * 1000)
+    found = parse_duration(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is not a duration; write {DURATION_EXAMPLES}")
+    return found
 
-    Raises:
-        ValueError: the text is not a duration.
-    """
-    if isinstance(text, int | float):
-        return int(text * 1000)
-    match = _DURATION.match(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a duration; write e.g. '10 seconds', '500ms', '2 min'")
-    unit = match.group(2)
-    return int(float(match.group(1)) * _UNITS["ms" if unit == "ms" else unit[0]])
+
+#: Milliseconds; written as a duration.
+Duration = Annotated[int, BeforeValidator(_duration)]
 
 
 def reveal(text: str, where: str) -> str:
@@ -64,19 +73,19 @@ def reveal(text: str, where: str) -> str:
     return _REFERENCE.sub(resolve, text)
 
 
-def references(text: str) -> list[str]:
-    """The `${env:…}` and `${file:…}` in a text, e.g. to hide what they stand for."""
-    return [match.group(0) for match in _REFERENCE.finditer(text)]
-
-
 class Settings(BaseModel):
     """Base of all settings: unknown keys are errors."""
+
+    #: Fields that may hold secrets. Hosts, users and topics are none: messages need them.
+    hidden: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ConnectionSettings(Settings):
     """A source database, as the parts of an SQLAlchemy URL. Any text may hold `${env:…}`."""
+
+    hidden = ("username", "password", "query")
 
     name: str = ""
     drivername: str
@@ -87,7 +96,7 @@ class ConnectionSettings(Settings):
     database: str | None = None
     #: PostgreSQL: the schema that table names are looked up in.
     namespace: str | None = Field(default=None, alias="schema")
-    query: dict[str, str] = {}
+    query: dict[str, str] = Field(default={}, repr=False)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -102,11 +111,13 @@ class ConnectionSettings(Settings):
 class ChangesSettings(Settings):
     """The changelog of one connection."""
 
+    hidden = ("options",)
+
     connection: str = ""
     source: Literal["kafka", "files"]
     format: str
     #: T: covers clock skew plus the time from commit to the changelog; see README.
-    delay: int = Field(default=10_000, alias="T")
+    delay: Duration = Field(default=10_000, alias="T")
     #: files: the folder of change files.
     path: Path | None = None
     #: kafka: bootstrap servers, topic pattern with {table}, and the connector's heartbeat topic.
@@ -117,11 +128,6 @@ class ChangesSettings(Settings):
     options: dict[str, str] = Field(default={}, repr=False)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @field_validator("delay", mode="before")
-    @classmethod
-    def _duration(cls, value: Any) -> int:
-        return parse_duration(value)
 
     @model_validator(mode="after")
     def _complete(self) -> ChangesSettings:
@@ -144,7 +150,7 @@ class EngineSettings(Settings):
     #: Changes taken per epoch at the most: what the driver holds in memory at once.
     max_changes: int = Field(default=50_000, gt=0)
     #: Tables are held back when they are ahead of the slowest by more than this.
-    max_drift: int = 60_000
+    max_drift: Duration = 60_000
     #: Which executor maintains views: `auto`, or forced for tests.
     executor: Literal["auto", "spark", "local"] = "auto"
     #: Memory for mirrors held in process (bytes).
@@ -152,27 +158,26 @@ class EngineSettings(Settings):
     #: Epochs that stay readable (`as_of`); what only older ones need is deleted.
     history: int = Field(default=200, gt=1)
 
-    @field_validator("max_drift", mode="before")
-    @classmethod
-    def _duration(cls, value: Any) -> int:
-        return parse_duration(value)
-
 
 class SparkSettings(Settings):
     """Spark session: master URL and extra configuration."""
 
+    hidden = ("conf",)
+
     master: str = "local[*]"
-    conf: dict[str, str] = {}
+    conf: dict[str, str] = Field(default={}, repr=False)
 
 
 class Config(Settings):
     """The whole `mview.yml`."""
 
+    hidden = ("connections", "changes", "sinks", "spark")
+
     path: Path
     store: Path
     connections: dict[str, ConnectionSettings] = {}
     changes: dict[str, ChangesSettings] = {}
-    sinks: dict[str, dict[str, Any]] = {}
+    sinks: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     engine: EngineSettings = EngineSettings()
     spark: SparkSettings = SparkSettings()
 
@@ -192,6 +197,14 @@ _SECTIONS: dict[str, type[Settings]] = {
 }
 
 
+#: The schema's own words, for people.
+_MESSAGES = {
+    "missing": "is missing",
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+}
+
+
 def _fields(section: str) -> list[str]:
     model = _SECTIONS.get(section, Config)
     return [field.alias or name for name, field in model.model_fields.items()]
@@ -200,7 +213,7 @@ def _fields(section: str) -> list[str]:
 def _explain(error: ValidationError, path: Path) -> ConfigError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     hint = None
     if first["type"] == "extra_forbidden":
         allowed = _fields(str(first["loc"][0]) if len(first["loc"]) > 1 else "")
@@ -234,21 +247,100 @@ def load_config(path: str | Path) -> Config:
         raise ConfigError(f"{file} is not valid YAML: {problem}", where=place) from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{file} must be a mapping with connections, changes, store")
-    base = file.resolve().parent
-    raw["path"] = file.resolve()
-    store = reveal(str(raw.get("store", "mview-data")), f"{file}: store")
-    raw["store"] = (base / store).resolve()
-    for name, section in (raw.get("connections") or {}).items():
-        if isinstance(section, dict):
-            section["name"] = name
-            if str(section.get("drivername", "")).startswith("sqlite") and section.get("database"):
-                section["database"] = str((base / section["database"]).resolve())
-    for name, section in (raw.get("changes") or {}).items():
-        if isinstance(section, dict):
-            section["connection"] = name
-            if section.get("path"):
-                section["path"] = (base / section["path"]).resolve()
     try:
-        return Config(**raw)
+        return Config(**_resolved(raw, file))
     except ValidationError as error:
         raise _explain(error, file) from None
+
+
+def _sections(raw: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The sections of a kind; what is no mapping is left for the schema to refuse."""
+    sections = raw.get(kind)
+    if isinstance(sections, dict):
+        for name, section in sections.items():
+            if isinstance(section, dict):
+                yield str(name), section
+
+
+def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The settings with their names, and with paths that hold from anywhere."""
+    base = file.resolve().parent
+    store = reveal(str(raw.get("store", "mview-data")), f"{file}: store")
+    for name, section in _sections(raw, "connections"):
+        section["name"] = name
+        if str(section.get("drivername", "")).startswith("sqlite") and section.get("database"):
+            section["database"] = str((base / str(section["database"])).resolve())
+    for name, section in _sections(raw, "changes"):
+        section["connection"] = name
+        if section.get("path"):
+            section["path"] = (base / str(section["path"])).resolve()
+    return {**raw, "path": file.resolve(), "store": (base / store).resolve()}
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+_MASK = "******"
+
+#: Option names whose values are hidden even when the user wrote them down without `${…}`.
+_TELLING = re.compile(
+    r"passw|passphrase|\bpwd|secret|token|credential|api[._-]?key|account[._-]?key|private"
+    r"|key[._-]?pem|\bjaas\b",
+    re.IGNORECASE,
+)
+
+
+def secret_values(settings: Settings) -> set[str]:
+    """All values in settings that must not be seen, resolved where they can be.
+
+    Of `Settings.hidden` these are: what a `${env:…}` or `${file:…}` stands for, and the plain
+    values of options with a telling name.
+    """
+    return {
+        secret for name in settings.hidden for secret in _secrets_of(name, getattr(settings, name))
+    }
+
+
+def _secrets_of(name: str, value: object) -> set[str]:
+    if isinstance(value, Settings):
+        return secret_values(value)
+    if isinstance(value, dict):
+        return {secret for key, part in value.items() for secret in _secrets_of(str(key), part)}
+    if isinstance(value, list):
+        return {secret for part in value for secret in _secrets_of(name, part)}
+    if not isinstance(value, str):
+        return set()
+    references = [match.group(0) for match in _REFERENCE.finditer(value)]
+    if not references:
+        return {value} if _TELLING.search(name) else set()
+    found = set()
+    for reference in references:
+        try:
+            found.add(reveal(reference, name))
+        except ConfigError:
+            continue  # not set: there is nothing to hide, and the command will say so
+    return found
+
+
+class Mask:
+    """Puts stars in the place of secrets.
+
+    Args:
+        secrets: as `secret_values` finds them.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        spelled = {form for secret in secrets if secret.strip() for form in _spellings(secret)}
+        # The longest first: one secret may be a part of another.
+        self._hidden = sorted(spelled, key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        for secret in self._hidden:
+            text = text.replace(secret, _MASK)
+        return text
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON or by repr."""
+    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
+    yield repr(secret)[1:-1]

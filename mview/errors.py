@@ -5,6 +5,8 @@ Every message says what failed, where, whether the data is safe, and the next co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -51,6 +53,8 @@ class MviewError(Exception):
     def render(self) -> str:
         """The message as a block of short lines, most important first."""
         lines = [self.what]
+        if subject := subject_of(self):
+            lines.append(f"  in:      {subject}")
         if self.where:
             lines.append(f"  where:   {self.where}")
         if self.got is not None:
@@ -73,6 +77,37 @@ def _rebuild(cls: type[MviewError], state: dict[str, object]) -> MviewError:
     error.__dict__.update(state)
     Exception.__init__(error, error.render())
     return error
+
+
+_SUBJECT = "mview_subject"
+
+
+@contextmanager
+def concerning(subject: str) -> Iterator[None]:
+    """Note on an error which table or view was worked on; the innermost note counts."""
+    try:
+        yield
+    except Exception as error:
+        if subject_of(error) is None:
+            setattr(error, _SUBJECT, subject)
+        raise
+
+
+def subject_of(error: BaseException) -> str | None:
+    """What `concerning` noted."""
+    return getattr(error, _SUBJECT, None)
+
+
+def unexpected(error: BaseException) -> MviewError:
+    """An error that nobody foresaw, as a block."""
+    message = str(error).strip().split("\n")[0]
+    block = MviewError(
+        f"unexpected {type(error).__name__}: {message}",
+        safe="every published epoch stays; the same command continues from the last one",
+        hint="run again with --debug for the traceback, and report it",
+    )
+    setattr(block, _SUBJECT, subject_of(error))
+    return block
 
 
 class UserError(MviewError):

@@ -7,6 +7,7 @@ nowhere else. `timestamp` is an instant (UTC micros), `timestamp_ntz` a wall-clo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -96,7 +97,7 @@ class TableSchema:
         if missing := [name for name in self.key if name not in names]:
             raise UserError(f"key column {missing[0]!r} is not a column", allowed=", ".join(names))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Column names in order."""
         return tuple(column.name for column in self.columns)
@@ -108,7 +109,7 @@ class TableSchema:
                 return column
         raise KeyError(name)
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the rows."""
         return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])

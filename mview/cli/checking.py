@@ -14,6 +14,7 @@ from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition, order_views
 from mview.runtime.catalog import check_changelogs, describe_tables, source_tables
 from mview.runtime.definitions import load_definition
+from mview.runtime.sinks import open_sink
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -102,9 +103,29 @@ class Checker:
             raise
         except UserError as error:
             return Checked(definition, error=error)
-        if output := self._output_schema(plan):
+        output = self._output_schema(plan)
+        if output:
             self.schemas[definition.name] = output
-        return Checked(definition, plan)
+        return Checked(definition, plan, self._sink_error(definition, output))
+
+    def _sink_error(
+        self, definition: ViewDefinition, output: TableSchema | None
+    ) -> UserError | None:
+        """What is wrong with the view's sink or its options."""
+        given = definition.options or self.config.sinks.get(definition.sink)
+        if definition.sink == ViewDefinition.sink and not given:
+            return None  # nothing can be wrong, and the sink takes time to import
+        try:
+            open_sink(self.config, self._store, definition, output or TableSchema((), ()), "check")
+        except UserError as error:
+            return UserError(
+                error.what,
+                where=definition.file,
+                got=error.got,
+                allowed=error.allowed,
+                hint=error.hint,
+            )
+        return None
 
     def _describe(self, definition: ViewDefinition) -> dict[str, TableSchema]:
         names = source_tables([definition])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mview.cli.output import Output, secret_values
+from mview.cli.output import Output
 
 if TYPE_CHECKING:
     from mview.config import Config
@@ -26,10 +26,10 @@ class App:
 
     def config(self, path: str) -> Config:
         """Read the configuration; from then on its secrets are hidden in all output."""
-        from mview.config import load_config
+        from mview.config import Mask, load_config, secret_values
 
         config = load_config(path)
-        self.output.hide(secret_values(config))
+        self.output.hide(Mask(secret_values(config)))
         return config
 
 

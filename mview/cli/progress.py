@@ -31,6 +31,10 @@ def duration_text(ms: int | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
+def _dropped_text(changes: int) -> str:
+    return f"{changes:,} sent again, dropped"
+
+
 class Display(Listener, Protocol):
     """A listener of a pipeline that is switched on for the time of a run."""
 
@@ -63,7 +67,7 @@ class LineDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        return None  # the command prints the error
 
     def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
         """A line when a load begins and ends, and every few seconds between."""
@@ -91,6 +95,8 @@ class LineDisplay:
                 self._output.line(
                     f"{name}: epoch {epoch.epoch}, {lag}{counts}, {change.rows:,} rows"
                 )
+        if epoch.dropped:
+            self._output.line(f"epoch {epoch.epoch}: {_dropped_text(epoch.dropped)}")
 
     def on_message(self, text: str) -> None:
         """The text as a line."""
@@ -127,6 +133,7 @@ class LiveDisplay:
         self._lines: dict[str, _ViewLine] = {}
         self._epoch = EpochReport(0, 0, None)
         self._lag: int | None = None
+        self._dropped = self._errors = 0
         self._live = Live(
             get_renderable=self._draw, console=Console(highlight=False), refresh_per_second=4
         )
@@ -135,7 +142,9 @@ class LiveDisplay:
         self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A view halts at its first error: what stays on the screen says so.
+        self._errors = int(kind is not None and issubclass(kind, Exception))
         self._live.stop()
 
     def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
@@ -152,6 +161,7 @@ class LiveDisplay:
     def on_epoch(self, epoch: EpochReport) -> None:
         """Bring the lines of the views up to the epoch."""
         self._epoch = epoch
+        self._dropped += epoch.dropped
         if epoch.lag_ms is not None:
             self._lag = epoch.lag_ms
         for name, change in epoch.views.items():
@@ -176,6 +186,8 @@ class LiveDisplay:
                 Text(f"~{line.updated:,}", style="yellow"),
                 Text(f"-{line.deleted:,}", style="red"),
                 f"{line.rows:,} rows",
+                Text(f"{self._errors} errors", style="bold red" if self._errors else "dim"),
+                _dropped_text(self._dropped) if self._dropped else "",
             )
         return Group(self._bars, lines) if self._tasks else lines
 

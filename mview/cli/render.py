@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mview.cli.progress import duration_text
+from mview.clock import utc_text
 from mview.errors import MviewError
 
 if TYPE_CHECKING:
     from mview.cli.checking import Checked
     from mview.ivm.plan import ViewPlan
     from mview.runtime.status import StoreStatus, VerifyResult, ViewStatus
+    from mview.store.failure import Failure
 
 
 def checked_text(found: Sequence[Checked]) -> str:
@@ -95,10 +97,11 @@ def explained_json(plan: ViewPlan) -> dict[str, Any]:
 def status_text(found: StoreStatus) -> str:
     """A store in a few lines: who runs it, its epoch, tables, views."""
     lines = [f"store {found.store}: {found.running or 'nobody runs it'}"]
+    failed = _failure_lines(found.failure) if found.failure else []
     if found.published_ms is None:
-        return "\n".join([*lines, "nothing was published yet"])
+        return "\n".join([*lines, "nothing was published yet", *failed])
     ago = duration_text(max(0, time.time_ns() // 1_000_000 - found.published_ms))
-    lines.append(f"epoch {found.epoch:,}, published {ago} ago")
+    lines += [f"epoch {found.epoch:,}, published {ago} ago", *failed]
     tables = [
         (table.name, f"{table.rows:,} rows", table.phase)
         if table.phase != "loading"
@@ -110,6 +113,13 @@ def status_text(found: StoreStatus) -> str:
         for view in found.views
     ]
     return "\n".join([*lines, "", "tables", *_aligned(tables), "", "views", *_aligned(views)])
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    """When the last run ended by an error, over what, and the error's own block."""
+    subject = f", {failure.subject}" if failure.subject else ""
+    head = f"the last run ended by an error, {utc_text(failure.at_ms)} UTC{subject}:"
+    return ["", head, *(f"  {line}" for line in failure.error.render().splitlines())]
 
 
 def _freshness(view: ViewStatus) -> str:

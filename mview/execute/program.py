@@ -215,7 +215,7 @@ def evaluate_slices(
     """The delta of a view from its slices; None when nothing changed for it."""
     if not slices.relations:
         return None
-    tables = () if plan.maintained is None else plan.maintained.values
+    tables = (*plan.indexes, *(() if plan.maintained is None else plan.maintained.values))
     names = {plan.slice_name(table, when) for table in tables for when in ("old", "new")}
     relations = {name: rows for name, rows in slices.relations.items() if name not in names}
     result = evaluator.run(plan.delta_sql, relations, plan.delta_schema)
@@ -282,7 +282,7 @@ def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:
-    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
 
 
 def _run_top(
@@ -370,7 +370,7 @@ def _with_known_extremes(maintained: Maintained) -> Maintained:
 
 
 def _all(plan: ViewPlan) -> tuple[Whole, ...]:
-    return tuple(Whole(table) for table in plan.tables)
+    return tuple(Whole(table) for table in plan.definition.table_names)
 
 
 def _drive(rounds: Rounds, lookups: Lookups) -> Slices:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mview.errors import UserError
+from mview.ivm.fetches import comparable
+from mview.ivm.indexes import Indexer
 from mview.ivm.keys import equal_columns, unique_columns
 from mview.ivm.maintained import maintain, top_aggregate
-from mview.ivm.notes import EXTREME, NO_EQUALITY, TOP, Note
-from mview.ivm.parts import split
+from mview.ivm.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
+from mview.ivm.parts import Split, split
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
 from mview.ivm.steps import Fetch, Trace, Whole
 from mview.ivm.top import Top
@@ -24,8 +26,11 @@ from mview.schema import TableSchema
 
 
 class OtherColumnsError(Exception):
-    """The text over parts has other columns for Spark than the user's text: it is not used."""
+    """Spark refuses the text over parts, or finds other columns in it: it is not used."""
 
+
+#: The columns that are read of every table.
+Used = Mapping[str, frozenset[str]]
 
 #: Completes the plan of a part or view with what Spark says of its columns.
 Analyze = Callable[[ViewPlan, Mapping[str, TableSchema]], ViewPlan]
@@ -52,26 +57,118 @@ def compile_view(
         build(definition, schemas)
     except Unsupported as reason:
         return _allowed(analyze(_full_plan(definition, schemas, reason), schemas))
-    cut, known, parts = split(definition, schemas), dict(schemas), []
-    for one in cut.parts:
-        part = _allowed(analyze(_compile(one, known), known))
-        known[one.name] = part.output
-        parts.append(part)
-    main = replace(_compile(cut.main, known, cut.top), declared=definition, parts=tuple(parts))
     try:
-        return _allowed(analyze(main, known))
+        return _Compiler(dict(schemas), analyze).view(definition, split(definition, schemas))
     except OtherColumnsError:
-        return _allowed(analyze(_compile(definition, schemas), schemas))
+        return _Compiler(dict(schemas), analyze).view(definition, Split((), definition))
 
 
-def _compile(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema], first: Top | None = None
-) -> ViewPlan:
-    """The plan of a view that is cut already, or of a part."""
+@dataclass
+class _Compiler:
+    """Compiles a view after its parts.
+
+    Args:
+        schemas: of the tables, and of the parts so far.
+        analyze: see `compile_view`.
+        parts: what the view needs beside it, in the order they read each other.
+        names: parts that have a name already.
+    """
+
+    schemas: dict[str, TableSchema]
+    analyze: Analyze
+    parts: list[ViewPlan] = field(default_factory=list)
+    names: int = 0
+
+    def view(self, definition: ViewDefinition, cut: Split) -> ViewPlan:
+        """The plan of a view that is cut into parts."""
+        self.names = len(cut.parts)
+        for one in cut.parts:
+            self._add(_allowed(self._analyzed_part(self._compiled(one))))
+        main = self._compiled(cut.main, cut.top)
+        whole = replace(main, declared=definition, parts=tuple(self.parts))
+        if main.plain is not None:
+            plain = replace(main.plain, declared=definition, parts=tuple(self.parts))
+            whole = replace(whole, plain=plain)
+        return _allowed(self.analyze(whole, self.schemas))
+
+    def _analyzed_part(self, part: ViewPlan) -> ViewPlan:
+        try:
+            return self.analyze(part, self.schemas)
+        except UserError:
+            # The text of a part is ours (a map, say, is no key): the user's own text is tried next.
+            raise OtherColumnsError from None
+
+    def _add(self, part: ViewPlan) -> None:
+        self.parts.append(part)
+        self.schemas[part.name] = part.output
+
+    def _compiled(self, definition: ViewDefinition, first: Top | None = None) -> ViewPlan:
+        """The plan of a view that is cut already, or of a part; its indexes become parts."""
+        built = build(definition, self.schemas)
+        root = rewrite(built.root)
+        plan = _planned(definition, root, built.used, self.schemas, first)
+        without: frozenset[str] = frozenset()
+        while failing := _without_keys(plan):
+            indexer = Indexer(definition, self.names + 1, without)
+            indexed = indexer.rewritten(root, failing)
+            known, indexes = dict(self.schemas), []
+            for part in indexer.parts():
+                indexes.append(self.analyze(_planned(part, *_root(part, known), known), known))
+                known[part.name] = indexes[-1].output
+            better = _planned(definition, indexed, built.used, known)
+            useless = {
+                table
+                for index in indexes
+                for table in index.tables
+                if index.name not in _looked_up(better) or not _has_order(index.output)
+            }
+            if useless:
+                without |= useless
+                continue
+            if len(_without_keys(better)) == len(failing):
+                break
+            for index in indexes:
+                self._add(index)
+            self.names += len(indexes)
+            return better
+        return plan
+
+
+def _root(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> tuple[ir.Node, Used]:
     built = build(definition, schemas)
-    root = rewrite(built.root)
-    read = {name: schemas[name] for name in definition.table_names}
-    traces, notes = _traces(root, ir.scans(root), schemas)
+    return rewrite(built.root), built.used
+
+
+def _without_keys(plan: ViewPlan) -> set[ir.Node]:
+    """The operators for which all rows are read as their keys are no plain columns."""
+    return {one.node for one in plan.nodes if one.note in (COMPUTED_KEY, NO_EQUALITY, EXTREME)}
+
+
+def _looked_up(plan: ViewPlan) -> set[str]:
+    """The tables in which some trace looks rows up."""
+    traces = [*plan.traces, *(plan.plain.traces if plan.plain is not None else ())]
+    return {step.table for trace in traces for step in trace.steps}
+
+
+def _has_order(index: TableSchema) -> bool:
+    """Whether equal values of all its columns are the same value, so that it can be looked into."""
+    return all(comparable(one.type, one.type) for one in index.columns)
+
+
+def _planned(
+    definition: ViewDefinition,
+    root: ir.Node,
+    used: Used,
+    schemas: Mapping[str, TableSchema],
+    first: Top | None = None,
+) -> ViewPlan:
+    """The plan of a tree."""
+    tables = dict.fromkeys([*definition.table_names, *(one.table for one in ir.scans(root))])
+    read = {name: schemas[name] for name in tables}
+    indexes = tuple(name for name in tables if name not in definition.table_names)
+    used = {**used, **{name: frozenset(schemas[name].names) for name in indexes}}
+    scans = tuple(scan for scan in ir.scans(root) if scan.table not in indexes)
+    traces, notes = _traces(root, scans, schemas)
     if first is not None:
         notes = dict.fromkeys(notes, TOP)
     plain = ViewPlan(
@@ -81,13 +178,14 @@ def _compile(
         key=_key(definition, root),
         schemas=read,
         used={
-            name: tuple(column for column in schema.names if column in built.used[name])
+            name: tuple(column for column in schema.names if column in used[name])
             for name, schema in read.items()
         },
         traces=traces,
-        evaluation="top" if first else _evaluation(traces, read),
+        evaluation="top" if first else _evaluation(traces, notes, read),
         nodes=_strategies(root, notes, None),
         top=first,
+        indexes=indexes,
     )
     return _maintained(plain, root, notes, schemas) or plain
 
@@ -102,14 +200,17 @@ def _maintained(
     maintained, top = maintain(plain.definition, root, schemas), top_aggregate(root)
     if maintained is None or top is None:
         return None
-    below, notes_below = _traces(top.aggregate.child, ir.scans(root), schemas)
+    scans = tuple(scan for scan in ir.scans(root) if scan.table not in plain.indexes)
+    below, notes_below = _traces(top.aggregate.child, scans, schemas)
     if _cheap_to_complete(top.aggregate, below, plain.traces):
         return None
     if maintained.extremes:
-        if top.aggregate not in notes:
+        # Groups by plain columns are small as a rule: they are read again.
+        if top.aggregate not in notes and not plain.indexes:
             return None
         maintained = replace(maintained, complete=plain.traces)
-        notes_below[top.aggregate] = EXTREME
+        if top.aggregate in notes:
+            notes_below[top.aggregate] = EXTREME
     return replace(
         plain,
         traces=below,
@@ -125,7 +226,8 @@ def _traces(
 ) -> tuple[tuple[Trace, ...], dict[ir.Node, Note]]:
     """What is fetched for each scan that is below the root; nothing for the others."""
     below = ir.scans(root)
-    found = [trace(root, scan, schemas) for scan in scans if scan in below]
+    indexes = {scan.table for scan in below} - {scan.table for scan in scans}
+    found = [trace(root, scan, schemas, indexes) for scan in scans if scan in below]
     notes = {node: note for _, fetches in reversed(found) for node, note in fetches.notes}
     others = (Trace(scan.table, scan.relation, ()) for scan in scans if scan not in below)
     return (*(one for one, _ in found), *others), notes
@@ -198,10 +300,12 @@ def _key(definition: ViewDefinition, root: ir.Node) -> tuple[str, ...]:
     return tuple(ref.column for ref in unique_columns(root) or ())
 
 
-def _evaluation(traces: tuple[Trace, ...], read: Mapping[str, TableSchema]) -> Evaluation:
+def _evaluation(
+    traces: tuple[Trace, ...], notes: Mapping[ir.Node, Note], read: Mapping[str, TableSchema]
+) -> Evaluation:
     everything = {Whole(table) for table in read}
-    full = traces and all(everything <= set(one.steps) for one in traces)
-    return "full" if full else "slice_diff"
+    whole = traces and all(everything <= set(one.steps) for one in traces)
+    return "full" if whole and any(note.always for note in notes.values()) else "slice_diff"
 
 
 def _strategies(

@@ -12,6 +12,12 @@ from mview.plan import ir
 from mview.plan.ir import Ref
 from mview.schema import TableSchema
 
+#: Functions of dates and texts that give whole numbers.
+_WHOLE = (
+    exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear,
+    exp.Hour, exp.Minute, exp.Length,
+)  # fmt: skip
+
 
 def number_type(
     expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]
@@ -42,7 +48,7 @@ def number_type(
         return _wider([expression.args["true"], *([default] if default else [])], node, schemas)
     if isinstance(expression, exp.Cast):
         return _cast(expression)
-    if isinstance(expression, exp.Count):
+    if isinstance(expression, (exp.Count, *_WHOLE)):
         return "int"
     if isinstance(expression, exp.Sum | exp.Min | exp.Max):
         return number_type(expression.this, node, schemas)

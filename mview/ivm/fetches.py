@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -190,16 +190,21 @@ def _together(sources: list[Alternative], targets: list[Alternative]) -> list[li
     return list(groups.values())
 
 
-def needed(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps without fetches of tables that are read whole, unless used by later steps."""
+def needed(steps: Sequence[Step], indexes: Collection[str]) -> tuple[Step, ...]:
+    """The steps without those whose rows nobody reads.
+
+    Without fetches of tables that are read whole, and without indexes, which no text reads; but
+    with all that later steps use.
+    """
     whole = {step.table for step in steps if isinstance(step, Whole)}
     kept: dict[int, Step] = {}
     asked: set[int] = set()
     for index in reversed(range(len(steps))):
         step = steps[index]
+        idle = step.table in (whole if isinstance(step, Fetch) else ()) or step.table in indexes
+        if idle and index not in asked:
+            continue
         if isinstance(step, Fetch):
-            if step.table in whole and index not in asked:
-                continue
             asked |= {source.step for source in step.sources if source.step is not None}
         kept[index] = step
     order = sorted(kept)

@@ -21,10 +21,23 @@ def _(node: ir.Scan) -> tuple[Ref, ...] | None:
     return tuple(Ref(node.relation, name) for name in node.key) or None
 
 
-@unique_columns.register(ir.Limit)
-@unique_columns.register(ir.Window)
-def _(node: ir.Limit | ir.Window) -> tuple[Ref, ...] | None:
+@unique_columns.register
+def _(node: ir.Limit) -> tuple[Ref, ...] | None:
     return unique_columns(node.child)
+
+
+@unique_columns.register
+def _(node: ir.Window) -> tuple[Ref, ...] | None:
+    return unique_columns(node.child) or _numbered(node)
+
+
+def _numbered(node: ir.Window) -> tuple[Ref, ...] | None:
+    """The partition keys and the number of each row in its partition."""
+    numbers = (name for name, call in node.functions if isinstance(call.this, exp.RowNumber))
+    number, refs = next(numbers, None), [ir.as_ref(one) for one in node.partition]
+    if number is None or None in refs:
+        return None
+    return (*(ref for ref in refs if ref is not None), Ref(node.relation, number))
 
 
 @unique_columns.register
@@ -110,9 +123,20 @@ def _(node: ir.Join) -> tuple[Ref, ...] | None:
 
 @unique_columns.register
 def _(node: ir.Aggregate) -> tuple[Ref, ...] | None:
+    names = [name for name, _ in node.group]
     if node.sets is not None:
-        return None
-    return tuple(Ref(node.relation, name) for name, _ in node.group) or None
+        # Which set a row belongs to: NULL alone does not tell.
+        sets = [name for name, call in node.aggregates if is_grouping_id(call)]
+        if not sets:
+            return None
+        names.append(sets[0])
+    return tuple(Ref(node.relation, name) for name in names) or None
+
+
+def is_grouping_id(call: exp.Expr) -> bool:
+    """Whether a call is `grouping_id()`, a number for each of the sets of ROLLUP and such."""
+    named = isinstance(call, exp.GroupingId) or call.name.lower() == "grouping_id"
+    return named and not call.expressions
 
 
 @unique_columns.register

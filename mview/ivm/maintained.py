@@ -22,6 +22,7 @@ from sqlglot import exp
 
 from mview.connector import WEIGHT
 from mview.ivm.exact import is_ordered, number_type
+from mview.ivm.keys import is_grouping_id
 from mview.ivm.steps import Trace
 from mview.ivm.trace import value_part
 from mview.plan import ir
@@ -125,39 +126,55 @@ def maintain(
     groups = _set_columns(aggregate, tree) if by_sets else text.group_texts(aggregate, tree)
     if groups is None:
         return None
-    made = [
-        _accumulate(call, i, text, aggregate, schemas)
-        for i, (_, call) in enumerate(aggregate.aggregates)
-    ]
-    if any(one is None for one in made):
-        return None
-    state: dict[str, exp.Expr] = {
-        name: exp.column(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)
-    }
-    accumulators = {"__n": "count(*)"}
-    extremes: dict[str, Extreme] = {}
-    for (name, call), one in zip(aggregate.aggregates, filter(None, made), strict=True):
-        accumulators |= one[0]
-        state[name] = one[1]
-        if isinstance(call, exp.Min | exp.Max):
-            extremes |= dict.fromkeys(one[0], "min" if isinstance(call, exp.Min) else "max")
-    if by_sets and extremes:
+    kept = _kept(aggregate, text, schemas)
+    if kept is None:
         return None
     keys = [*groups, *([_SET] if by_sets else [])]
     by = text.group_text if by_sets else ", ".join(groups)
     values = tuple(dict.fromkeys(scan.table for _, scan in found.values))
-    finalize = _finalize(found, state, values)
+    finalize = _finalize(found, kept.values, values)
     if finalize is None:
         return None
     return Maintained(
-        partial=_partial(definition, text, keys, by, accumulators),
+        partial=_partial(definition, text, keys, by, kept.accumulators),
         groups=tuple(f"__g{i}" for i in range(max(len(keys), 1))),
-        accumulators=tuple(accumulators),
+        accumulators=tuple(kept.accumulators),
         finalize=finalize,
         always=not groups,
-        extremes=extremes,
+        extremes=kept.extremes,
         values=values,
     )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the state table holds: its accumulators, which are extremes, and the values of them."""
+
+    accumulators: Mapping[str, str]
+    extremes: Mapping[str, Extreme]
+    values: Mapping[str, exp.Expr]
+
+
+def _kept(
+    aggregate: ir.Aggregate, text: Pieces, schemas: Mapping[str, TableSchema]
+) -> _Kept | None:
+    accumulators = {"__n": "count(*)"}
+    extremes: dict[str, Extreme] = {}
+    values: dict[str, exp.Expr] = {
+        name: exp.column(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)
+    }
+    for i, (name, call) in enumerate(aggregate.aggregates):
+        if aggregate.sets is not None and is_grouping_id(call):
+            values[name] = exp.column(f"__g{len(aggregate.group)}")
+            continue
+        made = _accumulate(call, i, text, aggregate, schemas)
+        if made is None:
+            return None
+        own, values[name] = made
+        accumulators |= own
+        if isinstance(call, exp.Min | exp.Max):
+            extremes |= dict.fromkeys(own, "min" if isinstance(call, exp.Min) else "max")
+    return _Kept(accumulators, extremes, values)
 
 
 def _finalize(

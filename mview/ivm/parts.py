@@ -15,7 +15,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
+from mview.ivm.distinct_calls import without_distinct_calls
 from mview.ivm.keys import unique_columns
+from mview.ivm.not_in import without_not_in
 from mview.ivm.top import Top
 from mview.plan import ir
 from mview.plan.build import build
@@ -68,6 +70,11 @@ def is_part(name: str) -> bool:
     return ":" in name
 
 
+def part_name(owner: str, number: int) -> str:
+    """The name of a part of a view, or of another part of it."""
+    return f"{owner.split(':')[0]}:{number}"
+
+
 def quoted(name: str) -> str:
     """A name in Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
@@ -84,7 +91,8 @@ class _Cutter:
         self.parts: list[ViewDefinition] = []
 
     def view(self, definition: ViewDefinition) -> Split:
-        main = replace(self.without_values(definition), key=definition.key)
+        plain = without_not_in(definition, self.schemas)
+        main = replace(self.without_values(plain), key=definition.key)
         found = self.first_rows(main)
         return Split(tuple(self.parts), *(found or (main, None)))
 
@@ -96,12 +104,13 @@ class _Cutter:
         )
 
     def _next_name(self) -> str:
-        return f"{self.view_name}:{len(self.parts) + 1}"
+        return part_name(self.view_name, len(self.parts) + 1)
 
     # -- the value of a subquery ---------------------------------------------------------------
 
     def without_values(self, definition: ViewDefinition) -> ViewDefinition:
         """The query with parts in the place of uncorrelated subqueries that are one value."""
+        definition = without_distinct_calls(definition, self.schemas)
         tree = parse_select(definition.text)
         edits: list[tuple[int, int, str]] = []
         for node in tree.find_all(exp.Subquery):
@@ -151,8 +160,10 @@ class _Cutter:
         """The query as the first rows of a part; None when it has no LIMIT, or no order."""
         tree = parse_select(definition.text)
         order, limit = tree.args.get("order"), tree.args.get("limit")
-        if not isinstance(tree, exp.Select) or order is None or limit is None:
+        if order is None or limit is None:
             return None
+        if not isinstance(tree, exp.Select):
+            return self.first_rows(_as_select(definition, tree))
         clauses = [limit, tree.args.get("offset")]
         counts = [one.expression if one is not None else exp.Literal.number(0) for one in clauses]
         if not all(isinstance(one, exp.Literal) and one.is_int for one in counts):
@@ -196,15 +207,15 @@ class _Cutter:
         body = definition.sql[: pieces.tokens[start].start]
         part = _with_sql(definition, self._next_name(), _with_items(body, pieces, hidden))
         root = rewrite(build(part, self.schemas).root)
-        key = unique_columns(root)
-        if key is None:
-            more = _hidden_key(root, tree)
-            if more is None:
-                return None
-            text = _with_items(body, pieces, [*hidden, *more])
-            part = _with_sql(definition, part.name, text)
+        if unique_columns(root) is None:
+            more = _hidden_key(root, tree) or []
+            body = _with_items(body, pieces, [*hidden, *more])
+            part = _with_sql(definition, part.name, body)
             root = rewrite(build(part, self.schemas).root)
-            key = unique_columns(root)
+        if unique_columns(root) is None:
+            part = _with_sql(definition, part.name, _numbered(body, root))
+            root = rewrite(build(part, self.schemas).root)
+        key = unique_columns(root)
         if key is None:
             return None
         part = replace(part, key=tuple(ref.column for ref in key))
@@ -246,10 +257,32 @@ def _with_items(body: str, pieces: Pieces, items: list[str]) -> str:
     return f"{body[: pieces.from_start]}, {', '.join(items)} {body[pieces.from_start :]}"
 
 
+def _as_select(definition: ViewDefinition, tree: exp.Query) -> ViewDefinition:
+    """A set operation with ORDER BY and LIMIT as a SELECT over it."""
+    pieces = Pieces.of(definition.sql, tree)
+    start = pieces.at("ORDER BY", pieces.select)
+    assert start is not None
+    at = pieces.tokens[start].start
+    sql = f"SELECT * FROM (\n{definition.sql[:at]}\n) AS __all {definition.sql[at:]}"
+    return replace(_with_sql(definition, definition.name, sql), key=definition.key)
+
+
+def _numbered(body: str, root: ir.Node) -> str:
+    """The rows of a query with a number that tells equal rows apart."""
+    names = ", ".join(quoted(ref.column) for ref in root.columns)
+    number = f"row_number() OVER (PARTITION BY {names} ORDER BY {quoted(root.columns[0].column)})"
+    return f"SELECT {names}, {number} AS __nth FROM (\n{body}\n) AS __rows"
+
+
 def _hidden_key(root: ir.Node, tree: exp.Select) -> list[str] | None:
     """Select-list items for the key of the rows, where the user left it out."""
     if not isinstance(root, ir.Project):
         return None
+    below = root.child
+    while isinstance(below, ir.Filter | ir.Window):
+        below = below.child
+    if isinstance(below, ir.Aggregate) and below.sets is not None:
+        return ["grouping_id() AS __k0"] if not tree.find(exp.GroupingSets) else None
     key = unique_columns(root.child)
     froms = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
     aliases = {one.alias_or_name for one in froms if isinstance(one, exp.Table)}

@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 
 from mview.connector import WEIGHT
+from mview.ivm.exact import number_type
 from mview.ivm.lineage import origins
 from mview.ivm.maintained import Maintained
 from mview.ivm.notes import Note
@@ -49,6 +50,7 @@ class ViewPlan:
         maintained: SQL for evaluation `maintained`.
         nodes: strategies for `explain`.
         refused: why the IR cannot express the view, if so.
+        indexes: parts that only look-ups read, not the text.
         parts: results in between that are kept as tables, in the order they read each other.
         declared: the view as declared; None for parts, and where the IR cannot express it.
         plain: the plan without a state table, should Spark read `finalize` another way.
@@ -68,6 +70,7 @@ class ViewPlan:
     maintained: Maintained | None = None
     nodes: tuple[NodeNote, ...] = ()
     refused: Note | None = None
+    indexes: tuple[str, ...] = ()
     parts: tuple[ViewPlan, ...] = ()
     declared: ViewDefinition | None = None
     plain: ViewPlan | None = None
@@ -109,8 +112,8 @@ class ViewPlan:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables, views and parts that are read, in text order."""
-        return self.definition.table_names
+        """The tables, views and parts that are read, in text order; indexes last."""
+        return (*self.definition.table_names, *self.indexes)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -119,14 +122,19 @@ class ViewPlan:
 
     @property
     def output(self) -> TableSchema:
-        """The view as a table; without Spark, only columns that come unchanged have their types."""
+        """The view as a table; without Spark, columns have their types that come unchanged.
+
+        Whole numbers that are computed count as such, other computed columns as texts.
+        """
         if self.result is not None:
             return TableSchema(tuple(Column(f.name, f.type) for f in self.result), self.key)
         assert self.root is not None
         columns = []
         for ref in self.root.columns:
+            number = number_type(ir.column(ref), self.root, self.schemas)
+            computed = pa.int64() if number == "int" else pa.string()
             kinds = {
-                pa.string() if one is None else self.schemas[one.scan.table].column(one.column).type
+                computed if one is None else self.schemas[one.scan.table].column(one.column).type
                 for (one,) in origins(self.root, [ref])
             }
             columns.append(Column(ref.column, kinds.pop() if len(kinds) == 1 else pa.string()))
@@ -151,7 +159,7 @@ class ViewPlan:
         )
 
     def _over(self, when: Literal["old", "new"]) -> str:
-        names = {table: self.slice_name(table, when) for table in self.tables}
+        names = {table: self.slice_name(table, when) for table in self.definition.table_names}
         # A line break: the text may end in a comment.
         sql = bind_tables(self.maintained.partial if self.maintained else self.definition, names)
         return f"{sql}\n"

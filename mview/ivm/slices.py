@@ -65,6 +65,16 @@ def consolidate(rows: pa.Table) -> pa.Table:
     return _query(sql, rows.schema, rows=rows)
 
 
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
+
+
+def difference(new: pa.Table, old: pa.Table) -> pa.Table:
+    """The rows of `new` minus those of `old`: the columns of `new` and WEIGHT, consolidated."""
+    old = old.select(new.column_names).cast(new.schema)
+    return consolidate(pa.concat_tables([_weighted(new, 1), _weighted(old, -1)]))
+
+
 def _is_plain(schema: pa.Schema) -> bool:
     """Whether Arrow groups values of these types as SQL does: not floats (-0.0), not nested."""
     return not any(pa.types.is_floating(t) or pa.types.is_nested(t) for t in schema.types)

@@ -26,7 +26,7 @@ there is no such column, the inputs are fetched whole, and the reason is kept fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
 
@@ -289,7 +289,10 @@ def _rename(keys: Keys, columns: Sequence[Ref | None]) -> Keys:
 
 
 def trace(
-    root: ir.Node, scan: ir.Scan, schemas: Mapping[str, TableSchema]
+    root: ir.Node,
+    scan: ir.Scan,
+    schemas: Mapping[str, TableSchema],
+    indexes: Collection[str] = (),
 ) -> tuple[Trace, Fetches]:
     """What must be fetched when the rows of a scan change.
 
@@ -297,10 +300,11 @@ def trace(
         root: the operator whose output is wanted.
         scan: one of the scans below it.
         schemas: of the tables.
+        indexes: tables that only look-ups read.
 
     Returns:
         The trace, and the fetches with the reasons of whole reads.
     """
     tracer = Tracer(Fetches(schemas))
     tracer.climb(root, scan)
-    return Trace(scan.table, scan.relation, needed(tracer.fetches.steps)), tracer.fetches
+    return Trace(scan.table, scan.relation, needed(tracer.fetches.steps, indexes)), tracer.fetches

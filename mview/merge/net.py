@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import batch_schema
+from mview.clock import utc_text
 from mview.errors import CorruptionError, UserError
 from mview.schema import TableSchema
 
@@ -37,6 +38,7 @@ class Netted:
         truncated: the table was emptied before these changes.
         high_water: highest position taken, by partition (and EVERY_PARTITION); before the first is
             taken, the position at which the load began (LoadingTable.begin).
+        newest: the newest source time of the changes that count, by partition, in milliseconds.
         taken: changes that count.
         duplicates: changes dropped because they had been taken before.
     """
@@ -45,12 +47,16 @@ class Netted:
     deleted: pa.Table
     truncated: bool
     high_water: dict[str, str]
+    newest: dict[str, int]
     taken: int
     duplicates: int
 
 
 def net_changes(
-    batches: Sequence[pa.Table], schema: TableSchema, high_water: Mapping[str, str]
+    batches: Sequence[pa.Table],
+    schema: TableSchema,
+    high_water: Mapping[str, str],
+    newest: Mapping[str, int],
 ) -> Netted:
     """Net the change batches of one table by key.
 
@@ -60,15 +66,17 @@ def net_changes(
         schema: the table's columns and primary key.
         high_water: of this table, after the epoch before. Never share it between tables: a
             partition may hold several, and each one's order is its own.
+        newest: of this table, by partition, the newest source time up to `high_water`.
 
     Raises:
-        UserError: a NULL key, positions of another shape, a truncate that cannot be ordered, or an
-            update of a row that was deleted before.
+        UserError: a NULL key, positions of another shape or of another log, a truncate that cannot
+            be ordered, or an update of a row that was deleted before.
     """
     whole = pa.concat_tables([batch_schema(schema).empty_table(), *batches]).combine_chunks()
     fresh = is_fresh(whole, high_water)
+    _check_one_log(whole, high_water, newest)
     rows = whole if fresh.all() else whole.filter(pa.array(fresh))
-    taken, marks = rows.num_rows, _raised(rows, high_water)
+    taken, marks, times = rows.num_rows, _raised(rows, high_water), _newest(rows)
     rows, truncated = _after_truncate(rows, high_water)
     _check_keys(rows, schema)
     (key,) = _key_ids([rows], schema.key)
@@ -81,6 +89,7 @@ def net_changes(
         netted.filter(gone).select(list(schema.key)),
         truncated,
         marks,
+        times,
         taken,
         whole.num_rows - taken,
     )
@@ -159,8 +168,57 @@ def _check_shape(rows: pa.Table, marks: Sequence[str]) -> None:
             got=", ".join(sorted({str(p) for p in rows["__position"].to_pylist() if p})[:2]),
             allowed=f"the shape of {marks[0]}" if marks else "one shape per table",
             safe="nothing of this epoch was published",
-            hint="`mview drop` the views that read this table and run again",
+            hint="`mview drop` the table and run again: it is loaded anew",
         )
+
+
+def _check_one_log(
+    rows: pa.Table, high_water: Mapping[str, str], newest: Mapping[str, int]
+) -> None:
+    """Halt where a change stands behind what was taken, and yet is newer than all of that.
+
+    A change that is sent again has the position and the time it had. Positions that go back while
+    the time goes on come from another log: the database failed over to a server that numbers its
+    own, and its changes would be dropped as sent again.
+    """
+    known = rows.select(["__partition", "__offset", "__position", "__source_ms"]).filter(
+        pc.and_(pc.not_equal(rows["__position"], ""), pc.is_valid(rows["__source_ms"]))
+    )
+    for partition in pc.unique(known["__partition"]).to_pylist():
+        mine = known.filter(pc.equal(known["__partition"], partition)).sort_by("__offset")
+        at, ms = high_water.get(partition, ""), newest.get(partition)
+        positions = pa.chunked_array([pa.array([at]), *mine["__position"].chunks])
+        if not pc.any(pc.less(positions[1:], positions[:-1])).as_py():
+            continue  # the rule: nothing was sent again
+        for row in mine.to_pylist():
+            if row["__position"] < at and ms is not None and row["__source_ms"] > ms:
+                raise _other_log(row, at, ms)
+            at = max(at, row["__position"])
+            ms = row["__source_ms"] if ms is None else max(ms, row["__source_ms"])
+
+
+def _other_log(row: Mapping[str, Any], at: str, ms: int) -> UserError:
+    return UserError(
+        "the changelog goes on with the log of another server: its positions cannot be ordered "
+        "after those that were taken",
+        where=f"{row['__partition']}, offset {row['__offset']}",
+        got=f"position {_for_people(row['__position'])} of {utc_text(row['__source_ms'])} UTC, "
+        f"after position {_for_people(at)} of {utc_text(ms)} UTC",
+        allowed="positions that grow with the time; a change that is sent again keeps both",
+        safe="nothing of this epoch was published",
+        hint="after a failover of the database every table of the connection must be loaded anew: "
+        "`mview drop TABLE…`, then run again",
+    )
+
+
+def _for_people(position: str) -> str:
+    return ".".join(str(int(part)) for part in position.split("."))
+
+
+def _newest(rows: pa.Table) -> dict[str, int]:
+    found = rows.group_by("__partition", use_threads=False).aggregate([("__source_ms", "max")])
+    times = zip(found["__partition"].to_pylist(), found["__source_ms_max"].to_pylist(), strict=True)
+    return {partition: ms for partition, ms in times if ms is not None}
 
 
 def _raised(rows: pa.Table, high_water: Mapping[str, str]) -> dict[str, str]:
@@ -196,7 +254,7 @@ def _after_truncate(rows: pa.Table, high_water: Mapping[str, str]) -> tuple[pa.T
             got=f"other partitions: {', '.join(sorted(ahead or others)[:3])}",
             allowed="a topic of one partition for a table that is truncated",
             safe="nothing of this epoch was published",
-            hint="`mview drop` the views that read this table and run again: it is loaded anew",
+            hint="`mview drop` the table and run again: it is loaded anew",
         )
     return rows.filter(pc.greater(rows[by], at)), True
 
@@ -322,9 +380,10 @@ def _never_read(row: pa.Table, name: str, schema: TableSchema) -> UserError:
         f"column {name!r} was not sent and the row was never read: its value is unknown",
         where=", ".join(f"{column}={value!r}" for column, value in key.items()),
         got="an update that leaves the column unchanged",
-        allowed="a full row image (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
+        allowed="whole rows in every message",
         safe="nothing of this epoch was published",
-        hint="send full rows, `mview drop` the views that read this table, and run again",
+        hint="in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL (MySQL, MariaDB: "
+        "binlog_row_image=FULL); then `mview drop` the table and run again: it is loaded anew",
     )
 
 
@@ -340,7 +399,7 @@ def _check_not_null(rows: pa.Table, schema: TableSchema) -> None:
                 f"column {column.name!r} is NOT NULL and a change brings NULL",
                 where=", ".join(f"{name}={value!r}" for name, value in key.items()),
                 safe="nothing of this epoch was published",
-                hint="if the column is nullable now: `mview drop` the views and run again",
+                hint="if the column is nullable now: `mview drop` the table and run again",
             )
 
 

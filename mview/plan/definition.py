@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +10,18 @@ from typing import Literal, cast
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
+from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import UserError
 from mview.plan.place import Text, did_you_mean
 from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, parse_select
 
 Policy = Literal["auto", "incremental_only"]
 
-_DURATION = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)"
-)
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
+#: The WITH properties: value and place by name.
+Properties = Mapping[str, tuple[str, Token]]
+
+#: Properties of the view itself; the others are its sink's.
+_OWN = ("key", "sink", "freshness", "policy")
 
 
 @dataclass(frozen=True)
@@ -95,26 +96,7 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         raise UserError(
             "the view is empty", where=file, hint="write SELECT … or CREATE MATERIALIZED VIEW …"
         )
-    properties: dict[str, tuple[str, Token]] = {}
-    comment = None
-    if header.accept("CREATE"):
-        if header.accept("OR"):
-            header.next("REPLACE")
-        header.next("MATERIALIZED")
-        header.next("VIEW")
-        name = header.view_name().text
-        if header.accept("COMMENT"):
-            comment = header.next().text
-        if header.accept("WITH"):
-            properties = header.properties()
-        header.next("AS")
-    elif not VIEW_NAME.fullmatch(name):
-        raise UserError(
-            f"{name!r} is not a view name",
-            where=file,
-            allowed="letters, digits and _",
-            hint="rename the file, or write CREATE MATERIALIZED VIEW <name> AS …",
-        )
+    name, comment, properties = _declaration(header, name, file)
     start = header.next().start
     end = header.tokens[-1].end + 1
     if header.tokens[-1].text == ";":
@@ -122,6 +104,7 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
     line, column = whole.place(start)
     sql = Text(text[start:end], file, line, column)
     values = {key: value for key, (value, _) in properties.items()}
+    key = values.get("key", "").split(",")
     return ViewDefinition(
         name=name,
         sql=sql.sql,
@@ -129,38 +112,53 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         offset=start,
         line=line,
         column=column,
-        key=tuple(
-            part.strip().strip("`") for part in values.pop("key", "").split(",") if part.strip()
-        ),
-        sink=values.pop("sink", "delta"),
+        key=tuple(part.strip().strip("`") for part in key if part.strip()),
+        sink=values.get("sink", "delta"),
         freshness_ms=_freshness(whole, properties),
         comment=comment,
         policy=_policy(whole, properties),
-        options={
-            key.removeprefix(SINK_PREFIX): value
-            for key, value in values.items()
-            if key not in ("freshness", "policy")
-        },
+        options={k.removeprefix(SINK_PREFIX): v for k, v in values.items() if k not in _OWN},
         tables=find_tables(parse_select(sql), sql),
     )
 
 
-def _freshness(text: Text, properties: Mapping[str, tuple[str, Token]]) -> int | None:
+def _declaration(header: Header, name: str, file: str) -> tuple[str, str | None, Properties]:
+    """What stands before the SELECT: name, comment and properties; a bare SELECT has `name`."""
+    if not header.accept("CREATE"):
+        if not VIEW_NAME.fullmatch(name):
+            raise UserError(
+                f"{name!r} is not a view name",
+                where=file,
+                allowed="letters, digits and _",
+                hint="rename the file, or write CREATE MATERIALIZED VIEW <name> AS …",
+            )
+        return name, None, {}
+    if header.accept("OR"):
+        header.next("REPLACE")
+    header.next("MATERIALIZED")
+    header.next("VIEW")
+    name = header.view_name().text
+    comment = header.next().text if header.accept("COMMENT") else None
+    properties = header.properties() if header.accept("WITH") else {}
+    header.next("AS")
+    return name, comment, properties
+
+
+def _freshness(text: Text, properties: Properties) -> int | None:
     if "freshness" not in properties:
         return None
     value, token = properties["freshness"]
-    match = _DURATION.fullmatch(value.strip().lower())
-    if not match:
+    found = parse_duration(value)
+    if found is None:
         raise text.error(
             f"{value!r} is not a duration",
             (token.start, token.end + 1),
-            allowed="e.g. '10 seconds', '500ms', '2 min'",
+            allowed=DURATION_EXAMPLES,
         )
-    unit = match.group(2)
-    return int(float(match.group(1)) * (1 if unit.startswith(("ms", "mil")) else _UNIT_MS[unit[0]]))
+    return found
 
 
-def _policy(text: Text, properties: Mapping[str, tuple[str, Token]]) -> Policy:
+def _policy(text: Text, properties: Properties) -> Policy:
     value, token = properties.get("policy", ("auto", None))
     if value not in ("auto", "incremental_only"):
         assert token is not None

@@ -22,10 +22,9 @@ def from_clause(builder: Builder, tree: exp.Select, ctes: Ctes, scope: Scope) ->
     if from_ is None:
         return ir.Values(builder.fresh("one_row"), ())
     node = _relation(builder, from_.this, ctes, scope)
-    comma = False
+    # Spark joins from left to right, whether by a comma or by JOIN.
     for join in tree.args.get("joins") or []:
-        node = _join(builder, join, node, ctes, scope, comma)
-        comma = comma or (join.kind == "CROSS" or not join.args.get("on"))
+        node = _join(builder, join, node, ctes, scope)
     for lateral in tree.args.get("laterals") or []:
         node = _lateral_view(builder, lateral, node, scope)
     return node
@@ -34,7 +33,7 @@ def from_clause(builder: Builder, tree: exp.Select, ctes: Ctes, scope: Scope) ->
 def _relation(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.Node:
     """One item of FROM; adds it to the scope."""
     if tree.args.get("pivots"):
-        raise Unsupported("PIVOT", "PIVOT", "write sum(x) FILTER (WHERE y = 1) AS one, … GROUP BY")
+        return _pivot(builder, tree, ctes, scope)
     for part in ("sample", "joins", "laterals", "version", "when"):
         if tree.args.get(part):
             raise Unsupported("FROM", f"{part} in FROM", "write it as a derived table with SELECT")
@@ -83,16 +82,12 @@ def _add(
     scope.relations.append(Relation(alias, columns, None if has_alias else table))
 
 
-def _join(
-    builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Scope, comma: bool
-) -> ir.Node:
-    kind = _kind(join)
-    if kind in ("right", "full") and comma:
-        raise Unsupported("COMMA_JOIN", f"{kind} join after a comma join", "write explicit JOINs")
+def _join(builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Scope) -> ir.Node:
+    kind, on = _kind(join), join.args.get("on")
     if isinstance(join.this, exp.Lateral):
         if join.this.args.get("view"):
             return _lateral_view(builder, join.this, left, scope)
-        raise Unsupported("LATERAL", "a LATERAL subquery", "write it as a join")
+        return _lateral(builder, join.this, left, ctes, scope, on)
     before = len(scope.relations)
     right = _relation(builder, join.this, ctes, scope)
     added = scope.relations[before:]
@@ -100,22 +95,39 @@ def _join(
         return _using(builder, join, kind, left, right, scope, before)
     pairs: list[Pair] = []
     residual: list[exp.Expr] = []
-    on = join.args.get("on")
-    if on is not None:
-        if subqueries(on):
-            raise Unsupported("SUBQUERY_IN_ON", "a subquery in ON", "move it to WHERE")
-        for part in conjuncts(builder.bind(on, scope)):
-            pair = pair_of(part, left, right)
-            if pair is not None:
-                pairs.append(pair)
-            else:
-                residual.append(part)
+    conditions = conjuncts(on) if on is not None else []
+    queries = [part for part in conditions if subqueries(part)]
+    if queries and kind != "inner":
+        raise Unsupported(
+            "SUBQUERY_IN_ON", f"a subquery in ON of a {kind} join", "join a derived table"
+        )
+    for part in conditions:
+        if part in queries:
+            continue
+        bound = builder.bind(part, scope)
+        pair = pair_of(bound, left, right)
+        if pair is not None:
+            pairs.append(pair)
+        else:
+            residual.append(bound)
     if scope.outer:
         raise Unsupported("CORRELATION", "ON uses a column of the query around", "move it to WHERE")
     if kind in ("semi", "anti"):
         del scope.relations[before:]
     assert added
-    return ir.Join(left, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual))
+    joined = ir.Join(left, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual))
+    return _filtered(builder, joined, scope, queries, ctes)
+
+
+def _filtered(
+    builder: Builder, node: ir.Node, scope: Scope, queries: list[exp.Expr], ctes: Ctes
+) -> ir.Node:
+    """The rows for which conditions with subqueries are true."""
+    from mview.plan.subquery import filter_by_subquery
+
+    for part in queries:
+        node = filter_by_subquery(builder, node, scope, part, ctes)
+    return node
 
 
 def _kind(join: exp.Join) -> ir.JoinKind:
@@ -182,10 +194,66 @@ def _names(relations: list[Relation], merged: dict[str, Ref]) -> dict[str, Ref]:
     return found | merged
 
 
+def _lateral(
+    builder: Builder,
+    tree: exp.Lateral,
+    node: ir.Node,
+    ctes: Ctes,
+    scope: Scope,
+    on: exp.Expr | None,
+) -> ir.Node:
+    """LATERAL (SELECT …): rows made from each row and what the subquery finds for it."""
+    from mview.plan.subquery import rows_beside
+
+    if not isinstance(tree.this, exp.Subquery):
+        raise Unsupported("LATERAL", "LATERAL over a function", "write LATERAL VIEW")
+    beside, names = rows_beside(builder, node, scope, tree.this, ctes)
+    relation = builder.fresh(tree.alias or "lateral")
+    # Two columns of one name can be read by * only.
+    unique = tuple(n if names.index(n) == i else f"{n}_{i}" for i, n in enumerate(names))
+    made = ir.Generate(beside, relation, unique, f"LATERAL {tree.alias}")
+    columns = tuple((n, Ref(relation, u)) for n, u in zip(names, unique, strict=True))
+    _add(scope, tree, tree.alias or relation, columns)
+    if on is None:
+        return made
+    if subqueries(on):
+        raise Unsupported("SUBQUERY_IN_ON", "a subquery in ON of LATERAL", "move it to WHERE")
+    # What ON leaves over of a row depends on that row alone, also in an outer join.
+    return ir.Filter(made, builder.bind(on, scope))
+
+
+def _pivot(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.Node:
+    """PIVOT: groups by all columns that it does not name; one column per value and aggregate."""
+    pivot, *more = tree.args["pivots"]
+    values = [value for one in pivot.args["fields"] for value in one.expressions]
+    calls = pivot.expressions
+    named = len(calls) == 1 or all(isinstance(one, exp.Alias) for one in calls)
+    plain = all(isinstance(one, exp.PivotAlias | exp.Literal) for one in values)
+    if more or pivot.args.get("unpivot") or not (named and plain):
+        raise Unsupported(
+            "PIVOT",
+            "UNPIVOT, or PIVOT with a value or aggregate that has no name",
+            "name them with AS; for UNPIVOT write stack(…)",
+        )
+    below, inside = tree.copy(), Scope(builder.text)
+    below.set("pivots", None)
+    child = _relation(builder, below, ctes, inside)
+    for _, ref in inside.star(None):
+        builder.use(ref)
+    parts = [*calls, *(one.this for one in pivot.args["fields"])]
+    bound = [builder.bind(part, inside) for part in parts]
+    read = {ir.as_ref(node) for part in bound for node in part.find_all(exp.Column)}
+    group = tuple((name, ir.column(ref)) for name, ref in inside.star(None) if ref not in read)
+    relation = builder.fresh(pivot.alias or "pivot")
+    names = [one.name for one in pivot.args["columns"]]
+    made = tuple((name, exp.Pivot(expressions=[one.copy() for one in bound])) for name in names)
+    node = ir.Aggregate(child, relation, group, made)
+    _add(scope, pivot, pivot.alias, tuple((ref.column, ref) for ref in node.columns))
+    return node
+
+
 def _lateral_view(builder: Builder, tree: exp.Lateral, node: ir.Node, scope: Scope) -> ir.Node:
     """LATERAL VIEW [OUTER] generator(…) alias AS names."""
-    if not tree.args.get("view"):
-        raise Unsupported("LATERAL", "a LATERAL subquery", "write it as a join")
     call = builder.bind(tree.this, scope)
     alias = tree.args.get("alias")
     names = tuple(c.name for c in alias.columns) if alias else ()

@@ -39,6 +39,7 @@ class Text:
         what: str,
         span: tuple[int, int],
         *,
+        got: object = None,
         allowed: str | None = None,
         hint: str | None = None,
     ) -> UserError:
@@ -56,6 +57,7 @@ class Text:
         return UserError(
             f"{what}\n{number}{shown}\n{caret}",
             where=f"{self.file}:{line}:{column}",
+            got=got,
             allowed=allowed,
             hint=hint,
         )

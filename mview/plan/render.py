@@ -1,4 +1,4 @@
-"""The user's text with other relation names: the only change ever made to it."""
+"""The user's text with other relation names and sorted lists: all that is ever changed in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition
+from mview.plan.lists import Edit, sorting_edits
 from mview.plan.syntax import parse_select
 
 
@@ -20,23 +21,23 @@ def bind_tables(definition: ViewDefinition, names: Mapping[str, str]) -> str:
         definition: the view.
         names: for every table of the view, the SQL of the relation to read instead.
     """
-    edits = []
+    tree = parse_select(definition.text)
+    edits = sorting_edits(definition.sql, tree)
     for use in definition.tables:
         last = use.name.rsplit(".", 1)[-1]
         alias = "" if use.alias else f" AS `{last}`"
         edits.append((use.start, use.end, names[use.name] + alias))
-    edits.extend(_long_column_edits(definition))
+    edits.extend(_long_column_edits(definition, tree))
     sql = definition.sql
     for start, end, text in sorted(edits, reverse=True):
         sql = sql[:start] + text + sql[end:]
     return sql
 
 
-def _long_column_edits(definition: ViewDefinition) -> list[tuple[int, int, str]]:
+def _long_column_edits(definition: ViewDefinition, tree: exp.Query) -> list[Edit]:
     """Cuts of the connection in `connection.table.column`."""
     pairs = {tuple(use.name.lower().split(".")) for use in definition.tables if not use.alias}
-    edits = []
-    tree = parse_select(definition.text)
+    edits: list[Edit] = []
     for column in tree.find_all(exp.Column):
         parts = column.parts
         if len(parts) < 3 or (parts[0].name.lower(), parts[1].name.lower()) not in pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -124,8 +125,30 @@ def _is_lone_value(join: ir.Join) -> bool:
     return join.kind == "mark" and not (join.pairs or join.residual or join.null_aware)
 
 
+def drop_idle_limit(node: ir.Node) -> ir.Node:
+    """Drop `LIMIT n` over what has one row at most."""
+    if not isinstance(node, ir.Limit) or not _IDLE_LIMIT.fullmatch(node.text):
+        return node
+    return node.child if _has_one_row(node.child) else node
+
+
+#: LIMIT or FETCH of a positive number; OFFSET may drop the only row.
+_IDLE_LIMIT = re.compile(r"LIMIT 0*[1-9]\d*", re.IGNORECASE)
+
+
+def _has_one_row(node: ir.Node) -> bool:
+    """Whether a node never has more than one row."""
+    if isinstance(node, ir.Aggregate):
+        return not node.group
+    if isinstance(node, ir.Join) and node.kind != "mark":
+        return all(_has_one_row(child) for child in node.children)
+    plain = isinstance(node, ir.Filter | ir.Project | ir.Window | ir.Distinct | ir.Join)
+    return plain and _has_one_row(node.children[0])
+
+
 #: Applied bottom-up, in this order, once.
 RULES: tuple[Callable[[ir.Node], ir.Node], ...] = (
+    drop_idle_limit,
     pass_through_project,
     join_by_equalities,
     lift_values,

@@ -103,6 +103,7 @@ def finish_select(
 ) -> tuple[ir.Node, tuple[tuple[str, Ref], ...]]:
     """Everything after WHERE: the operator and the output columns."""
     state = _Select(builder, core.node, core.scope, ctes)
+    tree = _with_windows_in_place(tree)
     plain = _expand_stars(builder, tree, core.scope)
     for name, expression in plain:
         if isinstance(expression, exp.Alias):
@@ -122,23 +123,41 @@ def finish_select(
     for test in tests:
         state.node = ir.Filter(state.node, test)
     items = _generators(state, plain, items)
-    _use_order(builder, tree, core.scope, {name.lower() for name, _ in plain})
+    _use_order(state, tree, {name.lower() for name, _ in plain})
     return _project(state, tree, plain, items)
 
 
-def _use_order(builder: Builder, tree: exp.Select, scope: Scope, outputs: set[str]) -> None:
+def _with_windows_in_place(tree: exp.Select) -> exp.Select:
+    """The query with `OVER name` written out."""
+    named = {one.name.lower(): one for one in tree.args.get("windows") or []}
+    if not named:
+        return tree
+    tree = tree.copy()
+    clauses = (tree.args.get(name) for name in ("having", "qualify", "order"))
+    places = [*tree.expressions, *(one for one in clauses if one is not None)]
+    for window in [one for place in places for one in windows(place)]:
+        base = named.get(window.alias.lower())
+        if base is not None:
+            for part in ("partition_by", "order", "spec"):
+                window.set(part, base.copy().args.get(part))
+        window.set("alias", None)
+    return tree
+
+
+def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:
     """Remember the columns that only ORDER BY and such read: the text needs them in its slices."""
     clauses = (tree.args.get(name) for name in ("order", "sort", "distribute", "cluster"))
     for clause in clauses:
         if clause is None:
             continue
-        if subqueries(clause):
-            raise Unsupported("ORDER", "a subquery in ORDER BY", "name it in the select list")
+        for part in subqueries(clause):
+            state.attach(part)
         for column in clause.find_all(exp.Column):
             is_output = len(column.parts) == 1 and column.name.lower() in outputs
-            ref = None if is_output else scope.find(column)
+            inside = column.find_ancestor(exp.Query) is not tree
+            ref = None if is_output or inside else state.scope.find(column)
             if ref is not None:
-                builder.use(ref)
+                state.builder.use(ref)
 
 
 def _unalias(expression: exp.Expr) -> exp.Expr:
@@ -292,8 +311,6 @@ def _windows(
     for expression in everything:
         for window in windows(expression):
             partition = tuple(window.args.get("partition_by") or ())
-            if window.args.get("alias") is not None:
-                partition = _named_partition(state, tree, window.alias)
             functions = by_partition.setdefault(partition, {})
             if window not in functions:
                 functions[window] = f"w{count}"
@@ -304,19 +321,6 @@ def _windows(
         listed = tuple((name, call) for call, name in functions.items())
         state.node = ir.Window(state.node, relation, partition, listed)
     return everything[: len(items)], everything[len(items) :]
-
-
-def _named_partition(state: _Select, tree: exp.Select, name: str) -> tuple[exp.Expr, ...]:
-    """The partition keys of `WINDOW name AS (…)`."""
-    # Keys over groups would have to be bound to the aggregate's columns.
-    calls = isinstance(state.node, ir.Aggregate)
-    named = [one for one in tree.args.get("windows") or [] if one.name.lower() == name.lower()]
-    if len(named) != 1 or named[0].args.get("alias") is not None or calls:
-        raise Unsupported("NAMED_WINDOW", f"window {name} is not traced", "write OVER (…) in place")
-    for column in named[0].find_all(exp.Column):
-        state.builder.bind(column, state.scope)
-    keys = named[0].args.get("partition_by") or ()
-    return tuple(state.builder.bind(key, state.scope) for key in keys)
 
 
 def _generators(

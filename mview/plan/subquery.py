@@ -31,19 +31,34 @@ def filter_by_subquery(
         inner = inner.this
     if isinstance(inner, exp.Exists | exp.In) and inner in subqueries(inner):
         return _join(builder, node, scope, inner, ctes, "anti" if negated else "semi")
-    node, plain = attach_subqueries(builder, node, scope, part, ctes)
+    node, plain = attach_subqueries(builder, node, scope, part, ctes, filters=True)
     return ir.Filter(node, builder.bind(plain, scope))
 
 
 def attach_subqueries(
-    builder: Builder, node: ir.Node, scope: Scope, expression: exp.Expr, ctes: Ctes
+    builder: Builder,
+    node: ir.Node,
+    scope: Scope,
+    expression: exp.Expr,
+    ctes: Ctes,
+    *,
+    filters: bool = False,
 ) -> tuple[ir.Node, exp.Expr]:
-    """Replace the subqueries of an expression by columns of `mark` joins."""
+    """Replace the subqueries of an expression by columns of `mark` joins.
+
+    Args:
+        builder: of the view.
+        node: the rows the expression is for.
+        scope: names in reach.
+        expression: not bound yet.
+        ctes: in reach.
+        filters: the expression is a condition of WHERE: NULL and false drop a row alike.
+    """
     if not subqueries(expression):
         return node, expression
     copied = expression.copy()
     for one in subqueries(copied):
-        joined = _join(builder, node, scope, one, ctes, "mark")
+        joined = _join(builder, node, scope, one, ctes, "mark", filters and is_condition(one))
         assert joined.value is not None
         value = ir.column(joined.value)
         value.meta["bound"] = True
@@ -55,8 +70,22 @@ def attach_subqueries(
     return node, copied
 
 
+def is_condition(expression: exp.Expr) -> bool:
+    """Whether only AND and OR stand between an expression and its clause: NULL acts like false."""
+    above = expression.parent
+    while isinstance(above, exp.Paren | exp.And | exp.Or):
+        above = above.parent
+    return above is None or isinstance(above, exp.Where | exp.Having | exp.Qualify)
+
+
 def _join(
-    builder: Builder, node: ir.Node, scope: Scope, one: exp.Expr, ctes: Ctes, kind: ir.JoinKind
+    builder: Builder,
+    node: ir.Node,
+    scope: Scope,
+    one: exp.Expr,
+    ctes: Ctes,
+    kind: ir.JoinKind,
+    is_true_only: bool = False,
 ) -> ir.Join:
     query = one.args["query"] if isinstance(one, exp.In) else one
     query = query.this if isinstance(query, exp.Exists) else query
@@ -73,18 +102,43 @@ def _join(
         else:
             pairs.append(pair)
     null_aware = False
+    two_valued = kind == "semi" or is_true_only
     if isinstance(one, exp.In):
         left = builder.bind(one.this, scope)
         pair = _in_pair(left, output, node, right)
         if pair is None:
             residual.append(exp.In(this=left, expressions=[exp.Star()]))
-        elif kind == "semi" or not (_nullable(node, pair.left) or _nullable(right, pair.right)):
+        elif two_valued or not (_nullable(node, pair.left) or _nullable(right, pair.right)):
             pairs.append(pair)
         elif not pairs:
             pairs, null_aware = [pair], True
     return ir.Join(
         node, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual), (), null_aware, value
     )
+
+
+def rows_beside(
+    builder: Builder, node: ir.Node, scope: Scope, query: exp.Expr, ctes: Ctes
+) -> tuple[ir.Node, list[str]]:
+    """The rows of a node, each with the rows from which a LATERAL subquery is made for it.
+
+    Returns:
+        The join, whose columns are those of the node; the names of the subquery's columns.
+    """
+    while isinstance(query, exp.Subquery) and not query.args.get("with_"):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        raise Unsupported("LATERAL", "LATERAL over a set operation", "write it as a join")
+    seen = builder.with_ctes(query, ctes)
+    core = core_of_select(builder, query, seen, scope)
+    base = core.node
+    finished, columns = finish_select(builder, query, core, seen)
+    alone = not core.correlated and not core.scope.outer
+    right = builder.limited(query, finished) if alone else _all_of(base, finished)
+    found = [(part, pair_of(part, node, right)) for part in core.correlated]
+    pairs = tuple(dict.fromkeys(pair for _, pair in found if pair is not None))
+    residual = tuple(part for part, pair in found if pair is None)
+    return ir.Join(node, right, "mark", pairs, residual), [name for name, _ in columns]
 
 
 def _inner(
@@ -117,7 +171,18 @@ def _inner(
         or not isinstance(item.this, exp.Identifier)
     )
     output = None if complex_ else ir.as_ref(builder.bind(item, core.scope))
-    return base, core.correlated, output
+    return _all_of(base, node), core.correlated, output
+
+
+def _all_of(base: ir.Node, finished: ir.Node) -> ir.Node:
+    """FROM and WHERE of a correlated subquery, when its result depends on nothing else."""
+    if ir.scans(base) != ir.scans(finished):
+        raise Unsupported(
+            "CORRELATION",
+            "a correlated subquery with another subquery in its select list, HAVING or ORDER BY",
+            "use a join",
+        )
+    return base
 
 
 def _in_pair(left: exp.Expr, output: Ref | None, node: ir.Node, right: ir.Node) -> Pair | None:

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mview.connector import WEIGHT
 from mview.errors import UserError
 from mview.execute.program import ViewDelta
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import consolidate
+from mview.ivm.slices import difference
 from mview.lake.durable import later
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
@@ -70,26 +69,9 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
     states = dict(engine.manifest.views)
     tokens: dict[str, dict[str, Any]] = {}
     for view in views:
-        folder = view.sink.staging(epoch)
-        for part in view.plan.parts:
-            _build_part(engine, part, tables, folder / "part")
-        files = _batch(engine, view.definition, tables, folder / "build", view.schema.key)
-        _check_key(engine, view, folder / "build")
-        rows = sum(pq.read_metadata(file).num_rows for file in files)
-        if view.is_read:
-            tables[VIEW + view.name] = _as_mirror(engine, VIEW + view.name, view.schema, files)
-        _build_state(engine, view.plan, tables, folder / "state")
+        files = _build(engine, view, tables, view.sink.staging(epoch))
+        states[view.name] = _built(view, epoch, files)
         tokens[view.name] = view.sink.stage_full(epoch, files)
-        states[view.name] = ViewState(
-            definition=digest_of(view.definition),
-            strategy=strategy_of(view.plan),
-            schema=view.schema,
-            sink={},
-            built_epoch=epoch,
-            rows=rows,
-            inserted=rows,
-            facts={"epoch": epoch, "executor": "spark"},
-        )
         save_definition(engine.store, view.definition)
     failpoint("after-build")
     # A mirror that begins anew is allowed in a new generation only, and the next query is one.
@@ -98,6 +80,34 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
     )
     engine.commit(manifest, tokens)
     engine.open_relations()
+
+
+def _build(
+    engine: Engine, view: LiveView, tables: dict[str, TableState], folder: Path
+) -> list[Path]:
+    """Run a view's query and those of its parts and state; all but its own files go to mirrors."""
+    for part in view.plan.parts:
+        _build_part(engine, part, tables, folder / "part")
+    files = _batch(engine, view.definition, tables, folder / "build", view.schema.key)
+    _check_key(engine, view, folder / "build")
+    if view.is_read:
+        tables[VIEW + view.name] = _as_mirror(engine, VIEW + view.name, view.schema, files)
+    _build_state(engine, view.plan, tables, folder / "state")
+    return files
+
+
+def _built(view: LiveView, epoch: int, files: Sequence[Path]) -> ViewState:
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    return ViewState(
+        definition=digest_of(view.definition),
+        strategy=strategy_of(view.plan),
+        schema=view.schema,
+        sink={},
+        built_epoch=epoch,
+        rows=rows,
+        inserted=rows,
+        facts={"epoch": epoch, "executor": "spark"},
+    )
 
 
 @contextmanager
@@ -248,8 +258,4 @@ def _change(
     assert result is not None
     with _frames(engine, definition, tables) as names:
         new = engine.spark.sql(bind_tables(definition, names)).toArrow().cast(result)
-    weighted = [
-        rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
-        for rows, weight in ((new, 1), (old.select(result.names).cast(result), -1))
-    ]
-    return consolidate(pa.concat_tables(weighted))
+    return difference(new, old)

@@ -105,6 +105,7 @@ def _at(views: Sequence[ViewDefinition], name: str, error: UserError) -> UserErr
                 return view.text.error(
                     error.what,
                     (use.start, use.end),
+                    got=error.got,
                     allowed=error.allowed,
                     hint=error.hint,
                 )

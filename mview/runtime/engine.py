@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from mview.clock import Clock, SystemClock, WallMs
 from mview.config import Config
-from mview.connector import Sink, SinkTarget, load
+from mview.connector import Sink
 from mview.execute.executors import Executors
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
@@ -187,31 +187,3 @@ def commit_sinks(
         views[name] = replace(views[name], sink=sinks[name].commit(token))
         failpoint("after-sink")
     return replace(manifest, views=views)
-
-
-def sink_options(config: Config, store: Store, definition: ViewDefinition) -> dict[str, Any]:
-    """The options of a view's sink; its path is the declared one, or lies in the store."""
-    options: dict[str, Any] = {**config.sinks.get(definition.sink, {}), **definition.options}
-    base = config.path.parent
-    if "path" in definition.options:
-        options["path"] = str(base / definition.options["path"])
-    elif "path" in options:
-        options["path"] = str(base / options["path"] / definition.name)
-    else:
-        options["path"] = str(store.view_target(definition.name))
-    return options
-
-
-def open_sink(
-    config: Config, store: Store, definition: ViewDefinition, schema: TableSchema, digest: str
-) -> Sink:
-    """The sink of a view."""
-    target = SinkTarget(
-        view=definition.name,
-        schema=schema,
-        writer=f"mview/{definition.name}/{digest}",
-        options=sink_options(config, store, definition),
-        comment=definition.comment,
-    )
-    sink: Sink = load("sinks", definition.sink)(target)
-    return sink

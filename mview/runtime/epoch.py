@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from mview.changelog import from_ipc
 from mview.clock import END_OF_TIME, SourceMs
+from mview.errors import concerning
 from mview.execute.executors import TooManyRowsError
 from mview.execute.kinds import Counts, with_kinds, with_weights
 from mview.execute.program import Request, ViewDelta
@@ -41,6 +42,8 @@ from mview.runtime.report import EpochReport, ViewChange
 from mview.runtime.upkeep import Upkeep
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest, TableState, ViewState
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,6 @@ class EpochInput:
                 releases[row["table"]].append(Release.from_body(row["body"]))
         return cls(dict(changes), dict(releases), offsets, generation, batch)
 
-    @property
-    def newest_ms(self) -> int | None:
-        """The largest source time of all changes; None without any."""
-        times = [pc.max(b["__source_ms"]).as_py() for bs in self.changes.values() for b in bs]
-        return max((t for t in times if t is not None), default=None)
-
 
 @dataclass
 class Work:
@@ -86,6 +83,7 @@ class Work:
 
     epoch: int
     positions: dict[str, str]
+    newest: dict[str, int]
     tables: dict[str, TableState]
     views: dict[str, ViewState]
     netted: dict[str, Netted] = field(default_factory=dict)
@@ -116,6 +114,7 @@ def run_epoch(
     work = Work(
         before.epoch + 1,
         dict(before.positions),
+        dict(before.newest),
         upkeep.take_over(before.tables),
         dict(before.views),
     )
@@ -131,7 +130,8 @@ def run_epoch(
     manifest = engine.commit(_manifest(engine, batch, work), work.tokens)
     engine.move(work.deltas)
     upkeep.after_epoch()
-    newest = batch.newest_ms
+    # Of what was taken only: changes that are sent again are old, and no lag.
+    newest = max((ms for one in work.netted.values() for ms in one.newest.values()), default=None)
     return EpochReport(
         epoch=work.epoch,
         duration_ms=int((time.monotonic() - began) * 1000),
@@ -139,6 +139,7 @@ def run_epoch(
         changes={name: rows.num_rows for name, rows in work.deltas.items() if is_source(name)},
         views=work.report,
         watermark=manifest.watermark,
+        dropped=sum(one.duplicates for one in work.netted.values()),
     )
 
 
@@ -149,16 +150,22 @@ def _net(engine: Engine, batch: EpochInput, work: Work) -> None:
     requests = []
     for name, batches in batch.changes.items():
         schema = engine.relations[name].schema
-        netted = net_changes(batches, schema, positions_of(name, work.positions))
+        before, newest = of_table(name, work.positions), of_table(name, work.newest)
+        with concerning(f"table {name}"):
+            netted = net_changes(batches, schema, before, newest)
         work.netted[name] = netted
         work.positions.update({position_key(name, p): v for p, v in netted.high_water.items()})
+        work.newest.update(
+            {position_key(name, p): max(v, newest.get(p, v)) for p, v in netted.newest.items()}
+        )
         keys = None if netted.truncated else _touched(netted, schema)
         if keys is None or keys.num_rows:
             requests.append(Request(name, keys, schema.names))
     old_rows = engine.executors.fetch(requests)
     for request, rows in zip(requests, old_rows, strict=True):
         schema = engine.relations[request.table].schema
-        delta = old_and_new(work.netted[request.table], rows, schema)
+        with concerning(f"table {request.table}"):
+            delta = old_and_new(work.netted[request.table], rows, schema)
         if delta.num_rows:
             work.deltas[request.table] = delta
 
@@ -175,10 +182,10 @@ def position_key(table: str, partition: str) -> str:
     return f"{table}@{partition}"
 
 
-def positions_of(table: str, positions: Mapping[str, str]) -> dict[str, str]:
-    """The entries of a table, by source partition."""
+def of_table(table: str, entries: Mapping[str, V]) -> dict[str, V]:
+    """A table's entries of the manifest's positions or times, by source partition."""
     prefix = position_key(table, "")
-    return {k.removeprefix(prefix): v for k, v in positions.items() if k.startswith(prefix)}
+    return {k.removeprefix(prefix): v for k, v in entries.items() if k.startswith(prefix)}
 
 
 # --- 2. mirrors ----------------------------------------------------------------------------------
@@ -256,20 +263,27 @@ def _maintain_views(engine: Engine, work: Work) -> None:
     for view in engine.views.values():
         if view.name not in work.views:
             continue
-        for part in view.plan.parts:
-            _maintain_part(engine, part, work, weighted)
-        delta, executor = _delta(engine, view.plan, work, weighted)
-        if delta is None:
-            continue
-        if delta.rows.num_rows:
-            changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
-            work.view_rows[view.name] = delta.rows
-            _count(work, view, counts, executor)
-            if view.is_read:
-                work.deltas[VIEW + view.name] = changes
-                weighted[VIEW + view.name] = with_weights(changes)
-                _append(engine, work, VIEW + view.name)
-        _keep_state(engine, view.plan, work, delta)
+        with concerning(f"view {view.name}"):
+            _maintain_view(engine, view, work, weighted)
+
+
+def _maintain_view(
+    engine: Engine, view: LiveView, work: Work, weighted: dict[str, pa.Table]
+) -> None:
+    for part in view.plan.parts:
+        _maintain_part(engine, part, work, weighted)
+    delta, executor = _delta(engine, view.plan, work, weighted)
+    if delta is None:
+        return
+    if delta.rows.num_rows:
+        changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
+        work.view_rows[view.name] = delta.rows
+        _count(work, view, counts, executor)
+        if view.is_read:
+            work.deltas[VIEW + view.name] = changes
+            weighted[VIEW + view.name] = with_weights(changes)
+            _append(engine, work, VIEW + view.name)
+    _keep_state(engine, view.plan, work, delta)
 
 
 def _maintain_part(
@@ -341,7 +355,8 @@ def _count(work: Work, view: LiveView, counts: Counts, executor: str) -> None:
 
 def _stage_sinks(engine: Engine, work: Work) -> None:
     for name, rows in work.view_rows.items():
-        work.tokens[name] = engine.views[name].sink.stage(work.epoch, rows)
+        with concerning(f"view {name}"):
+            work.tokens[name] = engine.views[name].sink.stage(work.epoch, rows)
 
 
 # --- 7. what is published ------------------------------------------------------------------------
@@ -357,6 +372,7 @@ def _manifest(engine: Engine, batch: EpochInput, work: Work) -> Manifest:
         batch=batch.batch,
         offsets={**engine.manifest.offsets, **batch.offsets.connections},
         positions=work.positions,
+        newest=work.newest,
         watermark=watermark,
         tables=work.tables,
         views=work.views,

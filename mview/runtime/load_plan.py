@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from mview.clock import SourceMs
 from mview.config import Config
 from mview.runtime.spec import open_database
 from mview.schema import TableSchema
@@ -21,10 +22,12 @@ class LoadPlan:
     Attributes:
         chunks: the table's chunks.
         begin: see `LoadingTable.begin`.
+        asked_ms: the database's clock, after `begin`: what stands before `begin` is older.
     """
 
     chunks: ChunkPlan
     begin: Mapping[str, str]
+    asked_ms: SourceMs
 
 
 def plan_load(
@@ -34,24 +37,26 @@ def plan_load(
     connection, _, name = table.partition(".")
     database = open_database(config, connection)
     try:
+        asked = database.clock()
         chunks = database.plan(name, schema, config.engine.chunk_rows, config.engine.chunk_bytes)
     finally:
         database.close()
-    return LoadPlan(ChunkPlan.from_json({**chunks.to_json(), "table": table}), begin)
+    return LoadPlan(ChunkPlan.from_json({**chunks.to_json(), "table": table}), begin, asked)
 
 
 def write_plan(file: Path, plan: LoadPlan) -> None:
     """Keep a plan; replaces an older one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     staged = file.with_suffix(".tmp")
-    staged.write_bytes(orjson.dumps({"chunks": plan.chunks.to_json(), "begin": dict(plan.begin)}))
+    body = {"chunks": plan.chunks.to_json(), "begin": plan.begin, "asked_ms": plan.asked_ms}
+    staged.write_bytes(orjson.dumps(body))
     staged.replace(file)
 
 
 def read_plan(file: Path) -> LoadPlan:
     """A plan that was kept."""
     data = orjson.loads(file.read_bytes())
-    return LoadPlan(ChunkPlan.from_json(data["chunks"]), data["begin"])
+    return LoadPlan(ChunkPlan.from_json(data["chunks"]), data["begin"], data["asked_ms"])
 
 
 def group_by_connection(tables: Iterable[str]) -> dict[str, list[str]]:

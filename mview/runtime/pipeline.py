@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mview.changelog import encode_position
 from mview.clock import SystemClock, utc_text
-from mview.config import Config
+from mview.config import Config, Mask, secret_values
 from mview.connector import Offsets
 from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
@@ -24,7 +24,7 @@ from mview.runtime.build import build_views, unbuilt
 from mview.runtime.catalog import check_changelogs, describe_tables
 from mview.runtime.definitions import all_definitions, published_definitions
 from mview.runtime.engine import Engine, LiveView, is_source
-from mview.runtime.epoch import EpochInput, position_key, positions_of, run_epoch
+from mview.runtime.epoch import EpochInput, of_table, position_key, run_epoch
 from mview.runtime.failpoints import failpoint
 from mview.runtime.load_plan import (
     LoadPlan,
@@ -43,6 +43,7 @@ from mview.runtime.spec import QuerySpec, TableSpec, open_changelog
 from mview.runtime.upkeep import Upkeep
 from mview.runtime.views import open_sinks, open_views
 from mview.schema import TableSchema
+from mview.store.failure import failure_kept
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest
@@ -82,7 +83,8 @@ class Pipeline:
         store = Store(self.config.store)
         clock = SystemClock()
         store.root.mkdir(parents=True, exist_ok=True)
-        with Lease(store.lease, clock) as lease:
+        mask = Mask(secret_values(self.config))
+        with Lease(store.lease, clock) as lease, failure_kept(store, clock, mask):
             manifest = recover(store, lease, clock, partial(open_sinks, self.config))
             forget_folders(store, manifest)
             definitions = all_definitions(store, manifest, self.given)
@@ -228,21 +230,27 @@ class Run:
         tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}
         kept_positions = engine.manifest.positions.items()
         positions = {k: v for k, v in kept_positions if k.rpartition("@")[0] not in left}
+        kept_times = engine.manifest.newest.items()
+        newest = {k: v for k, v in kept_times if k.rpartition("@")[0] not in left}
         for name in new:
             schema = self._schemas[name]
             self._listener.on_message(f"planning the load of {name}")
-            begin = self._begin_positions(name, offsets, positions_of(name, positions))
+            begin = self._begin_positions(name, offsets, of_table(name, positions))
             plan = plan_load(engine.config, name, schema, begin)
             write_plan(engine.store.plan(generation, name), plan)
             failpoint("after-plan")
             tables[name] = engine.mirror(name, schema).create()
             positions.update({position_key(name, p): mark for p, mark in begin.items()})
+            # The log may be stamped by another clock than the one that was asked.
+            asked = plan.asked_ms + engine.config.changes[name.partition(".")[0]].delay
+            newest.update({position_key(name, p): asked for p in begin})
         manifest = engine.next_manifest(
             generation=generation,
             batch=-1,
             offsets=offsets,
             tables=tables,
             positions=positions,
+            newest=newest,
         )
         engine.commit(manifest, {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,8 @@ from mview.runtime.offsets import BatchOffsets, batch_offsets
 from mview.runtime.sources import CHANGELOG, SNAPSHOT
 from mview.runtime.spec import QuerySpec
 
-#: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published.
+#: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published;
+#: never runs twice at once.
 OnBatch = Callable[[pa.Table, BatchOffsets, int], None]
 
 
@@ -35,7 +37,8 @@ class EpochQuery:
         spec: what to read.
         folder: the query's folder: spec and checkpoint live in it.
         loading: the tables that are being loaded; none: the live query.
-        on_batch: takes a batch; its return makes Spark commit the batch.
+        on_batch: takes a batch. While tables are loaded its return makes Spark commit the batch;
+            else Spark goes on at once, by one batch at the most.
     """
 
     def __init__(
@@ -51,6 +54,10 @@ class EpochQuery:
         self._lock = threading.Lock()
         self._stopping = False
         self._error: BaseException | None = None
+        # Spark reads the next batch while the epoch of this one runs. Only where Spark's own notes
+        # do not count: a live query always starts from the manifest.
+        self._beside = None if loading else ThreadPoolExecutor(1, "mview-epoch")
+        self._running: Future[None] | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -68,7 +75,7 @@ class EpochQuery:
         self._spec.write(self._folder / "spec.json")
         query = self._start("load" if self._loading else "live")
         try:
-            while query.isActive and not until():
+            while query.isActive and not self._failed() and not until():
                 query.awaitTermination(0.1)  # type: ignore[arg-type]  # seconds; the stub says int
         except PySparkException:
             pass  # looked at below: our own error, if there is one, says more
@@ -79,6 +86,7 @@ class EpochQuery:
             # Outside the lock: stopping waits for a batch that has just begun, and that one for
             # the lock, to see that it must not run.
             query.stop()
+            self._finish_last()
         if self._error is not None:
             raise self._error
         if failure is not None:
@@ -108,13 +116,41 @@ class EpochQuery:
                 raise _StoppingError
             try:
                 offsets = batch_offsets(self.checkpoint, batch)
-                self._on_batch(frame.toArrow(), offsets, batch)
+                rows = frame.toArrow()
+                if self._beside is None:
+                    self._on_batch(rows, offsets, batch)
+                else:
+                    self._join()
+                    self._running = self._beside.submit(self._on_batch, rows, offsets, batch)
             except BaseException as error:
                 # Spark would flatten it to text: keep the object for the main thread.
                 if not isinstance(error, PySparkException):
                     self._error = error
                 self._stopping = True
                 raise
+
+    # --- the epoch that runs beside --------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Wait for the epoch that runs beside; raises what it raised."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def _failed(self) -> bool:
+        running = self._running
+        return running is not None and running.done() and running.exception() is not None
+
+    def _finish_last(self) -> None:
+        try:
+            self._join()
+        except PySparkException as error:
+            self._error = self._error or translate_failure(str(error))
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            if self._beside is not None:
+                self._beside.shutdown()
 
 
 def translate_failure(text: str) -> MviewError:

@@ -35,10 +35,11 @@ class EpochReport:
     Attributes:
         epoch: its number.
         duration_ms: from the batch's arrival to the manifest.
-        lag_ms: now minus the source time of the newest change; None without changes.
+        lag_ms: now minus the source time of the newest change taken; None without one.
         changes: rows changed per table.
         views: what happened to each view that changed.
         watermark: source milliseconds; None unknown.
+        dropped: changes that were sent again and dropped: they had been taken before.
     """
 
     epoch: int
@@ -47,6 +48,7 @@ class EpochReport:
     changes: Mapping[str, int] = field(default_factory=dict)
     views: Mapping[str, ViewChange] = field(default_factory=dict)
     watermark: int | None = None
+    dropped: int = 0
 
 
 class Listener(Protocol):

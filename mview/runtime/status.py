@@ -7,19 +7,28 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.connector import WEIGHT, Sink
 from mview.errors import UserError
-from mview.ivm.slices import consolidate
+from mview.ivm.slices import difference
 from mview.plan.definition import ViewDefinition
 from mview.plan.place import did_you_mean
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
 from mview.runtime.definitions import digest_of, load_definition
-from mview.runtime.engine import STATE, VIEW, is_source, open_sink, sink_options, view_of
+from mview.runtime.engine import (
+    STATE,
+    VIEW,
+    is_source,
+    reads_of,
+    view_of,
+)
 from mview.runtime.session import spark_session
+from mview.runtime.sinks import open_sink, sink_options
+from mview.store.failure import Failure, last_failure
 from mview.store.frames import mirror_dataframe
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -66,7 +75,7 @@ class ViewStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """A store at its newest epoch."""
+    """A store at its newest epoch, and the error that ended the last run, if one did."""
 
     store: str
     running: str | None
@@ -75,6 +84,7 @@ class StoreStatus:
     watermark: int | None
     tables: tuple[TableStatus, ...]
     views: tuple[ViewStatus, ...]
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,8 @@ def status(config: Config) -> StoreStatus:
     owner = Lease(store.lease, clock).holder()
     running = None if owner is None else f"process {owner.pid} on {owner.host}"
     if manifest is None:
-        return StoreStatus(str(config.store), running, 0, None, None, (), ())
+        failure = last_failure(store, 0)
+        return StoreStatus(str(config.store), running, 0, None, None, (), (), failure)
     now = clock.now()
     lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
     tables = tuple(
@@ -144,6 +155,7 @@ def status(config: Config) -> StoreStatus:
         manifest.watermark,
         tables,
         tuple(views),
+        last_failure(store, manifest.epoch),
     )
 
 
@@ -188,15 +200,6 @@ class StoredView:
         return difference(self.arrow(), self.as_of(since).arrow())
 
 
-def difference(new: pa.Table, old: pa.Table) -> pa.Table:
-    """The rows of `new` minus those of `old`, as weighted rows."""
-    weighted = [
-        rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
-        for rows, weight in ((new, 1), (old.cast(new.schema), -1))
-    ]
-    return consolidate(pa.concat_tables(weighted))
-
-
 def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult]:
     """Recompute views as batch queries over the published epoch and compare with their sinks.
 
@@ -205,36 +208,32 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
     """
     manifest = published(config)
     spark = spark_session(config)
-    store = Store(config.store)
-    results = []
-    for given in views:
-        stored = StoredView(config, given.name, manifest.epoch)
-        # The published definition: a file that was edited since is not what is in the sink.
-        definition = load_definition(store, manifest, given.name)
-        names = {name: relation_name(name) for name in definition.table_names}
-        for name, relation in names.items():
-            state = manifest.tables[name if "." in name else VIEW + name]
-            mirror = Mirror(store.mirror(name if "." in name else VIEW + name), state.schema)
-            mirror_dataframe(spark, mirror, state).createOrReplaceTempView(relation)
-        have = stored.arrow()
-        batch = spark.sql(bind_tables(definition, names)).toArrow().cast(have.schema)
-        differing = difference(batch, have)
-        weights = differing[WEIGHT]
-        rows = differing.drop_columns([WEIGHT])
-        missing, extra = (
-            rows.filter(mask) for mask in (pc.greater(weights, 0), pc.less(weights, 0))
-        )
-        results.append(
-            VerifyResult(
-                given.name,
-                manifest.epoch,
-                batch.num_rows,
-                differing.num_rows == 0,
-                tuple(missing.slice(0, _SAMPLE).to_pylist()),
-                tuple(extra.slice(0, _SAMPLE).to_pylist()),
-            )
-        )
-    return results
+    return [_verify(config, spark, manifest, view.name) for view in views]
+
+
+def _verify(config: Config, spark: SparkSession, manifest: Manifest, view: str) -> VerifyResult:
+    stored, store = StoredView(config, view, manifest.epoch), Store(config.store)
+    # The published definition: a file that was edited since is not what is in the sink.
+    definition = load_definition(store, manifest, view)
+    names = {name: relation_name(name) for name in definition.table_names}
+    for name, relation in reads_of(definition.table_names).items():
+        state = manifest.tables[relation]
+        mirror = Mirror(store.mirror(relation), state.schema)
+        mirror_dataframe(spark, mirror, state).createOrReplaceTempView(names[name])
+    have = stored.arrow()
+    batch = spark.sql(bind_tables(definition, names)).toArrow().cast(have.schema)
+    differing = difference(batch, have)
+    weights = differing[WEIGHT]
+    rows = differing.drop_columns([WEIGHT])
+    missing, extra = (rows.filter(mask) for mask in (pc.greater(weights, 0), pc.less(weights, 0)))
+    return VerifyResult(
+        view,
+        manifest.epoch,
+        batch.num_rows,
+        differing.num_rows == 0,
+        tuple(missing.slice(0, _SAMPLE).to_pylist()),
+        tuple(extra.slice(0, _SAMPLE).to_pylist()),
+    )
 
 
 def drop(config: Config, names: Sequence[str]) -> None:
@@ -252,44 +251,46 @@ def drop(config: Config, names: Sequence[str]) -> None:
         manifest = published(config)
         for name in names:
             _check_droppable(store, manifest, name, names)
-        views = {n: s for n, s in manifest.views.items() if n not in names}
-        reads = {name: load_definition(store, manifest, name).table_names for name in views}
-        # No delta leads to what reads a table that starts over, only a new build.
-        gone_views = set(names)
-        while found := [n for n in views if n not in gone_views and gone_views & set(reads[n])]:
-            gone_views.update(found)
-        views = {n: replace(s, stale=s.stale or n in gone_views) for n, s in views.items()}
-        read = {table for tables in reads.values() for table in tables}
-        # What was half loaded starts over, too: its merge goes by the old query's checkpoint.
-        kept = {
-            name: state
-            for name, state in manifest.tables.items()
-            if (name not in names and (name in read or name.removeprefix(VIEW) in read))
-            or (_is_inner(name) and view_of(name) in views)
-            if state.phase == "loaded"
-        }
-        gone = set(manifest.tables) - set(kept)
-        connections = {name.partition(".")[0] for name in kept if is_source(name)}
-        positions = {k: v for k, v in manifest.positions.items() if k.rpartition("@")[0] in kept}
+        after = _without(store, manifest, names)
         ManifestLog(store.manifests).publish(
-            replace(
-                manifest,
-                epoch=manifest.epoch + 1,
-                token=lease.token,
-                created_ms=clock.now(),
-                generation=manifest.generation + 1,
-                batch=-1,
-                offsets={k: v for k, v in manifest.offsets.items() if k in connections},
-                tables=kept,
-                views=views,
-                positions=positions,
-            )
+            replace(after, token=lease.token, created_ms=clock.now())
         )
         # Only now: what a manifest names must be there, whatever happens in between.
         for name in set(manifest.views) & set(names):
             _sink_of(config, store, manifest, name).drop()
-        for name in gone:
+        for name in set(manifest.tables) - set(after.tables):
             Mirror(store.mirror(name), manifest.tables[name].schema).drop()
+
+
+def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The next manifest without these views and tables, and what only they need."""
+    views = {n: s for n, s in manifest.views.items() if n not in names}
+    reads = {name: load_definition(store, manifest, name).table_names for name in views}
+    # No delta leads to what reads a table that starts over, only a new build.
+    stale = set(names)
+    while found := [n for n in views if n not in stale and stale & set(reads[n])]:
+        stale.update(found)
+    read = {table for tables in reads.values() for table in tables}
+    # What was half loaded starts over, too: its merge goes by the old query's checkpoint.
+    kept = {
+        name: state
+        for name, state in manifest.tables.items()
+        if (name not in names and (name in read or name.removeprefix(VIEW) in read))
+        or (_is_inner(name) and view_of(name) in views)
+        if state.phase == "loaded"
+    }
+    connections = {name.partition(".")[0] for name in kept if is_source(name)}
+    return replace(
+        manifest,
+        epoch=manifest.epoch + 1,
+        generation=manifest.generation + 1,
+        batch=-1,
+        offsets={k: v for k, v in manifest.offsets.items() if k in connections},
+        tables=kept,
+        views={n: replace(s, stale=s.stale or n in stale) for n, s in views.items()},
+        positions={k: v for k, v in manifest.positions.items() if k.rpartition("@")[0] in kept},
+        newest={k: v for k, v in manifest.newest.items() if k.rpartition("@")[0] in kept},
+    )
 
 
 def _is_inner(relation: str) -> bool:

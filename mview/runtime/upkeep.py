@@ -10,7 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from mview.runtime.engine import Engine
+from mview.runtime.failpoints import failpoint
 from mview.store.manifest import Manifest, TableState
+from mview.store.mirror import Mirror
 
 #: A tail is folded into its base when it has this many rows, and a tenth of the base's.
 _TAIL_ROWS = 20_000
@@ -18,6 +20,12 @@ _TAIL_SHARE = 0.1
 
 #: Epochs between two rounds of deleting.
 _CLEAN_EVERY = 50
+
+
+def _compact(mirror: Mirror, state: TableState) -> tuple[int, int]:
+    found = mirror.compact(state)
+    failpoint("after-compact")
+    return found
 
 
 class Upkeep:
@@ -54,7 +62,7 @@ class Upkeep:
             due = rows >= _TAIL_ROWS and rows >= _TAIL_SHARE * relation.state.rows
             if due and name not in self._compactions and relation.state.phase == "loaded":
                 self._compactions[name] = self._worker.submit(
-                    relation.mirror.compact, relation.state
+                    _compact, relation.mirror, relation.state
                 )
         if manifest.epoch % _CLEAN_EVERY == 0 and (self._cleaning is None or self._cleaning.done()):
             if self._cleaning is not None:

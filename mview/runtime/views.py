@@ -18,7 +18,8 @@ from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition
 from mview.runtime.analyze import analyze
 from mview.runtime.definitions import digest_of, load_definition
-from mview.runtime.engine import LiveView, open_sink
+from mview.runtime.engine import LiveView
+from mview.runtime.sinks import open_sink
 from mview.schema import TableSchema, type_name
 from mview.store.layout import Store
 from mview.store.manifest import Manifest

@@ -52,6 +52,11 @@ class Store:
         return self.root / "intent.json"
 
     @property
+    def failure(self) -> Path:
+        """File of the error that ended the last run."""
+        return self.root / "failure.json"
+
+    @property
     def lease(self) -> Path:
         """Folder of the lease."""
         return self.root / "lease"

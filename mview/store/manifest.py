@@ -113,6 +113,7 @@ class Manifest:
         watermark: every change with source time <= watermark was read; None: unknown.
         tables: mirrors by `<connection>.<table>`.
         views: views by name.
+        newest: beside each position, the newest source time that was taken up to it.
     """
 
     epoch: int
@@ -125,6 +126,7 @@ class Manifest:
     watermark: SourceMs | None = None
     tables: dict[str, TableState] = field(default_factory=dict)
     views: dict[str, ViewState] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form; see `from_json`."""

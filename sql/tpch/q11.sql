@@ -6,7 +6,7 @@ WHERE ps_suppkey = s_suppkey
   AND n_name = 'GERMANY'
 GROUP BY ps_partkey
 HAVING sum(ps_supplycost * ps_availqty) > (
-  SELECT sum(ps_supplycost * ps_availqty) * 0.0100
+  SELECT sum(ps_supplycost * ps_availqty) * 0.0002
   FROM tpch.partsupp, tpch.supplier, tpch.nation
   WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'GERMANY')
 ORDER BY value DESC

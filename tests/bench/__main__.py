@@ -1,6 +1,7 @@
 """All benches, or the named ones, and then the report: `python -m tests.bench [names] [--sf …]`.
 
-Each runs in a process of its own, so that none warms up or burdens another.
+Each runs in a process of its own, so that none warms up or burdens another. Names may be given
+with `:` and a set of options, e.g. `freshness:kill`.
 """
 
 from __future__ import annotations
@@ -9,25 +10,51 @@ import argparse
 import subprocess
 import sys
 
-#: In the order in which they run; those with `--sf` in the second part.
-_NAMES = ("bulk_load", "epoch", "freshness", "catchup", "load_live")
-_WITHOUT_SCALE = ("bulk_load",)
+#: The default set in its order: program, then options. {sf} is each scale in turn, {scales} all.
+_BENCHES: dict[str, tuple[str, ...]] = {
+    "bulk_load": (),
+    "epoch": ("--sf", "{sf}"),
+    "epoch:vectors": ("--sf", "{sf}", "--deletion-vectors", "--executors", "local"),
+    "growth": ("--sf", "{scales}"),
+    "views": ("--sf", "{sf}"),
+    "strategies": ("--sf", "{sf}"),
+    "freshness": ("--sf", "{sf}"),
+    "freshness:slow": ("--sf", "{sf}", "--rate", "30"),
+    "freshness:fast": ("--sf", "{sf}", "--rate", "3000"),
+    "freshness:vectors": ("--sf", "{sf}", "--deletion-vectors"),
+    "freshness:kill": ("--sf", "{sf}", "--kill"),
+    "freshness:memory": ("--sf", "{sf}", "--memory", "1000000"),
+    "catchup": ("--sf", "{sf}"),
+    "catchup:vectors": ("--sf", "{sf}", "--deletion-vectors"),
+    "load_live": ("--sf", "{sf}"),
+    "w2": (),
+    "peers": ("--sf", "{sf}"),
+}
+
+#: Not in the default set: it fetches a large package first.
+_ON_DEMAND = ("peers",)
+
+
+def _commands(name: str, scales: str) -> list[list[str]]:
+    options = _BENCHES[name]
+    program = [sys.executable, "-m", f"tests.bench.{name.partition(':')[0]}"]
+    # What does not depend on the scale runs once.
+    turns = scales.split(",") if "{sf}" in options else [""]
+    return [[*program, *(o.format(sf=sf, scales=scales) for o in options)] for sf in turns]
 
 
 def main() -> int:
     """Run the benches; returns 1 when one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", default=_NAMES, help=", ".join(_NAMES))
+    usual = [name for name in _BENCHES if name not in _ON_DEMAND]
+    parser.add_argument("names", nargs="*", default=usual, help=", ".join(_BENCHES))
     parser.add_argument("--sf", default="0.1", help="scale factors, e.g. 0.1,1")
     options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in _NAMES]:
-        parser.error(f"there is no bench {unknown[0]!r}; there are {', '.join(_NAMES)}")
+    if unknown := [name for name in options.names if name not in _BENCHES]:
+        parser.error(f"there is no bench {unknown[0]!r}; there are {', '.join(_BENCHES)}")
     failed = 0
     for name in options.names:
-        scales = [None] if name in _WITHOUT_SCALE else options.sf.split(",")
-        for scale in scales:
-            arguments = [] if scale is None else ["--sf", scale]
-            command = [sys.executable, "-m", f"tests.bench.{name}", *arguments]
+        for command in _commands(name, options.sf):
             print(" ".join(command[1:]), flush=True)
             failed |= subprocess.run(command, check=False).returncode != 0
     return subprocess.run([sys.executable, "-m", "tests.bench.report"], check=False).returncode or (

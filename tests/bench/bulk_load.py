@@ -86,11 +86,17 @@ def fill_postgresql(server: PostgresqlServer, database: str, name: str, rows: pa
         connection.execute(f"ANALYZE {name}".encode())
 
 
-def _fill_mariadb(server: MariadbServer, database: str, name: str, rows: pa.Table) -> None:
-    columns = [column.to_pylist() for column in rows.columns]
+def fill_mariadb(server: MariadbServer, database: str, name: str, rows: pa.Table) -> None:
+    """Insert rows, without quotes in their texts, into an existing table."""
+    columns = [
+        column.to_pylist()
+        if pa.types.is_integer(column.type)
+        else [f"'{value}'" for value in column.to_pylist()]
+        for column in rows.columns
+    ]
     for start in range(0, rows.num_rows, 20_000):
         part = zip(*(column[start : start + 20_000] for column in columns), strict=True)
-        values = ",".join(f"({a},{b},{c},'{d}','{e}')" for a, b, c, d, e in part)
+        values = ",".join(f"({','.join(map(str, row))})" for row in part)
         server.execute(f"INSERT INTO {name} VALUES {values}", database)
     server.execute(f"ANALYZE TABLE {name}", database)
 
@@ -208,7 +214,7 @@ def _filled(stack: ExitStack, temp: Path, kind: str, rows: pa.Table) -> dict[str
     database = stack.enter_context(server.new_database())
     text = "text" if kind == "postgresql" else "varchar(100)"
     server.execute(f"CREATE TABLE big ({_COLUMNS.format(text=text)})", database)
-    fill = fill_postgresql if kind == "postgresql" else _fill_mariadb
+    fill = fill_postgresql if kind == "postgresql" else fill_mariadb
     fill(server, database, "big", rows)
     settings: dict[str, Any] = server.settings(database)
     return settings

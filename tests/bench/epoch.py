@@ -9,107 +9,16 @@ mirrors, view, sink, manifest. The recompute is plain Spark over the same Parque
 from __future__ import annotations
 
 import argparse
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
-import pyarrow as pa
-
-from mview.changelog import from_ipc
-from mview.clock import SystemClock
-from mview.config import Config, load_config
-from mview.connector import Message
-from mview.plan.definition import load_views
-from mview.runtime.build import build_views, unbuilt
-from mview.runtime.decode import decode_split
-from mview.runtime.engine import Engine
-from mview.runtime.epoch import EpochInput, run_epoch
-from mview.runtime.offsets import BatchOffsets
-from mview.runtime.session import spark_session
-from mview.runtime.spec import TableSpec, open_format
-from mview.runtime.upkeep import Upkeep
-from mview.runtime.views import open_views
-from mview.store.layout import Store
-from mview.store.lease import Lease
-from tests.bench.results import Result
-from tests.bench.seed import seed_store, write_config
-from tests.bench.w1 import CONNECTION, KEYS, VIEW, Changes, Tables, make_tables, message, view_sql
+from tests.bench.inprocess import Bench, opened
+from tests.bench.results import Result, variant_of
+from tests.bench.w1 import VIEW, Changes, make_tables
 
 #: Epochs per size after one that warms up; a Spark epoch of tens of thousands takes seconds.
 _EPOCHS = {"local": 12, "spark": 5}
 _RECOMPUTES = 4
-
-
-class Bench:
-    """An open engine over seeded tables, fed with generated changes.
-
-    Args:
-        config: the configuration; its store is empty.
-        tables: what the store begins with.
-    """
-
-    def __init__(self, config: Config, tables: Tables, lease: Lease) -> None:
-        seed_store(config, tables, {})
-        self._config, self._changes = config, Changes(tables)
-        self.spark = spark_session(config)
-        self.engine = Engine(config, self.spark, lease)
-        schemas = {name: state.schema for name, state in self.engine.manifest.tables.items()}
-        (config.path.parent / "order_revenue.sql").write_text(view_sql())
-        definitions = load_views([config.path.parent / "order_revenue.sql"])
-        self.engine.views.update(open_views(config, self.spark, definitions, schemas))
-        self.engine.open_relations()
-        start = time.perf_counter()
-        build_views(self.engine, unbuilt(self.engine))
-        self.build_seconds = time.perf_counter() - start
-        self.engine.executors.warm()
-        self._upkeep = Upkeep(self.engine)
-        self._format = open_format(config, CONNECTION)
-        self._specs = {
-            name: TableSpec(
-                f"{CONNECTION}.{name}", schemas[f"{CONNECTION}.{name}"], Path(), "", None
-            )
-            for name in KEYS
-        }
-        self._position = 0
-
-    def messages(self, count: int) -> list[Message]:
-        """The next changes, as they stand in a topic."""
-        found = []
-        for change in self._changes.take(count):
-            self._position += 1
-            value = message(change, self._position, 1_700_000_000_000 + self._position)
-            found.append(Message("all/0", self._position, None, value))
-        return found
-
-    def epoch(self, messages: Sequence[Message]) -> float:
-        """Run one epoch; returns its seconds."""
-        start = time.perf_counter()
-        changes: dict[str, list[pa.Table]] = {}
-        for row in decode_split(messages, self._format, self._specs):
-            changes.setdefault(row.table, []).append(from_ipc(row.body))
-        manifest = self.engine.manifest
-        offsets = BatchOffsets({CONNECTION: {"all/0": self._position + 1}}, -1, 0)
-        batch = EpochInput(changes, {}, offsets, manifest.generation, manifest.batch + 1)
-        run_epoch(self.engine, self._upkeep, batch, {})
-        return time.perf_counter() - start
-
-    def recompute(self, folder: Path) -> float:
-        """Compute the view from scratch by plain Spark; returns the seconds."""
-        for name in KEYS:
-            relation = self.engine.relations[f"{CONNECTION}.{name}"]
-            files = [path for path, _ in relation.base_files]
-            self.spark.read.parquet(*files).createOrReplaceTempView(name)
-        start = time.perf_counter()
-        query = VIEW.format(**{name: name for name in KEYS})
-        self.spark.sql(query).write.mode("overwrite").parquet(str(folder / "recompute"))
-        return time.perf_counter() - start
-
-    def close(self) -> None:
-        """Free everything."""
-        self._upkeep.close()
-        self.engine.executors.close()
+_NAME = "order_revenue"
 
 
 def main() -> None:
@@ -119,47 +28,49 @@ def main() -> None:
     parser.add_argument("--changes", default="30,300,1000,10000")
     parser.add_argument("--executors", default="local,spark")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--keys", choices=["uniform", "recent"], default="uniform")
+    parser.add_argument("--deletion-vectors", action="store_true")
     options = parser.parse_args()
+    vectors = options.deletion_vectors
     result = Result(
         "epoch",
-        f"An epoch against a full recompute, W1 at scale {options.sf:g}",
-        ["executor", "changes", "p50 ms", "max ms", "recompute ms", "ratio"],
-        variant=f"sf{options.sf:g}",
+        f"An epoch against a full recompute, W1 at scale {options.sf:g}, {options.keys} keys"
+        + (", deletion vectors" if vectors else ""),
+        ["executor", "changes", "p50 ms", "max ms", "CPU ms", "recompute ms", "ratio"],
+        variant_of(options, "keys"),
     )
     tables = make_tables(options.sf)
     for executor in options.executors.split(","):
-        with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
-            folder = Path(temp)
-            extra = f"engine: {{executor: {executor}}}\nspark: {{master: '{options.master}'}}"
-            changes = "{source: files, format: unified, path: changes, T: 1s}"
-            config = load_config(write_config(folder, changes, extra))
-            with Lease(Store(config.store).lease, SystemClock()) as lease:
-                bench = Bench(config, tables, lease)
-                try:
-                    _measure(bench, executor, options.changes, folder, result)
-                finally:
-                    bench.close()
+        extra = f"engine: {{executor: {executor}}}\nspark: {{master: '{options.master}'}}"
+        with opened(tables, {_NAME: VIEW}, extra, vectors) as bench:
+            built = bench.build_seconds
+            result.notes.append(
+                f"first build of the view before the {executor} epochs: {built:.1f} s"
+            )
+            changes = Changes(tables, recent=options.keys == "recent")
+            sizes = [int(text) for text in options.changes.split(",")]
+            _measure(bench, changes, executor, sizes, result)
     result.notes.append("recompute: median of the runs beside each size, after one to warm up")
     result.save()
 
 
-def _measure(bench: Bench, executor: str, sizes: str, folder: Path, result: Result) -> None:
-    built = bench.build_seconds
-    result.notes.append(f"first build of the view before the {executor} epochs: {built:.1f} s")
-    bench.recompute(folder)
-    for size in (int(text) for text in sizes.split(",")):
-        recomputes = [bench.recompute(folder) for _ in range(_RECOMPUTES // 2)]
-        bench.epoch(bench.messages(size))
-        times = [bench.epoch(bench.messages(size)) for _ in range(_EPOCHS[executor])]
-        recomputes += [bench.recompute(folder) for _ in range(_RECOMPUTES // 2)]
+def _measure(
+    bench: Bench, changes: Changes, executor: str, sizes: list[int], result: Result
+) -> None:
+    bench.recompute(_NAME)
+    for size in sizes:
+        recomputes = [bench.recompute(_NAME) for _ in range(_RECOMPUTES // 2)]
+        epochs = bench.epochs(changes, size, _EPOCHS[executor])
+        recomputes += [bench.recompute(_NAME) for _ in range(_RECOMPUTES // 2)]
         full = median(recomputes)
         result.add(
             executor,
             size,
-            median(times) * 1000,
-            max(times) * 1000,
+            epochs.p50 * 1000,
+            max(epochs.seconds) * 1000,
+            epochs.cpu_seconds / len(epochs.seconds) * 1000,
             full * 1000,
-            median(times) / full,
+            epochs.p50 / full,
         )
 
 

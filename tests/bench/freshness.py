@@ -3,7 +3,8 @@
     python -m tests.bench.freshness --sf 0.1 --rate 300 --seconds 60
 
 Freshness is from the call that sends a change to Kafka until a manifest covers its offset, which is
-after the commit of the Delta table. A real `mview run` process; afterwards `mview verify`.
+after the commit of the Delta table. A real `mview run` process; afterwards `mview verify`. With
+`--kill`, the process is killed (-9) in the middle and started again by the same command.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from tests.bench.results import Result
+from tests.bench.results import MEMORY, Result, variant_of
 from tests.bench.running import Run, running
 from tests.bench.w1 import Change, Changes, make_tables
 
@@ -23,54 +26,68 @@ _WARM_UP = 15.0
 _IDLE = 10.0
 #: Seconds between two sends.
 _TICK = 0.01
+#: Seconds of freshness at which a run counts as recovered from a kill.
+_FRESH = 2.0
+
+
+@dataclass
+class Steady:
+    """The measured part of a stream of changes: times of the wall clock, and CPU seconds."""
+
+    begin: float
+    end: float = 0.0
+    cpu: float = 0.0
+    killed: float | None = None
 
 
 def main() -> None:
     """Measure and keep the result."""
+    options = _options()
+    tables = make_tables(options.sf)
+    vectors = options.deletion_vectors
+    result = Result(
+        "freshness",
+        f"{options.rate} changes/s through Kafka, W1 at scale {options.sf:g}"
+        + (f", {options.executor} executor" if options.executor != "auto" else "")
+        + (f", {options.memory / 1e6:,.0f} MB for mirrors" if options.memory != MEMORY else "")
+        + (", deletion vectors" if vectors else "")
+        + (", kill -9 in the middle" if options.kill else ""),
+        ["what", "value"],
+        variant_of(options, "rate"),
+    )
+    extra = (
+        f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
+        f"spark: {{master: '{options.master}'}}"
+    )
+    changes = Changes(tables).take(int(options.rate * (options.seconds + _WARM_UP)))
+    with running(tables, extra, vectors) as run:
+        run.wait_until_live()
+        time.sleep(5)
+        idle = _cores(run, _IDLE)
+        kill_after = _WARM_UP + options.seconds / 2 if options.kill else None
+        steady = feed(run, changes, options.rate, kill_after)
+        run.drain()
+        add_freshness(result, run, steady)
+        result.add("CPU cores, idle", idle)
+        result.add("peak RSS, MB", run.meter.peak_bytes / 1e6)
+        run.stop()
+        for name, size in run.disk_bytes().items():
+            result.add(f"store on disk, {name}, MB", size / 1e6)
+        result.add("mview verify", run.verify())
+    result.save()
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--rate", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--memory", type=int, default=4 << 30)
-    options = parser.parse_args()
-    tables = make_tables(options.sf)
-    variant = f"sf{options.sf:g}-{options.rate}"
-    result = Result(
-        "freshness",
-        f"{options.rate} changes/s through Kafka, W1 at scale {options.sf:g}",
-        ["what", "value"],
-        variant if options.executor == "auto" else f"{variant}-{options.executor}",
-    )
-    extra = (
-        f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
-        f"spark: {{master: '{options.master}'}}"
-    )
-    total = int(options.rate * (options.seconds + _WARM_UP))
-    supply = Changes(tables)
-    changes = supply.take(total)
-    with running(tables, extra) as run:
-        run.wait_until_live()
-        time.sleep(5)
-        idle = _cores(run, _IDLE)
-        begin, end, cpu = _feed(run, changes, options.rate)
-        run.drain()
-        delays = np.array(run.delays(begin, end))
-        epochs = sum(begin <= seen.at < end for seen in run.watch.epochs)
-        peak = run.meter.peak_bytes
-        run.stop()
-        verified = run.verify()
-    for percent in (50, 95, 99):
-        result.add(f"freshness p{percent}, s", float(np.percentile(delays, percent)))
-    result.add("freshness max, s", float(delays.max()))
-    result.add("changes measured", len(delays))
-    result.add("epochs/s", epochs / (end - begin))
-    result.add("CPU cores, steady", cpu / (end - begin))
-    result.add("CPU cores, idle", idle)
-    result.add("peak RSS, MB", peak / 1e6)
-    result.add("mview verify", verified)
-    result.save()
+    parser.add_argument("--memory", type=int, default=MEMORY, help="bytes for mirrors in process")
+    parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--deletion-vectors", action="store_true")
+    return parser.parse_args()
 
 
 def _cores(run: Run, seconds: float) -> float:
@@ -79,22 +96,63 @@ def _cores(run: Run, seconds: float) -> float:
     return (run.meter.cpu_seconds() - before) / seconds
 
 
-def _feed(run: Run, changes: Sequence[Change], rate: int) -> tuple[float, float, float]:
-    """Send all changes at the rate; returns begin and end of the measured part, and its CPU."""
+def feed(run: Run, changes: Sequence[Change], rate: int, kill_after: float | None) -> Steady:
+    """Send all changes at the rate; measured is what comes after the warm-up.
+
+    Args:
+        run: it is live.
+        changes: all of W1.
+        rate: changes per second.
+        kill_after: seconds after which the process is killed and started again, if at all.
+    """
     start = time.time()
-    begin, cpu, sent = start + _WARM_UP, None, 0
+    steady, measured, sent = Steady(start + _WARM_UP), False, 0
     while sent < len(changes):
         now = time.time()
-        if cpu is None and now >= begin:
-            begin, cpu = now, run.meter.cpu_seconds()
+        if not measured and now >= steady.begin:
+            measured = True
+            steady.begin, steady.cpu = now, run.meter.cpu_seconds()
+        if kill_after is not None and steady.killed is None and now >= start + kill_after:
+            steady.killed = now
+            run.kill_and_restart()
         due = min(len(changes), int((now - start) * rate))
         run.send(changes[sent:due], sent + 1)
         sent = due
         run.poll()
         run.check()
         time.sleep(_TICK)
-    assert cpu is not None
-    return begin, time.time(), run.meter.cpu_seconds() - cpu
+    steady.end, steady.cpu = time.time(), run.meter.cpu_seconds() - steady.cpu
+    return steady
+
+
+def add_freshness(result: Result, run: Run, steady: Steady) -> None:
+    """Rows for how fresh the view was in the measured part, and after a kill."""
+    sent = run.delays(steady.begin, steady.end)
+    add_percentiles(result, "freshness", sent[:, 1])
+    if steady.killed is not None:
+        after = [epoch.at for epoch in run.watch.epochs if epoch.at > steady.killed]
+        result.add("from the kill to the next epoch, s", after[0] - steady.killed)
+        seen = sent.sum(axis=1)
+        late = seen[(sent[:, 1] > _FRESH) & (seen > steady.killed)]
+        recovered = late.max() if len(late) else after[0]
+        result.add(
+            f"from the kill until fresh within {_FRESH:g} s again, s", recovered - steady.killed
+        )
+        quiet = sent[(seen <= steady.killed) | (sent[:, 0] > recovered)]
+        if len(quiet):
+            add_percentiles(result, "freshness outside of that", quiet[:, 1])
+    epochs = sum(steady.begin <= epoch.at < steady.end for epoch in run.watch.epochs)
+    seconds = steady.end - steady.begin
+    result.add("changes measured", len(sent))
+    result.add("epochs/s", epochs / seconds)
+    result.add("CPU cores, steady", steady.cpu / seconds)
+
+
+def add_percentiles(result: Result, what: str, delays: npt.NDArray[np.float64]) -> None:
+    """Rows for p50, p95, p99 and the maximum of some delays (seconds)."""
+    for percent in (50, 95, 99):
+        result.add(f"{what} p{percent}, s", float(np.percentile(delays, percent)))
+    result.add(f"{what} max, s", float(delays.max()))
 
 
 if __name__ == "__main__":

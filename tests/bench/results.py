@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -13,7 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mview.config import EngineSettings
+
 FOLDER = Path(__file__).with_name("measured")
+#: Environment variable: where results go that are no measurements, e.g. of a trial.
+_ELSEWHERE = "MVIEW_BENCH_RESULTS"
+
+#: Bytes for mirrors in process that benches give by default: the engine's own default.
+MEMORY = EngineSettings().memory
+
 _PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "pyarrow", "confluent-kafka")
 
 
@@ -57,13 +66,41 @@ class Result:
         self.rows.append([_shown(cell) for cell in cells])
         print("  ".join(self.rows[-1]), flush=True)
 
-    def save(self) -> None:
-        """Print the whole table and keep it; replaces the last result of the same variant."""
+    def keep(self) -> None:
+        """Write what there is so far; replaces the last result of the same variant."""
         self.machine["load after"] = " ".join(f"{load:.1f}" for load in os.getloadavg())
-        FOLDER.mkdir(exist_ok=True)
+        folder = Path(os.environ.get(_ELSEWHERE, FOLDER))
+        folder.mkdir(exist_ok=True)
         name = f"{self.bench}-{self.variant}" if self.variant else self.bench
-        (FOLDER / f"{name}.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def save(self) -> None:
+        """Print the whole table and keep it."""
+        self.keep()
         print(as_text(self))
+
+    def numbers(self, column: str) -> list[float]:
+        """The cells of a column as they are shown, as numbers."""
+        place = list(self.columns).index(column)
+        return [float(row[place].replace(",", "")) for row in self.rows]
+
+
+def variant_of(options: argparse.Namespace, *more: str) -> str:
+    """The name of a variant: the scale, and options that are not at their default.
+
+    Args:
+        options: as parsed; `sf`, and if there `executor`, `memory`, `deletion_vectors`, `kill`.
+        more: other options to tell variants by.
+    """
+    parts = [f"sf{options.sf:g}"]
+    usual = {"executor": "auto", "memory": MEMORY, "keys": "uniform"}
+    for name in (*more, "executor", "memory", "deletion_vectors", "kill"):
+        value = getattr(options, name, None)
+        if value is True:
+            parts.append(name.replace("_", "-"))
+        elif value not in (None, False, usual.get(name)):
+            parts.append(f"memory{value >> 20}" if name == "memory" else str(value))
+    return "-".join(parts)
 
 
 def _command() -> str:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 from confluent_kafka import Producer
 
@@ -32,12 +34,15 @@ _LOOK_EVERY = 0.002
 
 _TIMEOUT = 900.0
 
+W1_TOPICS = tuple(f"{CONNECTION}.{name}" for name in KEYS)
+
 
 class Meter:
     """CPU seconds and memory of a process with all its children."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
+        self._before = 0.0
         self.peak_bytes = 0
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -50,11 +55,21 @@ class Meter:
 
     def cpu_seconds(self) -> float:
         """CPU seconds so far, with those of children that have ended."""
-        total = 0.0
+        total = self._before
         for process in self._tree():
             with contextlib.suppress(psutil.Error):
                 total += sum(process.cpu_times()[:4])
         return total
+
+    @contextmanager
+    def replacing(self) -> Iterator[Callable[[int], None]]:
+        """The process ends inside, and the one that is named by its pid takes its place."""
+        used = self.cpu_seconds()
+
+        def follow(pid: int) -> None:
+            self._root, self._before = psutil.Process(pid), used
+
+        yield follow
 
     def _sample(self) -> None:
         while not self._stop.wait(0.5):
@@ -68,6 +83,16 @@ class Meter:
         """Stop sampling."""
         self._stop.set()
         self._sampler.join()
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder; files may come and go meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (Path(place) / name).stat().st_size
+    return total
 
 
 @dataclass(frozen=True)
@@ -119,12 +144,21 @@ class Watch:
 class Run:
     """A running `mview run`, fed through Kafka.
 
+    Args:
+        config: the configuration.
+        views: a view file, or a folder of them.
+        servers: of Kafka.
+        topics: `<connection>.<table>`, of one partition; W1's by default.
+
     Attributes:
         meter: its CPU and memory.
         watch: its epochs.
+        sent: when each message was sent, by topic.
     """
 
-    def __init__(self, config: Config, views: Path, servers: str) -> None:
+    def __init__(
+        self, config: Config, views: Path, servers: str, topics: Sequence[str] = W1_TOPICS
+    ) -> None:
         self._config, self._views = config, views
         self._log = config.path.parent / "run.log"
         self._producer = Producer(
@@ -134,16 +168,27 @@ class Run:
                 "queue.buffering.max.messages": 1_000_000,
             }
         )
-        self.sent: dict[str, list[float]] = {name: [] for name in KEYS}
+        self.sent: dict[str, list[float]] = {topic: [] for topic in topics}
         self.watch = Watch(Store(config.store))
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
+        self._process = self._start()
+        self.meter = Meter(self._process.pid)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
                 ending_with_parent(self._command("run")),
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
             )
-        self.meter = Meter(self._process.pid)
+
+    def kill_and_restart(self) -> None:
+        """kill -9, and the same command again; what both use counts together."""
+        with self.meter.replacing() as follow:
+            self._process.kill()
+            self._process.wait()
+            self._process = self._start()
+            follow(self._process.pid)
 
     def _command(self, what: str) -> list[str]:
         program = "from mview.cli import main; main()"
@@ -160,12 +205,12 @@ class Run:
         for number, change in enumerate(changes):
             now = time.time()
             value = message(change, position + number, int(now * 1000))
-            self.send_encoded(change.table, value)
+            self.send_encoded(f"{CONNECTION}.{change.table}", value)
 
-    def send_encoded(self, table: str, value: bytes) -> None:
+    def send_encoded(self, topic: str, value: bytes) -> None:
         """Produce one message and note when."""
-        self.sent[table].append(time.time())
-        self._producer.produce(f"{CONNECTION}.{table}", value, partition=0)
+        self.sent[topic].append(time.time())
+        self._producer.produce(topic, value, partition=0)
 
     def poll(self) -> None:
         """Let the producer do its work."""
@@ -178,26 +223,32 @@ class Run:
     def drain(self) -> Seen:
         """Wait until all that was sent is published; returns that epoch."""
         self._producer.flush(60)
-        ends = {f"{CONNECTION}.{name}/0": len(times) for name, times in self.sent.items()}
+        ends = {topic: len(times) for topic, times in self.sent.items()}
         return self.watch.wait(
-            lambda manifest: all(
-                manifest.offsets[CONNECTION].get(name, 0) >= end for name, end in ends.items()
-            ),
+            lambda manifest: all(_upto(manifest, topic) >= end for topic, end in ends.items()),
             self.check,
         )
 
-    def delays(self, begin: float, end: float) -> list[float]:
-        """Seconds from "sent" to "published" of the changes sent between two times."""
+    def delays(self, begin: float, end: float) -> npt.NDArray[np.float64]:
+        """The changes sent between two times: when each was sent, and seconds until published."""
         found = []
-        taken = dict.fromkeys(KEYS, 0)
+        taken = dict.fromkeys(self.sent, 0)
         for seen in self.watch.epochs:
-            for name, times in self.sent.items():
-                upto = seen.manifest.offsets[CONNECTION].get(f"{CONNECTION}.{name}/0", 0)
+            for topic, times in self.sent.items():
+                upto = _upto(seen.manifest, topic)
                 found += [
-                    seen.at - sent for sent in times[taken[name] : upto] if begin <= sent < end
+                    (sent, seen.at - sent)
+                    for sent in times[taken[topic] : upto]
+                    if begin <= sent < end
                 ]
-                taken[name] = max(taken[name], upto)
-        return found
+                taken[topic] = max(taken[topic], upto)
+        return np.array(found).reshape(-1, 2)
+
+    def disk_bytes(self) -> dict[str, int]:
+        """Bytes of the files in the store: mirrors, views, and all the rest."""
+        root = Store(self._config.store).root
+        sizes = {name: folder_bytes(root / name) for name in ("tables", "views")}
+        return {**sizes, "rest": folder_bytes(root) - sum(sizes.values())}
 
     def stop(self) -> None:
         """Ctrl-C, and wait for the end."""
@@ -218,25 +269,38 @@ class Run:
         return f"exit {done.returncode}: {lines[0] if lines else ''}"
 
 
+def _upto(manifest: Manifest, topic: str) -> int:
+    """The offset that a topic's one partition has been published to."""
+    connection = topic.partition(".")[0]
+    offset: int = manifest.offsets.get(connection, {}).get(f"{topic}/0", 0)
+    return offset
+
+
 @contextmanager
-def running(tables: Tables, extra: str) -> Iterator[Run]:
-    """A run over seeded tables and empty topics, ended at the end."""
+def running(tables: Tables, extra: str, vectors: bool = False) -> Iterator[Run]:
+    """A run over seeded tables and empty topics, ended at the end.
+
+    Args:
+        tables: the rows before the first change.
+        extra: more sections of the configuration.
+        vectors: whether the view may have deletion vectors.
+    """
     with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
         folder = Path(temp)
         broker = folder / "kafka"
         broker.mkdir()
         kafka = KafkaServer(broker)
         try:
-            for name in KEYS:
-                kafka.create_topic(f"{CONNECTION}.{name}")
+            for topic in W1_TOPICS:
+                kafka.create_topic(topic)
             settings = (
                 f"{{source: kafka, format: unified, topic: '{CONNECTION}.{{table}}', "
                 f"bootstrap_servers: '{kafka.bootstrap}', T: 1s}}"
             )
             config = load_config(write_config(folder, settings, extra))
             views = folder / "order_revenue.sql"
-            views.write_text(view_sql())
-            seed_store(config, tables, {f"{CONNECTION}.{name}/0": 0 for name in KEYS})
+            views.write_text(view_sql(vectors=vectors))
+            seed_store(config, tables, {f"{topic}/0": 0 for topic in W1_TOPICS})
             run = Run(config, views, kafka.bootstrap)
             try:
                 yield run

@@ -2,7 +2,7 @@
 
 Amounts are integers and dates are days, so that every engine computes exactly the same sums. A
 change is to a random row: 80% lines, 18% orders, 2% customers; half updates, 30% inserts, 20%
-deletes. Keys are uniform, which is the worst case for a view that is kept in files.
+deletes. Keys are uniform, which is the worst case for a view that is kept in files, or recent ones.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ WHERE o_orderdate >= 9131 AND l_returnflag <> 'R'
 GROUP BY o_orderkey, c_nationkey, o_orderdate
 """
 
+#: What the view and the changes touch: all that fits into memory at large scales.
+NARROW = {
+    "customer": ["c_custkey", "c_nationkey", "c_acctbal"],
+    "orders": ["o_orderkey", "o_custkey", "o_totalprice", "o_orderdate"],
+    "lineitem": ["l_orderkey", "l_linenumber", "l_extendedprice", "l_discount", "l_returnflag"],
+}
+
+#: How far back from a table's end a change is on the average, where keys are recent (rows). Fixed:
+#: what changes today does not grow with the years that are kept.
+RECENT_ROWS = 20_000
+
 _FIRST_DAY, _LAST_DAY = 8035, 10_440
 _WORDS = ["furious", "pending", "special", "ironic", "quick", "silent", "regular", "express"]
 _SEGMENTS = ["AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY"]
@@ -42,9 +53,17 @@ Row = dict[str, Any]
 Tables = dict[str, pa.Table]
 
 
-def view_sql() -> str:
-    """The view, as a user of mview writes it."""
-    return VIEW.format(**{name: f"{CONNECTION}.{name}" for name in KEYS})
+def view_sql(select: str = VIEW, name: str = "order_revenue", vectors: bool = False) -> str:
+    """A view, as a user of mview writes it.
+
+    Args:
+        select: the query, with `{customer}` and so on for the tables.
+        name: of the view.
+        vectors: whether its Delta table may have deletion vectors.
+    """
+    options = " WITH (sink.deletion_vectors='true')" if vectors else ""
+    query = select.format(**{table: f"{CONNECTION}.{table}" for table in KEYS})
+    return f"CREATE MATERIALIZED VIEW {name}{options} AS {query}"
 
 
 def _pick(rng: np.random.Generator, words: list[str], count: int) -> pa.Array:
@@ -108,6 +127,11 @@ def make_tables(scale: float, seed: int = 7) -> Tables:
     }
 
 
+def narrow(tables: Tables) -> Tables:
+    """Only the columns that the view and the changes touch."""
+    return {name: rows.select(NARROW[name]) for name, rows in tables.items()}
+
+
 def schema_of(name: str, rows: pa.Table) -> TableSchema:
     """The schema that a database would give for the table."""
     columns = [Column(one.name, one.type, one.name not in KEYS[name]) for one in rows.schema]
@@ -135,10 +159,17 @@ def message(change: Change, position: int, ts: int) -> bytes:
 
 @dataclass
 class Changes:
-    """An endless supply of changes, each valid after those before it."""
+    """An endless supply of changes, each valid after those before it.
+
+    Attributes:
+        tables: the rows before the first change.
+        seed: of the choices.
+        recent: changes are to rows near the end of a table instead of to any.
+    """
 
     tables: Tables
     seed: int = 11
+    recent: bool = False
     _live: dict[str, dict[tuple[int, ...], Row | None]] = field(default_factory=dict)
     _next_key: dict[str, int] = field(default_factory=dict)
 
@@ -167,9 +198,25 @@ class Changes:
             changes.append(Change(name, op, old, new))
         return changes
 
+    def rows(self, name: str) -> pa.Table:
+        """The rows of a table after the changes so far."""
+        base, key = self.tables[name], list(KEYS[name])
+        if not self._live[name]:
+            return base
+        columns = zip(*self._live[name], strict=True)
+        kinds = [base.schema.field(column).type for column in key]
+        touched = pa.table([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], key)
+        kept = base.join(touched, key, join_type="left anti").select(base.column_names)
+        live = [row for row in self._live[name].values() if row is not None]
+        return pa.concat_tables([kept, pa.Table.from_pylist(live, base.schema)])
+
     def _base_rows(self, name: str, count: int) -> list[Row]:
         rows = self.tables[name]
-        places = self._rng.integers(0, rows.num_rows, count)
+        if self.recent:
+            back = self._rng.exponential(RECENT_ROWS, count).astype(np.int64)
+            places = rows.num_rows - 1 - back % rows.num_rows
+        else:
+            places = self._rng.integers(0, rows.num_rows, count)
         found: list[Row] = rows.take(pa.array(places)).to_pylist()
         return found
 

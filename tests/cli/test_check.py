@@ -108,6 +108,26 @@ def test_an_error_has_a_caret_under_the_wrong_token_and_a_hint(check, sql, token
     assert "Traceback" not in shown
 
 
+@pytest.mark.parametrize(
+    ("properties", "what", "hint"),
+    [
+        ("sink.pth='x'", "its sink has no option 'pth'", "did you mean 'path'?"),
+        ("sink.color='red'", "its sink has no option 'color'", "path"),
+        ("sink='dleta'", "no connector named 'dleta' among sinks", "did you mean 'delta'?"),
+        ("sink.deletion_vectors='perhaps'", "deletion_vectors", "true"),
+        ("path='50%'", "'%' in the path of a Delta table", ""),
+    ],
+)
+def test_a_sink_or_an_option_of_it_that_does_not_exist(check, properties, what, hint):
+    sql = f"CREATE MATERIALIZED VIEW v WITH ({properties}) AS SELECT order_id FROM shop.orders"
+    code, out, _ = check(v=sql, sound="SELECT order_id FROM shop.orders")
+    assert code == 1
+    assert what in out
+    assert hint in out
+    assert "v.sql" in out
+    assert "sound: ok" in out
+
+
 def test_a_view_name_that_is_a_path_is_refused(check):
     code, out, err = check(v="CREATE MATERIALIZED VIEW `../up` AS SELECT 1 AS a")
     assert code == 1

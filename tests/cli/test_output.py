@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mview.cli.output import Output, secret_values
-from mview.config import load_config
-from mview.errors import ConfigError, DataLostError, ExitCode
+from mview.cli.output import Output
+from mview.config import Mask, load_config, secret_values
+from mview.errors import ConfigError, DataLostError, ExitCode, concerning
 
 CONFIG = """
 store: data
@@ -61,7 +61,7 @@ def test_secrets_are_found_wherever_a_configuration_may_hold_them(config):
 )
 def test_a_secret_is_masked_in_every_spelling(config, capsys, text):
     output = Output()
-    output.hide(secret_values(config))
+    output.hide(Mask(secret_values(config)))
     output.line(text)
     output.note(text)
     output.result({"text": text}, text)
@@ -75,7 +75,7 @@ def test_a_secret_is_masked_in_every_spelling(config, capsys, text):
 
 def test_a_traceback_is_masked_too(config, capsys):
     output = Output(debug=True)
-    output.hide(secret_values(config))
+    output.hide(Mask(secret_values(config)))
     try:
         raise RuntimeError('p@ss"word')
     except RuntimeError as error:
@@ -87,14 +87,14 @@ def test_a_traceback_is_masked_too(config, capsys):
 
 def test_names_of_hosts_and_users_are_shown(config, capsys):
     output = Output()
-    output.hide(secret_values(config))
+    output.hide(Mask(secret_values(config)))
     output.line("reader at db.example")
     assert capsys.readouterr().out == "reader at db.example\n"
 
 
 def test_the_longer_of_two_secrets_goes_first(capsys):
     output = Output()
-    output.hide(["key", "key-and-more"])
+    output.hide(Mask(["key", "key-and-more"]))
     output.line("it is key-and-more")
     assert capsys.readouterr().out == "it is ******\n"
 
@@ -105,6 +105,14 @@ def test_a_known_error_is_one_block_and_gives_its_exit_code(capsys):
     assert capsys.readouterr().err == (
         "Error: gone\n  where:   topic/0/5\n  data:    kept\n  next:    do this\n"
     )
+
+
+def test_an_error_says_which_table_or_view_was_worked_on(capsys):
+    for error in (DataLostError("gone"), ValueError("odd")):
+        with pytest.raises(type(error)), concerning("view v"), concerning("table shop.t"):
+            raise error
+        Output().error(error)
+        assert "\n  in:      table shop.t\n" in capsys.readouterr().err + "\n"
 
 
 def test_an_unknown_error_shows_no_traceback_without_debug(capsys):

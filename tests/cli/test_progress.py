@@ -52,13 +52,19 @@ def test_a_line_per_changed_view_and_epoch(capsys):
     assert capsys.readouterr().out == "totals: epoch 7, lag 0.8 s, +1,234 ~5 -6, 5,000 rows\n"
 
 
+def test_changes_that_were_sent_again_are_told(capsys):
+    LineDisplay(Output()).on_epoch(EpochReport(8, 100, None, dropped=1200))
+    assert capsys.readouterr().out == "epoch 8: 1,200 sent again, dropped\n"
+
+
 SCRIPT = """
 from mview.cli.output import Output
 from mview.cli.progress import display_for
+from mview.config import Mask
 from mview.runtime.report import EpochReport, ViewChange
 
 output = Output()
-output.hide(["hush"])
+output.hide(Mask(["hush"]))
 with display_for(output) as display:
     display.on_load("shop.orders", 0, 0, False)
     display.on_load("shop.orders", 50_000, 60_000, False)
@@ -67,7 +73,7 @@ with display_for(output) as display:
     for number in (1, 2):
         changed = ViewChange(10, 2, 1, 5000 + number, "LINEAR", "local")
         display.on_epoch(EpochReport(number, 100, 840, {}, {"totals": changed}))
-    display.on_epoch(EpochReport(3, 100, None))
+    display.on_epoch(EpochReport(3, 100, None, dropped=7))
     print("a line from elsewhere")
 """
 
@@ -101,8 +107,28 @@ def test_bars_and_live_lines_on_a_terminal():
     assert "━" in last
     assert "100%" in last
     assert "61,000 rows" in last
-    for part in ("totals", "epoch 3", "lag 0.8 s", "+20", "~4", "-2", "5,002 rows"):
+    for part in (
+        "totals",
+        "epoch 3",
+        "lag 0.8 s",
+        "+20",
+        "~4",
+        "-2",
+        "5,002 rows",
+        "0 errors",
+        "7 sent again, dropped",
+    ):
         assert part in last
     assert "a line from elsewhere" in seen
     assert "hush" not in seen
     assert seen.rstrip().endswith("\x1b[?25h"), "the cursor must be shown again"
+
+
+def test_the_line_that_stays_says_that_the_run_ended_by_an_error():
+    failing = SCRIPT.replace('print("a line from elsewhere")', "raise SystemExit(0)")
+    assert "0 errors" in run_on_a_terminal(failing).rsplit("totals", 1)[1]
+    failing = SCRIPT.replace(
+        "with display_for(output)",
+        "import contextlib\nwith contextlib.suppress(ValueError), display_for(output)",
+    ).replace('print("a line from elsewhere")', "raise ValueError")
+    assert "1 errors" in run_on_a_terminal(failing).rsplit("totals", 1)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -12,10 +13,13 @@ from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.render import status_text, verified_text
+from mview.config import Mask
+from mview.errors import DecodeError, FencedError, concerning
 from mview.plan.definition import parse_view
 from mview.runtime.definitions import digest_of, save_definition
 from mview.runtime.status import StoreStatus, TableStatus, VerifyResult, ViewStatus
 from mview.schema import Column, TableSchema
+from mview.store.failure import failure_kept, last_failure
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
@@ -43,6 +47,11 @@ def publish(tmp_path, monkeypatch):
         )
 
     return publish
+
+
+class FixedClock:
+    def now(self):
+        return BORN
 
 
 def mview(*arguments, **options):
@@ -93,6 +102,50 @@ def test_the_text_of_a_status_is_aligned():
         "views",
         "  v  1,234 rows  LINEAR  lag 0.8 s of 10 s  /views/v",
     ]
+
+
+def test_an_error_that_ended_the_last_run_is_shown_until_an_epoch_follows(publish, tmp_path):
+    publish(None)
+    store = Store(tmp_path / "data")
+    error = DecodeError(
+        "a change message is not JSON",
+        where="shop.orders/0, offset 7",
+        got='{"id": 1, hush-hush',
+        safe="nothing after it was taken",
+        hint="look at what writes shop.orders",
+    )
+    mask = Mask(["hush-hush"])
+    kept = failure_kept(store, FixedClock(), mask)
+    with pytest.raises(DecodeError), kept, concerning("table shop.orders"):
+        raise error
+    assert mview("status").stdout.splitlines()[3:9] == [
+        "the last run ended by an error, 2023-11-14 22:13:20 UTC, table shop.orders:",
+        "  a change message is not JSON",
+        "    where:   shop.orders/0, offset 7",
+        '    got:     {"id": 1, ******',
+        "    data:    nothing after it was taken",
+        "    next:    look at what writes shop.orders",
+    ]
+    shown = json.loads(mview("status", "--json").stdout)["failure"]
+    assert (shown["subject"], shown["epoch"]) == ("table shop.orders", 1)
+    assert "hush-hush" not in store.failure.read_text()
+    log = ManifestLog(store.manifests)
+    log.publish(replace(log.latest(), epoch=2))
+    assert json.loads(mview("status", "--json").stdout)["failure"] is None
+
+
+def test_which_ends_of_a_run_are_kept(tmp_path):
+    store = Store(tmp_path)
+    with pytest.raises(ZeroDivisionError), failure_kept(store, FixedClock(), Mask([])):
+        1 / 0  # noqa: B018
+    assert last_failure(store, 0).what == "unexpected ZeroDivisionError: division by zero"
+    for end in (FencedError("taken over"), KeyboardInterrupt()):
+        with pytest.raises(type(end)), failure_kept(store, FixedClock(), Mask([])):
+            raise end
+        assert last_failure(store, 0).what.startswith("unexpected")
+    with failure_kept(store, FixedClock(), Mask([])):
+        pass
+    assert last_failure(store, 0) is None
 
 
 GOOD = VerifyResult("good", 9, 1234, True, (), ())

@@ -12,12 +12,14 @@ from pathlib import Path
 from mview.config import load_config
 from mview.errors import MviewError
 from mview.plan.definition import load_views
-from mview.runtime import pipeline
+from mview.runtime import pipeline, upkeep
 from mview.store.lease import TTL_MS, Lease
 
 
 def main(folder: Path, live: bool, ttl_ms: int) -> int:
     pipeline.Lease = partial(Lease, ttl_ms=ttl_ms)
+    # Small tables are compacted, too: a run may be killed while that is done.
+    upkeep._TAIL_ROWS = 1
     views = load_views([folder / "views"])
     try:
         pipeline.Pipeline(load_config(folder / "mview.yml"), views).run(once=not live)

@@ -151,6 +151,11 @@ class Shop:
                 change = {**change, "position": self._position}
             self.append(json.dumps({**change, "ts": time.time_ns() // 1_000_000}))
 
+    def restart_positions(self) -> None:
+        """From now on the log is that of another server, which counts for itself."""
+        with self._lock:
+            self._position = 0
+
     def append(self, line: str) -> None:
         """Append a line as it is."""
         with self._lock, self.file.open("a") as out:

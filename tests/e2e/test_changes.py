@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from mview.errors import AlreadyRunningError, DecodeError, UserError
 from mview.runtime.pipeline import Pipeline
+from mview.runtime.status import StoredView, drop, status
 from tests.e2e.running import Live, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -110,6 +112,50 @@ def test_a_bad_line_halts_the_run(shop: Shop, line: str, what: str) -> None:
     shop.file.write_text(shop.file.read_text().replace(line, text))
     run_once(config)
     truth.check_end()
+
+
+def test_the_log_of_another_server_halts_until_the_table_is_loaded_anew(shop: Shop) -> None:
+    """After a failover the positions begin anew: below what was in the log before the load."""
+    config = shop.config()
+    for number in range(3):
+        shop.insert("products", {"code": f"before{number}", "price": "1.00"})
+    shop.heartbeat()
+    run_once(config, *views_of(codes=VIEWS["codes"]))
+    good = status(config)
+    assert good.failure is None
+    time.sleep(0.3)  # longer than T: clocks may differ by that
+    shop.restart_positions()
+    shop.insert("products", {"code": "after", "price": "2.00"})
+    with pytest.raises(UserError, match="the log of another server"):
+        run_once(config)
+
+    halted = status(config)
+    assert halted.epoch == good.epoch
+    assert halted.failure is not None
+    assert halted.failure.subject == "table shop.products"
+    assert "mview drop" in str(halted.failure.hint)
+    drop(config, ["shop.products"])
+    run_once(config)
+    shop.insert("products", {"code": "later", "price": "3.00"})
+    notes = run_once(config)
+    assert status(config).failure is None
+    codes = StoredView(config, "codes").arrow()["code"].to_pylist()
+    assert sorted(codes) == sorted(row["code"] for row in shop.rows("products"))
+    assert (notes.epochs[-1].dropped, notes.epochs[-1].changes) == (0, {"shop.products": 1})
+
+
+def test_what_is_sent_again_is_told_and_is_no_lag(shop: Shop) -> None:
+    config = shop.config()
+    shop.heartbeat()
+    run_once(config, *views_of(codes=VIEWS["codes"]))
+    for number in range(3):
+        shop.insert("products", {"code": f"n{number}", "price": "1.00"})
+    shop.heartbeat()
+    run_once(config)
+    for text in sent_again(shop)[:2]:
+        shop.append(text)
+    (again,) = [epoch for epoch in run_once(config).epochs if epoch.dropped]
+    assert (again.dropped, again.lag_ms, again.changes) == (2, None, {})
 
 
 def test_a_declared_key_that_is_not_unique(shop: Shop) -> None:

@@ -47,7 +47,7 @@ LOADING = [
 #: While changes are followed, in the one epoch of a bounded run.
 LIVE = [
     "after-net", "after-mirrors", "after-views", "after-stage", "after-intent", "after-sink:1",
-    "after-sink:2", "after-commit", "after-publish",
+    "after-sink:2", "after-commit", "after-publish", "after-compact:1", "after-compact:3",
 ]  # fmt: skip
 
 

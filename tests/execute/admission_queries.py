@@ -54,6 +54,10 @@ QUERIES = [
     "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r)",
     "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r WHERE k IS NOT NULL)",
     "SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.k = l.k)",
+    "SELECT id, (SELECT max(v) FROM r) AS most, (SELECT v FROM r WHERE v > 100) AS none FROM l",
+    "SELECT id FROM l WHERE (SELECT count(*) = 0 FROM r) OR (SELECT count(*) > count(k) FROM r)",
+    "SELECT id FROM l WHERE NOT EXISTS (SELECT 1 FROM (SELECT CAST(k AS int) FROM r) AS q(x) "
+    "WHERE x = k)",
     "SELECT id FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND r.v > 5)",
     *(
         f"SELECT {a} FROM l {operation} SELECT {b} FROM r"

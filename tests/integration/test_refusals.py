@@ -102,7 +102,7 @@ def test_a_wrong_password(project, monkeypatch):
     monkeypatch.setenv("WRONG_PASSWORD", "sesame-1234")
     project.connection |= {"password": "${env:WRONG_PASSWORD}"}
     code, said = project.run()
-    assert code == 1
+    assert code == 2
     assert "check connections.shop" in said
     assert "sesame" not in said
 

@@ -105,6 +105,8 @@ class Views:
             if rng.random() < 0.15:
                 kind = rng.choice(["left semi join", "left anti join"])
             on = f"{rng.choice(qualified)} = {rng.choice(theirs)}"
+            if rng.random() < 0.1:
+                on = f"{rng.choice(qualified)} + 1 = coalesce({rng.choice(theirs)}, 2)"
             if rng.random() < 0.2:
                 on += f" and {rng.choice(qualified)} = {rng.choice(theirs)}"
             if rng.random() < 0.15:
@@ -133,7 +135,7 @@ class Views:
         group = []
         for key in keys:
             name = self.name("c")
-            body = f"{key} % 2" if rng.random() < 0.1 else key
+            body = f"{key} % 2" if rng.random() < 0.2 else key
             group.append(body)
             parts.append(f"{body} as {name}")
             names.append(name)
@@ -143,6 +145,10 @@ class Views:
             names.append(name)
         by = f" group by {', '.join(group)}" if group else ""
         having = f" having count(*) > {rng.randrange(2)}" if rng.random() < 0.25 else ""
+        if not keys and rng.random() < 0.5:
+            # Values of all rows alone: no HAVING, DISTINCT as often as not.
+            parts[0] = f"count(distinct {rng.choice(qualified)}) as {names[0]}"
+            having = ""
         return f"select {', '.join(parts)} from {text}{where}{by}{having}", names
 
     def kept(self, depth: int) -> tuple[str, list[str]]:
@@ -164,6 +170,11 @@ class Views:
         having = (
             f" having {chosen[0]} {rng.choice(['>', '<='])} {most}" if rng.random() < 0.6 else ""
         )
+        if key and " " not in key and rng.random() < 0.15:
+            other = rng.choice([one for one in qualified if one != key])
+            # Over no rows DuckDB gives a grand total, and Spark gives nothing.
+            by = f" group by {rng.choice(['rollup', 'cube'])}({key}, {other})"
+            having = " having count(*) > 0"
         sql = f"select {', '.join(parts)} from {text}{self.where(qualified)}{by}{having}"
         return sql, names if key else names[1:]
 
@@ -172,7 +183,15 @@ class Views:
         rng, names = self.rng, [self.name("c"), self.name("c")]
         table, alias = rng.choice(["t", "u"]), self.name("r")
         limit = f"limit {rng.randint(1, 4)}" + (" offset 1" if rng.random() < 0.2 else "")
-        if rng.random() < 0.4:
+        chance = rng.random()
+        if chance < 0.3:
+            # Rows without a key: those that tie are equal.
+            body = f"select k as {names[0]}, g as {names[1]} from {table} {alias}"
+            if rng.random() < 0.5:
+                kind = rng.choice(["union all", "union", "except"])
+                body += f" {kind} select x, y from s {self.name('r')}"
+            order = f"{names[0]} desc nulls last, {names[1]} nulls first"
+        elif chance < 0.6:
             body = f"select k as {names[0]}, count(*) as {names[1]} from {table} {alias} group by k"
             order = f"{names[1]} desc, {names[0]} nulls last"
         else:
@@ -226,7 +245,7 @@ class Views:
         qualified = [f"{alias}.{c}" for c in columns]
         items, names = self.items(qualified)
         order = ", ".join(f"{c} nulls first" for c in qualified)
-        partition = rng.choice(qualified)
+        partition = rng.choice([*qualified, f"coalesce({rng.choice(qualified)}, 1) % 2"])
         name = self.name("c")
         call = rng.choice(
             [

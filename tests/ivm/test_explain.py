@@ -81,14 +81,14 @@ def test_a_declared_key_must_be_a_column() -> None:
 @pytest.mark.parametrize(
     ("select", "code"),
     [
-        ("select count(distinct cust) as m from shop.orders", "GLOBAL"),
+        ("select stddev(total) as m from shop.orders", "GLOBAL"),
         ("select id from shop.orders limit 3", "LIMIT"),
         (
             "select a.id as a, b.id as b from shop.orders a left join shop.orders b on a.total < b.total",  # noqa: E501
             "NO_EQUALITY",
         ),
         (
-            "select year(day) as y, count(distinct cust) as m from shop.orders group by year(day)",
+            "select o.total + c.nation as x, count(distinct cust) as m from shop.orders o join crm.customers c on c.id = o.cust group by o.total + c.nation",  # noqa: E501
             "COMPUTED_KEY",
         ),
         (

@@ -57,12 +57,14 @@ class RealSubject:
         self.files: dict[str, pa.Table] = {"": self.schema.arrow.empty_table()}
         self.high = dict(after)
         self.mirror: dict[Key, Row] = {}
+        self.newest: dict[str, int] = {}
         self.rng = random.Random(world.seed)
 
     def copy(self) -> RealSubject:
         other = object.__new__(RealSubject)
         other.__dict__.update(self.__dict__)
         other.states, other.files = list(self.states), dict(self.files)
+        other.newest = dict(self.newest)
         return other
 
     def released(self) -> set[int]:
@@ -106,8 +108,10 @@ class RealSubject:
         return pa.Table.from_pylist(dicts, schema=self.schema.arrow)
 
     def _changed(self, batches: Sequence[pa.Table]) -> list[ChangelogRow]:
-        netted = net_changes(batches, self.schema, self.high)
+        netted = net_changes(batches, self.schema, self.high, self.newest)
         self.high = netted.high_water
+        for partition, ms in netted.newest.items():
+            self.newest[partition] = max(ms, self.newest.get(partition, ms))
         keys = netted.deleted.select(list(self.schema.key)).to_pylist()
         keys += netted.upserts.select(list(self.schema.key)).to_pylist()
         found = (self.mirror.get(tuple(key.values())) for key in keys)

@@ -32,10 +32,12 @@ def change(
     partition: str = "p0",
     offset: int = 0,
     unchanged: list[str] | None = None,
+    ms: int | None = None,
 ) -> dict[str, Any]:
     return {
         "__kind": kind,
         "__position": "" if at is None else encode_position((1, at)),
+        "__source_ms": ms,
         "__partition": partition,
         "__offset": offset,
         "__unchanged": unchanged,
@@ -45,7 +47,11 @@ def change(
     }
 
 
-def net(*rows: dict[str, Any], high: Mapping[str, str] | None = None) -> Netted:
+def net(
+    *rows: dict[str, Any],
+    high: Mapping[str, str] | None = None,
+    newest: Mapping[str, int] | None = None,
+) -> Netted:
     results = []
     for seed in range(6):
         shuffled = random.Random(seed).sample(rows, len(rows))
@@ -54,7 +60,7 @@ def net(*rows: dict[str, Any], high: Mapping[str, str] | None = None) -> Netted:
             pa.Table.from_pylist(part, schema=batch_schema(SCHEMA))
             for part in (shuffled[:cut], shuffled[cut:])
         ]
-        netted = net_changes(batches, SCHEMA, high or {})
+        netted = net_changes(batches, SCHEMA, high or {}, newest or {})
         results.append((content(netted), netted))
     assert all(result[0] == results[0][0] for result in results), "the order of rows matters"
     return results[0][1]
@@ -134,8 +140,56 @@ def test_what_was_before_a_truncate_is_dropped_in_every_partition() -> None:
     assert netted.high_water == {EVERY_PARTITION: p(5), "p9": p(6)}
 
 
+def test_changes_that_are_sent_again_are_no_news() -> None:
+    netted = net(
+        change("u", 1, 1, at=2, ms=200, offset=10),
+        change("u", 1, 2, at=3, ms=150, offset=11),
+        change("u", 2, 3, at=6, ms=900, offset=12),
+        change("u", 3, 4, at=1, ms=950, partition="p1"),
+        high={"p0": p(5)},
+        newest={"p0": 200},
+    )
+    assert (netted.taken, netted.duplicates) == (2, 2)
+    assert netted.newest == {"p0": 900, "p1": 950}
+    only = net(change("u", 1, 1, at=2, ms=200), high={"p0": p(5)}, newest={"p0": 200})
+    assert (only.duplicates, only.newest) == (1, {})
+
+
+OLD_SERVER = (
+    change("u", 1, 1, at=8, ms=100, offset=1),
+    change("u", 2, 1, at=9, ms=110, offset=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "high", "newest"),
+    [
+        # What was taken before came from the old server, what comes now from the new one.
+        ([change("u", 1, 2, at=3, ms=201, offset=3)], {"p0": p(5)}, {"p0": 200}),
+        # Both in one epoch, in which the new server's change would lose against the old one's.
+        ([*OLD_SERVER, change("u", 1, 2, at=7, ms=111, offset=3)], {"p0": p(5)}, {"p0": 90}),
+        ([*OLD_SERVER, change("u", 1, 2, at=7, ms=111, offset=3)], {}, {}),
+    ],
+)
+def test_positions_of_another_server_halt(rows, high, newest) -> None:
+    with pytest.raises(UserError) as caught:
+        net(*rows, high=high, newest=newest)
+    assert caught.value.what.startswith("the changelog goes on with the log of another server")
+    assert caught.value.where == "p0, offset 3"
+    assert "mview drop" in caught.value.hint
+
+
+def test_what_is_sent_again_after_a_restart_of_the_connector_is_dropped() -> None:
+    again = [change("u", row["id"], 1, at=at, ms=row["__source_ms"], offset=offset)
+             for row, at, offset in zip(OLD_SERVER, (8, 9), (3, 4), strict=True)]  # fmt: skip
+    netted = net(*OLD_SERVER, *again, change("u", 3, 1, at=10, ms=105, offset=5))
+    assert netted.taken == 5
+    later = net(*again, high=netted.high_water, newest=netted.newest)
+    assert (later.taken, later.duplicates) == (0, 2)
+
+
 def test_no_changes() -> None:
-    netted = net_changes([], SCHEMA, {"p0": p(3)})
+    netted = net_changes([], SCHEMA, {"p0": p(3)}, {})
     assert (netted.taken, netted.high_water) == (0, {"p0": p(3)})
     assert delta(netted, (1, 1, "a")) == []
 
@@ -240,7 +294,7 @@ def test_unchanged_cell_without_a_row_halts(rows: list[dict[str, Any]]) -> None:
 def test_equal_rows_make_no_changelog(kind: str, a: Any, b: Any, same: bool) -> None:
     schema = TableSchema((Column("id", pa.int64()), Column("x", parse_type(kind))), ("id",))
     rows = [change("u", 1, at=1) | {"x": a}]
-    netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {})
+    netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {}, {})
     found = old_and_new(netted, mirror((1, b), schema=schema), schema)
     assert found["__kind"].to_pylist() == ([] if same else ["-U", "+U"])
 
@@ -265,7 +319,7 @@ def test_composite_keys_of_any_type(kinds: list[str]) -> None:
         for n, key in enumerate(keys)
         for turn in range(2)
     ]
-    netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {})
+    netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {}, {})
     old = mirror((*keys[1], 5), (*keys[3], 31), schema=schema)
     found = old_and_new(netted, old, schema)
     assert sorted(zip(found["__kind"].to_pylist(), found["v"].to_pylist(), strict=True)) == [
@@ -311,6 +365,6 @@ def test_speed(size: int, budget: float) -> None:
     best = float("inf")
     for _ in range(5):
         begin = time.perf_counter()
-        old_and_new(net_changes([batch], SCHEMA, {"t/0": p(0)}), old, SCHEMA)
+        old_and_new(net_changes([batch], SCHEMA, {"t/0": p(0)}, {}), old, SCHEMA)
         best = min(best, time.perf_counter() - begin)
     assert best < budget

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -49,51 +50,53 @@ def _or_skip(name: str) -> Iterator[None]:
         pytest.skip(message)
 
 
+class _Server(Protocol):
+    def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Server)
+
+
+@contextmanager
+def _running(name: str, start: Callable[[Path], S]) -> Iterator[S]:
+    """A server in a folder of its own, or the skip or failure that says why there is none."""
+    with _folder(name.lower().replace(" ", "-")) as folder:
+        with _or_skip(name):
+            server = start(folder)
+        yield server
+        server.stop()
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker."""
-    with _folder("kafka") as folder:
-        with _or_skip("Kafka"):
-            server = KafkaServer(folder)
+    with _running("Kafka", KafkaServer) as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariadbServer]:
     """A MariaDB server."""
-    with _folder("mariadb") as folder:
-        with _or_skip("MariaDB"):
-            server = MariadbServer(folder)
+    with _running("MariaDB", MariadbServer) as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresqlServer]:
     """A PostgreSQL server."""
-    with _folder("postgresql") as folder:
-        with _or_skip("PostgreSQL"):
-            server = PostgresqlServer(folder)
+    with _running("PostgreSQL", PostgresqlServer) as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def debezium(kafka: KafkaServer) -> Iterator[DebeziumServer]:
     """Kafka Connect with Debezium."""
-    with _folder("debezium") as folder:
-        with _or_skip("Debezium"):
-            server = DebeziumServer(folder, kafka)
+    with _running("Debezium", lambda folder: DebeziumServer(folder, kafka)) as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[SparkCluster]:
     """A standalone Spark cluster of two worker processes."""
-    with _folder("cluster") as folder:
-        with _or_skip("Spark cluster"):
-            cluster = SparkCluster(folder)
-        yield cluster
-        cluster.stop()
+    with _running("Spark cluster", SparkCluster) as server:
+        yield server

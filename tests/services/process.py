@@ -57,6 +57,11 @@ class ServerProcess:
                 **popen,
             )
 
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also that of its group."""
+        return self._process.pid
+
     def wait_until_ready(self, is_ready: Callable[[], object]) -> None:
         """Wait until `is_ready` gives something true; what it raises means "not yet"."""
         try:

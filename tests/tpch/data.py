@@ -7,15 +7,15 @@ smallest scale every query has rows, and that every epoch changes some.
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tests.ivm.world import Row, table_schema
+from tests.ivm.world import table_schema
+from tests.tpc.generate import Columns, Generator, Numbers, cents, numbered
 
 _MONEY = "decimal(15,2) not null"
 SCHEMAS = {
@@ -66,11 +66,6 @@ NATIONS = [
     ("GERMANY", 3), ("FRANCE", 3), ("BRAZIL", 1), ("CANADA", 1), ("SAUDI ARABIA", 4), ("CHINA", 2),
     ("INDIA", 2), ("JAPAN", 2), ("KENYA", 0), ("EGYPT", 4), ("PERU", 1), ("ROMANIA", 3),
 ]  # fmt: skip
-#: Not deleted, so that the queries that name them keep rows.
-_KEPT = {
-    "tpch.region": {(1,), (2,), (3,)},
-    "tpch.nation": {(key,) for key in range(6)},
-}
 _SEGMENTS = ["AUTOMOBILE", "BUILDING", "FURNITURE", "MACHINERY", "HOUSEHOLD"]
 _PRIORITIES = ["1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW"]
 _BRANDS = ["Brand#12", "Brand#23", "Brand#34", "Brand#45"]
@@ -83,11 +78,13 @@ _SIZES = [1, 3, 5, 9, 14, 15, 15, 15, 23, 45]
 _WORDS = ["forest", "green", "blush", "lemon", "navy", "peach"]
 _MODES = ["AIR", "AIR REG", "MAIL", "SHIP", "TRUCK"]
 _INSTRUCTIONS = ["DELIVER IN PERSON", "COLLECT COD", "NONE"]
-_FIRST, _DAYS = dt.date(1992, 1, 1), 2406
+#: Days since 1970.
+_FIRST = (dt.date(1992, 1, 1) - dt.date(1970, 1, 1)).days
+_MIDDLE = (dt.date(1995, 1, 1) - dt.date(1970, 1, 1)).days
+_DAYS = 2406
 
 
-@dataclass
-class Tpch:
+class Tpch(Generator):
     """The tables of one scale, and their changes.
 
     Args:
@@ -95,170 +92,196 @@ class Tpch:
         seed: of all that is random.
     """
 
-    scale: float
-    seed: int = 1
-    rows: dict[str, dict[Row, Row]] = field(default_factory=dict)
+    schemas = SCHEMAS
+    #: The regions and nations that the queries name.
+    kept: Mapping[str, Sequence[int]] = {"tpch.region": (1, 2, 3), "tpch.nation": range(6)}
 
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.seed)
-        self.customers = max(60, int(150_000 * self.scale))
-        self.parts = max(40, int(200_000 * self.scale))
-        self.suppliers = max(24, int(10_000 * self.scale))
-        self.rows = {table: {} for table in SCHEMAS}
-        for key in range(len(REGIONS)):
-            self._put("tpch.region", (key,))
-        for key in range(len(NATIONS)):
-            self._put("tpch.nation", (key,))
-        for table, count in (
-            ("tpch.supplier", self.suppliers),
-            ("tpch.customer", self.customers),
-            ("tpch.part", self.parts),
-        ):
-            for key in range(1, count + 1):
-                self._put(table, (key,))
-        for part in range(1, self.parts + 1):
-            for supplier in self._pick(range(1, self.suppliers + 1), 4):
-                self._put("tpch.partsupp", (part, supplier))
-        for order in range(1, max(400, int(1_500_000 * self.scale)) + 1):
-            self._order(order)
+    def __init__(self, scale: float, seed: int = 1) -> None:
+        super().__init__(seed)
+        self.customers = max(60, int(150_000 * scale))
+        self.parts = max(40, int(200_000 * scale))
+        self.suppliers = max(24, int(10_000 * scale))
+        orders = np.arange(1, max(400, int(1_500_000 * scale)) + 1)
+        parts = np.arange(1, self.parts + 1)
+        first = {
+            "tpch.region": {"r_regionkey": np.arange(len(REGIONS))},
+            "tpch.nation": {"n_nationkey": np.arange(len(NATIONS))},
+            "tpch.supplier": {"s_suppkey": np.arange(1, self.suppliers + 1)},
+            "tpch.customer": {"c_custkey": np.arange(1, self.customers + 1)},
+            "tpch.part": {"p_partkey": parts},
+            "tpch.partsupp": {
+                "ps_partkey": np.repeat(parts, 4),
+                # Four suppliers of a part that are not the same.
+                "ps_suppkey": (np.repeat(parts, 4) + np.tile(range(4), len(parts)) * 5)
+                % self.suppliers
+                + 1,
+            },
+            "tpch.orders": {"o_orderkey": orders},
+        }
+        for table, keys in first.items():
+            self.tables[table] = self.make(table, keys)
+        self.tables["tpch.lineitem"] = self.make("tpch.lineitem", self._lines(orders))
 
-    def tables(self) -> dict[str, Counter[Row]]:
-        """All rows as they are now."""
-        return {table: Counter(rows.values()) for table, rows in self.rows.items()}
+    def columns(self, table: str, keys: Mapping[str, Numbers]) -> Columns:
+        """See `Generator`."""
+        made: Columns = getattr(self, f"_{table.removeprefix('tpch.')}_columns")(*keys.values())
+        return made
 
-    def refresh(self, changes: int) -> dict[str, list[tuple[int, Row]]]:
-        """One epoch: inserts, updates and deletes in every table; `changes` rows of lineitem.
+    def changed(self, table: str, changes: int) -> int:
+        """See `Generator`."""
+        small = {"tpch.region": 1, "tpch.nation": 1, "tpch.lineitem": changes}
+        return small.get(table, max(1, changes // 6))
 
-        Returns:
-            Weighted rows per table.
-        """
-        before = {table: dict(rows) for table, rows in self.rows.items()}
-        for table in SCHEMAS:
-            most = {"tpch.region": 1, "tpch.nation": 1}.get(table, max(1, changes // 6))
-            count = changes if table == "tpch.lineitem" else most
-            for key in self._pick(sorted(self.rows[table]), count):
-                self._put(table, key)
-            rows = [key for key in sorted(self.rows[table]) if key not in _KEPT.get(table, ())]
-            for key in self._pick(rows, max(1, count // 3)):
-                del self.rows[table][key]
-        for table in ("tpch.region", "tpch.nation", "tpch.supplier", "tpch.customer", "tpch.part"):
-            # Also keys that were deleted before come back.
-            top = {"tpch.region": len(REGIONS), "tpch.nation": len(NATIONS)}.get(table)
-            free = range(top) if top else range(1, 2 * self.customers)
-            missing = [(key,) for key in free if (key,) not in before[table]]
-            for key in self._pick(missing, 1):
-                self._put(table, key)
-        self._put("tpch.partsupp", (self._one(range(1, self.parts)), self._supplier()))
-        last = max(key[0] for key in self.rows["tpch.orders"])
-        for order in range(last + 1, last + 2 + changes // 8):
-            self._order(order)
-        return {table: _difference(before[table], self.rows[table]) for table in SCHEMAS}
+    def new_keys(self, table: str, count: int) -> Columns:
+        """See `Generator`. Keys of small tables that were deleted before come back."""
+        if table in ("tpch.region", "tpch.nation"):
+            size = len(REGIONS) if table == "tpch.region" else len(NATIONS)
+            return self.free(table, np.arange(size), count)
+        if table == "tpch.partsupp":
+            return {"ps_partkey": self._part(count), "ps_suppkey": self._seller(count)}
+        if table == "tpch.orders":
+            last = pc.max(self.tables[table]["o_orderkey"]).as_py()
+            return {"o_orderkey": np.arange(last + 1, last + 1 + count)}
+        if table == "tpch.lineitem":
+            last = pc.max(self.tables[table]["l_orderkey"]).as_py()
+            orders = self.tables["tpch.orders"]["o_orderkey"].to_numpy()
+            return self._lines(orders[orders > last])
+        return self.free(table, np.arange(1, 2 * self.customers), count)
 
-    # -- one row each -------------------------------------------------------------------------
+    def _lines(self, orders: Numbers) -> Columns:
+        """The keys of all lines of new orders; one order in forty is large."""
+        counts = np.where(orders % 40 == 0, 7, self.draw.integers(1, 7, len(orders)))
+        ends = np.cumsum(counts)
+        starts = np.repeat(ends - counts, counts)
+        numbers = np.arange(counts.sum()) - starts + 1
+        return {"l_orderkey": np.repeat(orders, counts), "l_linenumber": numbers}
 
-    def _one(self, values: Sequence[Any]) -> Any:
-        return values[int(self.random.integers(len(values)))]
+    # -- the columns of each table ------------------------------------------------------------
 
-    def _pick(self, values: Sequence[Any], count: int) -> list[Any]:
-        if not values:
-            return []
-        chosen = self.random.choice(len(values), min(count, len(values)), replace=False)
-        return [values[int(i)] for i in chosen]
+    def _part(self, n: int) -> Numbers:
+        return self.draw.integers(1, self.parts, n)
 
-    def _money(self, low: int, high: int) -> Decimal:
-        return Decimal(int(self.random.integers(low * 100, high * 100 + 1))).scaleb(-2)
+    def _seller(self, n: int) -> Numbers:
+        return self.draw.integers(1, self.suppliers, n)
 
-    def _day(self, after: dt.date = _FIRST, days: int = _DAYS) -> dt.date:
-        return after + dt.timedelta(int(self.random.integers(1, days)))
+    def _home(self, n: int) -> Numbers:
+        last = len(NATIONS) - 1
+        return np.minimum(self.draw.integers(0, last, n), self.draw.integers(0, last, n))
 
-    def _order_day(self) -> dt.date:
+    def _phone(self, nations: Numbers) -> pa.Array:
+        n = len(nations)
+        codes = self.draw.one_of(["13", "31", "23", "29", "30", "40"], n)
+        parts = [100 + nations, self.draw.integers(1000, 9999, n)]
+        texts = [codes, *(pa.array(part).cast(pa.string()) for part in parts)]
+        return pc.binary_join_element_wise(*texts, "-")
+
+    def _region_columns(self, key: Numbers) -> Columns:
+        renamed = ~np.isin(key, self.kept["tpch.region"]) & self.draw.chance(0.5, len(key))
+        names = pa.array(REGIONS).take(pa.array(key))
+        return {"r_name": pc.if_else(pa.array(renamed), numbered("REGION ", key, 1), names)}
+
+    def _nation_columns(self, key: Numbers) -> Columns:
+        moved = self.draw.chance(0.1, len(key))
+        regions = np.array([region for _, region in NATIONS])[key]
+        return {
+            "n_name": pa.array([name for name, _ in NATIONS]).take(pa.array(key)),
+            "n_regionkey": np.where(moved, self.draw.integers(0, 4, len(key)), regions),
+        }
+
+    def _supplier_columns(self, key: Numbers) -> Columns:
+        n, nations = len(key), self._home(len(key))
+        return {
+            "s_name": numbered("Supplier#", key),
+            "s_address": numbered("street ", key, 1),
+            "s_nationkey": nations,
+            "s_phone": self._phone(nations),
+            "s_acctbal": self.draw.money(-999, 9999, n),
+            "s_comment": self.draw.one_of(
+                ["", "quick", "slow Customer any Complaints", "careful"], n
+            ),
+        }
+
+    def _customer_columns(self, key: Numbers) -> Columns:
+        n, nations = len(key), self._home(len(key))
+        return {
+            "c_name": numbered("Customer#", key),
+            "c_address": numbered("street ", self.draw.integers(0, 98, n), 1),
+            "c_nationkey": nations,
+            "c_phone": self._phone(nations),
+            "c_acctbal": self.draw.money(-999, 9999, n),
+            "c_mktsegment": self.draw.one_of(_SEGMENTS, n),
+            "c_comment": self.draw.one_of(["", "regular", "final"], n),
+        }
+
+    def _part_columns(self, key: Numbers) -> Columns:
+        n = len(key)
+        names = [" ".join(words) for words in permutations(_WORDS, 3)]
+        return {
+            "p_name": self.draw.one_of(names, n),
+            "p_mfgr": numbered("Manufacturer#", self.draw.integers(1, 5, n), 1),
+            "p_brand": self.draw.one_of(_BRANDS, n),
+            "p_type": self.draw.one_of(_TYPES, n),
+            "p_size": self.draw.one_of(_SIZES, n),
+            "p_container": self.draw.one_of(_CONTAINERS, n),
+            "p_retailprice": self.draw.money(900, 2000, n),
+        }
+
+    def _partsupp_columns(self, part: Numbers, supplier: Numbers) -> Columns:
+        n = len(part)
+        return {
+            "ps_availqty": self.draw.integers(1, 99, n),
+            "ps_supplycost": self.draw.money(1, 1000, n),
+        }
+
+    def _orders_columns(self, key: Numbers) -> Columns:
+        n = len(key)
         # Half of the orders lie in the years that most queries ask for.
-        middle = self.random.random() < 0.5
-        return self._day(dt.date(1995, 1, 1), 730) if middle else self._day()
+        middle = self.draw.chance(0.5, n)
+        days = np.where(
+            middle,
+            _MIDDLE + self.draw.integers(1, 730, n),
+            _FIRST + self.draw.integers(1, _DAYS, n),
+        )
+        return {
+            # A third of the customers have no orders, as in the benchmark.
+            "o_custkey": self.draw.integers(1, self.customers, n) // 3 * 3 + 1,
+            "o_orderstatus": self.draw.one_of("FOP", n),
+            "o_totalprice": self.draw.money(900, 400_000, n),
+            "o_orderdate": days,
+            "o_orderpriority": self.draw.one_of(_PRIORITIES, n),
+            "o_shippriority": np.zeros(n, np.int64),
+            "o_comment": self.draw.one_of(["", "special blue requests", "pending", "bold"], n),
+        }
 
-    def _supplier(self) -> int:
-        return int(self.random.integers(1, self.suppliers + 1))
+    def _lineitem_columns(self, order: Numbers, number: Numbers) -> Columns:
+        n = len(order)
+        shipped = self._ordered(order) + self.draw.integers(1, 121, n)
+        parts = self.tables["tpch.partsupp"].take(
+            self.draw.integers(0, self.tables["tpch.partsupp"].num_rows - 1, n)
+        )
+        large = np.where(order % 40 == 0, 44, 1)
+        return {
+            "l_partkey": parts["ps_partkey"].to_numpy(),
+            "l_suppkey": np.where(
+                self.draw.chance(0.8, n), parts["ps_suppkey"].to_numpy(), self._seller(n)
+            ),
+            "l_quantity": cents(self.draw.random.integers(large, 51) * 100),
+            "l_extendedprice": self.draw.money(900, 90_000, n),
+            "l_discount": cents(self.draw.integers(0, 10, n)),
+            "l_tax": cents(self.draw.integers(0, 8, n)),
+            "l_returnflag": self.draw.one_of("RAN", n),
+            "l_linestatus": self.draw.one_of("OF", n),
+            "l_shipdate": shipped,
+            "l_commitdate": shipped + self.draw.integers(-60, 60, n),
+            "l_receiptdate": shipped + self.draw.integers(1, 30, n),
+            "l_shipinstruct": self.draw.one_of(_INSTRUCTIONS, n),
+            "l_shipmode": self.draw.one_of(_MODES, n),
+        }
 
-    def _nation(self) -> int:
-        return int(min(self.random.integers(len(NATIONS)), self.random.integers(len(NATIONS))))
-
-    def _phone(self, nation: int) -> str:
-        code = self._one(["13", "31", "23", "29", "30", "40"])
-        return f"{code}-{100 + nation}-{int(self.random.integers(1000, 9999))}"
-
-    def _put(self, table: str, key: Row) -> None:
-        """Insert or replace a row."""
-        rest = getattr(self, f"_row_of_{table.removeprefix('tpch.')}")(*key)
-        # Decimals as `normal` of the test world writes them, so that rows compare.
-        row = tuple(v.normalize() + 0 if isinstance(v, Decimal) else v for v in (*key, *rest))
-        self.rows[table][key] = row
-
-    def _row_of_region(self, key: int) -> Row:
-        renamed = (key,) not in _KEPT["tpch.region"] and self.random.random() < 0.5
-        return (f"REGION {key}" if renamed else REGIONS[key],)
-
-    def _row_of_nation(self, key: int) -> Row:
-        name, region = NATIONS[key]
-        return name, region if self.random.random() < 0.9 else int(self._one(range(len(REGIONS))))
-
-    def _row_of_supplier(self, key: int) -> Row:
-        nation = self._nation()
-        comment = self._one(["", "quick", "slow Customer any Complaints", "careful"])
-        balance = self._money(-999, 9999)
-        phone = self._phone(nation)
-        return f"Supplier#{key:09}", f"street {key}", nation, phone, balance, comment
-
-    def _row_of_customer(self, key: int) -> Row:
-        nation = self._nation()
-        return (
-            f"Customer#{key:09}", f"street {int(self.random.integers(99))}", nation,
-            self._phone(nation), self._money(-999, 9999), self._one(_SEGMENTS),
-            self._one(["", "regular", "final"]),
-        )  # fmt: skip
-
-    def _row_of_part(self, key: int) -> Row:
-        maker = int(self.random.integers(1, 6))
-        return (
-            " ".join(self._pick(_WORDS, 3)), f"Manufacturer#{maker}", self._one(_BRANDS),
-            self._one(_TYPES), self._one(_SIZES), self._one(_CONTAINERS), self._money(900, 2000),
-        )  # fmt: skip
-
-    def _row_of_partsupp(self, part: int, supplier: int) -> Row:
-        return int(self.random.integers(1, 100)), self._money(1, 1000)
-
-    def _row_of_orders(self, key: int) -> Row:
-        # A third of the customers have no orders, as in the benchmark.
-        customer = int(self.random.integers(1, self.customers + 1)) // 3 * 3 + 1
-        comment = self._one(["", "special blue requests", "pending", "bold"])
-        return (
-            customer, self._one("FOP"), self._money(900, 400_000), self._order_day(),
-            self._one(_PRIORITIES), 0, comment,
-        )  # fmt: skip
-
-    def _row_of_lineitem(self, order: int, number: int) -> Row:
-        order_row = self.rows["tpch.orders"].get((order,))
-        ordered = order_row[4] if order_row else self._day()
-        part = int(self.random.integers(1, self.parts + 1))
-        sellers = [s for p, s in self.rows["tpch.partsupp"] if p == part] if number == 1 else []
-        shipped = self._day(ordered, 122)
-        committed, received = self._day(ordered, 91), self._day(shipped, 31)
-        # One order in forty is large.
-        quantity = self._one(range(44, 51)) if order % 40 == 0 else self._one(range(1, 51))
-        return (
-            part, self._one(sellers) if sellers else self._supplier(), Decimal(quantity),
-            self._money(900, 90_000), self._money(0, 0) + Decimal(self._one(range(11))).scaleb(-2),
-            Decimal(self._one(range(9))).scaleb(-2), self._one("RAN"), self._one("OF"),
-            shipped, committed, received, self._one(_INSTRUCTIONS), self._one(_MODES),
-        )  # fmt: skip
-
-    def _order(self, order: int) -> None:
-        self._put("tpch.orders", (order,))
-        lines = 7 if order % 40 == 0 else int(self.random.integers(1, 8))
-        for number in range(1, lines + 1):
-            self._put("tpch.lineitem", (order, number))
-
-
-def _difference(before: dict[Row, Row], after: dict[Row, Row]) -> list[tuple[int, Row]]:
-    gone = [(-1, row) for key, row in before.items() if after.get(key) != row]
-    come = [(1, row) for key, row in after.items() if before.get(key) != row]
-    return gone + come
+    def _ordered(self, keys: Numbers) -> Numbers:
+        """The days of orders; of one that is gone, that of its neighbour."""
+        orders = self.tables["tpch.orders"].select(["o_orderkey", "o_orderdate"])
+        orders = orders.sort_by("o_orderkey")
+        place = np.searchsorted(orders["o_orderkey"].to_numpy(), keys)
+        days = orders["o_orderdate"].cast(pa.int32()).to_numpy().astype(np.int64)
+        return days[np.minimum(place, len(days) - 1)]

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import PoolProxiedConnection
 
 from mview.clock import SourceMs
-from mview.config import ConnectionSettings, reveal
+from mview.config import ConnectionSettings, Mask, reveal, secret_values
 from mview.errors import ConfigError, MviewError, RetryableError, UserError
 from mview.schema import TableSchema
 from mview.snapshot import Chunk, ChunkPlan, KeyValues
@@ -227,7 +227,7 @@ class SqlDatabase(ABC):
             if connection is not None:
                 connection.invalidate()
             if isinstance(error, self._driver_errors()):
-                self._fail(error, task)
+                self._fail(error, task if connection is not None else "connecting")
             raise
         finally:
             if connection is not None:
@@ -279,7 +279,15 @@ class SqlDatabase(ABC):
         url = self._url()
         dialect = self._connected().dialect
         arguments, options = dialect.create_connect_args(url)
-        connection = dialect.loaded_dbapi.connect(*arguments, **{**options, **self._options()})
+        try:
+            connection = dialect.loaded_dbapi.connect(*arguments, **{**options, **self._options()})
+        except TypeError as error:
+            raise ConfigError(
+                "the database driver does not accept the options",
+                where=f"connections.{self._settings.name}.query",
+                got=str(error),
+                hint=f"names and values are those of {self.driver.rpartition('+')[2]}",
+            ) from None
         self._prepare(connection)
         return connection
 
@@ -291,7 +299,8 @@ class SqlDatabase(ABC):
         # As written in the settings: `${env:…}` stays, so nothing secret can get into a message.
         settings = self._settings
         port = f":{settings.port}" if settings.port else ""
-        return f"{settings.host or ''}{port}/{settings.database or ''}"
+        host = f"{settings.host or ''}{port}"
+        return f"{host}/{settings.database or ''}" if host else str(settings.database or "")
 
     def _fail(self, error: Exception, task: str) -> NoReturn:
         cause = getattr(error, "orig", None) or error
@@ -301,27 +310,19 @@ class SqlDatabase(ABC):
             hint = "check that the server runs and can be reached, then run the same command again"
             safe = "nothing was lost: what is loaded stays, the open chunk is read again"
         else:
-            failure, safe = UserError, "nothing of this read was taken"
+            failure = ConfigError if task == "connecting" else UserError
+            safe = "nothing of this read was taken"
             hint = f"check connections.{self._settings.name} and the user's rights"
         raise failure(
             f"{kind} database {self._server()} failed while {task}",
             where=f"connections.{self._settings.name}",
-            got=self._without_secrets(str(cause).strip()),
+            got=self._without_secrets(" ".join(str(cause).split())),
             safe=safe,
             hint=hint,
         ) from None
 
     def _without_secrets(self, text: str) -> str:
-        settings = self._settings
-        for part in (settings.password, settings.username, *settings.query.values()):
-            if part is None or "${" not in part:
-                continue
-            try:
-                secret = reveal(part, "")
-            except ConfigError:
-                continue
-            text = text.replace(secret, "***") if secret else text
-        return text
+        return Mask(secret_values(self._settings))(text)
 
     def _unknown(self, table: str, known: Sequence[str]) -> NoReturn:
         by_fold = {name.casefold(): name for name in known}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.changelog import UNCHANGED
 from mview.schema import Column
 from mview_connectors.formats import values as v
 
@@ -43,6 +42,13 @@ class DebeziumValues:
             "base64-url-safe": _decode_url_safe,
             "hex": _decode_hex,
         }.get(modes.get("binary.handling.mode", "bytes"), v.decode_base64)
+        self._converters: Mapping[v.Family, v.Converter] = {
+            "decimal": self._decimals,
+            "text": self._texts,
+            "date": _dates,
+            "timestamp": self._timestamps,
+            "binary": self._binaries,
+        }
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type.
@@ -50,27 +56,7 @@ class DebeziumValues:
         Raises:
             ValueError: a value does not fit; the message names it.
         """
-        if any(value is UNCHANGED for value in values):
-            values = [None if value is UNCHANGED else value for value in values]
-        kind = column.type
-        if pa.types.is_string(kind):
-            return self._texts(values, column)
-        if pa.types.is_integer(kind):
-            return v.integers(values, kind)
-        if pa.types.is_boolean(kind):
-            return v.booleans(values)
-        if pa.types.is_floating(kind):
-            return v.floats(values, kind)
-        if pa.types.is_decimal(kind):
-            return v.decimals(values, kind, self._unscaled(column))
-        if pa.types.is_date(kind):
-            ints = _are_numbers(values)
-            return v.days(values) if ints else v.iso_dates(_without_zone(values))
-        if pa.types.is_timestamp(kind):
-            return self._timestamps(values, column)
-        if pa.types.is_binary(kind):
-            return v.binaries(values, self._bytes(column))
-        return v.lists(values, column, self.convert)
+        return v.convert(values, column, self._converters)
 
     def _texts(self, values: Sequence[Any], column: Column) -> pa.Array:
         name, digits, local = _parse(column.source_type)
@@ -89,6 +75,12 @@ class DebeziumValues:
             return v.iso_timestamps(_without_zone(values) if naive else values, column.type)
         _, digits, _ = _parse(column.source_type)
         return v.instants(values, self._unit(digits), column.type)
+
+    def _decimals(self, values: Sequence[Any], column: Column) -> pa.Array:
+        return v.decimals(values, column.type, self._unscaled(column))
+
+    def _binaries(self, values: Sequence[Any], column: Column) -> pa.Array:
+        return v.binaries(values, self._bytes(column))
 
     def _unit(self, digits: int) -> str:
         if self._time == "connect" or digits <= 3:
@@ -129,6 +121,10 @@ class DebeziumValues:
             return int.from_bytes(raw, "big", signed=True)
 
         return unscaled
+
+
+def _dates(values: Sequence[Any], column: Column) -> pa.Array:
+    return v.days(values) if _are_numbers(values) else v.iso_dates(_without_zone(values))
 
 
 def _is_decimal_text(value: str, scale: int) -> bool:

@@ -32,7 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.changelog import UNCHANGED, ChangeEvent, Kind
+from mview.changelog import ChangeEvent, Kind
 from mview.clock import SourceMs
 from mview.connector import Message
 from mview.schema import Column
@@ -101,26 +101,7 @@ class UnifiedFormat:
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
-        if any(value is UNCHANGED for value in values):
-            values = [None if value is UNCHANGED else value for value in values]
-        kind = column.type
-        if pa.types.is_boolean(kind):
-            return v.booleans(values)
-        if pa.types.is_integer(kind):
-            return v.integers(values, kind)
-        if pa.types.is_floating(kind):
-            return v.floats(values, kind)
-        if pa.types.is_decimal(kind):
-            return v.decimals(values, kind)
-        if pa.types.is_date(kind):
-            return v.iso_dates(values)
-        if pa.types.is_timestamp(kind):
-            return v.iso_timestamps(values, kind)
-        if pa.types.is_binary(kind):
-            return v.binaries(values)
-        if pa.types.is_list(kind):
-            return v.lists(values, column, self.convert)
-        return v.texts(values)
+        return v.convert(values, column, {})
 
 
 def _bad_op(message: Message, body: dict[str, Any]) -> Exception:

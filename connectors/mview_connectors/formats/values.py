@@ -10,14 +10,15 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, InvalidOperation
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.changelog import UNCHANGED
 from mview.schema import Column
 
 _NONE = type(None)
@@ -33,6 +34,49 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 # The range that Spark, Delta and DuckDB all hold: years 1 to 9999.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400_000_000
+
+
+#: Converts the values of one column.
+Converter = Callable[[Sequence[Any], Column], pa.Array]
+
+Family = Literal[
+    "boolean", "integer", "float", "decimal", "text", "date", "timestamp", "binary", "list"
+]
+
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], Family], ...] = (
+    (pa.types.is_string, "text"),
+    (pa.types.is_integer, "integer"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_floating, "float"),
+    (pa.types.is_decimal, "decimal"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_binary, "binary"),
+    (pa.types.is_list, "list"),
+)
+
+
+def convert(
+    values: Sequence[Any], column: Column, converters: Mapping[Family, Converter]
+) -> pa.Array:
+    """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it.
+
+    Args:
+        values: raw values.
+        column: its type chooses the converter.
+        converters: those of the format, where it writes a family of types in a way of its own.
+
+    Raises:
+        ValueError: a value does not fit; the message names it.
+    """
+    if any(value is UNCHANGED for value in values):
+        values = [None if value is UNCHANGED else value for value in values]
+    found = next((family for belongs, family in _FAMILIES if belongs(column.type)), None)
+    if found is None:
+        raise ValueError(f"values of type {column.type} cannot be read")
+    if found == "list":
+        return lists(values, column, lambda items, element: convert(items, element, converters))
+    return {**_CONVERTERS, **converters}[found](values, column)
 
 
 def misfit(value: Any, reason: str) -> ValueError:
@@ -223,16 +267,27 @@ def decimals(
     return pa.Array.from_buffers(kind, len(units), whole.buffers(), whole.null_count)
 
 
-def lists(
-    values: Sequence[Any], column: Column, convert: Callable[[Sequence[Any], Column], pa.Array]
-) -> pa.Array:
-    """JSON lists of one dimension; `convert` types the elements."""
+def lists(values: Sequence[Any], column: Column, convert_items: Converter) -> pa.Array:
+    """JSON lists of one dimension."""
     only(values, {list, _NONE}, "is not a list")
     source_type = column.source_type.removesuffix("[]")
     element = Column(column.name, column.type.value_type, True, source_type)
-    items = convert(list(chain.from_iterable(v for v in values if v is not None)), element)
+    items = convert_items(list(chain.from_iterable(v for v in values if v is not None)), element)
     offsets, end = [], 0
     for value in values:
         offsets.append(None if value is None else end)
         end += 0 if value is None else len(value)
     return pa.ListArray.from_arrays(pa.array([*offsets, end], pa.int32()), items, column.type)
+
+
+#: How values are written where a format says nothing else.
+_CONVERTERS: Mapping[Family, Converter] = {
+    "boolean": lambda values, column: booleans(values),
+    "integer": lambda values, column: integers(values, column.type),
+    "float": lambda values, column: floats(values, column.type),
+    "decimal": lambda values, column: decimals(values, column.type),
+    "text": lambda values, column: texts(values),
+    "date": lambda values, column: iso_dates(values),
+    "timestamp": lambda values, column: iso_timestamps(values, column.type),
+    "binary": lambda values, column: binaries(values),
+}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.connector import SinkTarget
+from mview.connector import SinkTarget, check_options
 from mview.errors import ConfigError, FencedError
 from mview.lake.actions import NO_TABLE, table_actions
 from mview.lake.durable import later
@@ -28,6 +28,9 @@ from mview_connectors.sinks.rewrite import Rewriter
 
 #: Transaction version after a roll-back; see `DeltaLog.revert`.
 _NO_EPOCH = -1
+
+#: What may be set for it.
+_OPTIONS = ("path", "deletion_vectors")
 
 #: Below the table's folder; hidden for readers that list folders.
 _STAGING = "_staging"
@@ -46,6 +49,7 @@ class DeltaSink:
     """
 
     def __init__(self, target: SinkTarget) -> None:
+        check_options(target, _OPTIONS)
         path = target.options.get("path")
         if not path or not Path(path).is_absolute():
             raise ConfigError(

@@ -269,7 +269,10 @@ class _Queries:
 
     def _expressions(self, scope: _Scope) -> Expressions:
         def subquery(node: exp.Expr) -> tuple[str, list[pa.DataType]]:
-            text, columns = self.query(node, scope)
+            # As a value only what stands alone: engines differ in values per row of the query.
+            alone = isinstance(node, exp.Subquery)
+            inside = _Scope({}, scope.ctes, None) if alone else scope
+            text, columns = self.query(node, inside)
             return text, list(columns.values())
 
         return Expressions(scope.column, subquery)

@@ -86,6 +86,7 @@ class Expressions:
             exp.Case: self._case,
             exp.Nullif: self._nullif,
             exp.Exists: self._exists,
+            exp.Subquery: self._scalar,
             exp.In: self._in,
             exp.Like: self._like,
             exp.Concat: self._concat,
@@ -178,6 +179,13 @@ class Expressions:
     def _exists(self, node: exp.Exists) -> Typed:
         text, _ = self._subquery(node.this)
         return Typed(f"EXISTS ({text})", BOOLEAN)
+
+    def _scalar(self, node: exp.Subquery) -> Typed:
+        # More than one row is an error in both engines.
+        text, kinds = self._subquery(node)
+        if len(kinds) != 1:
+            raise NotAdmittedError("operator", f"a subquery of {len(kinds)} columns as a value")
+        return Typed(f"({text})", kinds[0])
 
     def _in(self, node: exp.In) -> Typed:
         query = node.args.get("query")

@@ -1,0 +1,57 @@
+"""Expressions that sqlglot writes as it has read them: only these may stand in generated SQL.
+
+sqlglot changes the meaning of a few functions on its way through (`trunc(d, 'Q')`,
+`to_date(s, fmt)`, `percentile_cont`), so the list is closed; a test holds it against Spark.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot import exp
+
+#: Operators and literals.
+OPERATORS = (
+    exp.Column, exp.Identifier, exp.Literal, exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
+    exp.Neg, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.And, exp.Or, exp.Not, exp.Is,
+    exp.Null, exp.Boolean, exp.Between, exp.In, exp.Coalesce, exp.Case, exp.If, exp.Abs,
+    exp.Cast, exp.DataType, exp.DataTypeParam,
+)  # fmt: skip
+
+_FUNCTIONS = (
+    exp.NullSafeEQ, exp.Like, exp.DPipe, exp.Lower, exp.Upper, exp.Trim, exp.Length, exp.Substring,
+    exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfWeek, exp.DayOfYear, exp.Hour, exp.Minute,
+    exp.TimestampTrunc, exp.TsOrDsToDate, exp.Var, exp.Floor, exp.Ceil, exp.Round, exp.Sign,
+    exp.Nullif, exp.Greatest, exp.Least, exp.Left, exp.Right, exp.Replace, exp.Reverse,
+    exp.IntDiv, exp.Anonymous, exp.DayOfMonth, exp.Initcap, exp.WeekOfYear, exp.Extract,
+    exp.LastDay, exp.AddMonths, exp.MD5, exp.RegexpLike, exp.TsOrDsAdd,
+    exp.TimeToStr, exp.Concat,
+)  # fmt: skip
+
+
+#: Formats of dates whose letters have one meaning on both sides.
+_FORMAT = re.compile(r"(%[YmdHMS]|[-/:. ])+")
+
+
+def is_faithful(expression: exp.Expr) -> bool:
+    """Whether the expression means the same to Spark when sqlglot writes it."""
+    return all(_is_known(node) for node in expression.walk())
+
+
+def _is_known(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Literal):
+        return not node.is_string or (node.name.isprintable() and not set("\\'") & set(node.name))
+    if isinstance(node, exp.TimeToStr):
+        return _FORMAT.fullmatch(node.args["format"].name) is not None
+    if isinstance(node, exp.Concat):
+        # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
+        return bool(node.args.get("safe"))
+    if isinstance(node, exp.TsOrDsToDate):
+        return node.args.get("format") is None
+    if isinstance(node, exp.Trim):
+        return node.args.get("position") is None and node.args.get("expression") is None
+    if isinstance(node, exp.Cast):
+        return node.args.get("format") is None
+    if isinstance(node, exp.In):
+        return node.args.get("query") is None
+    return type(node) in OPERATORS or type(node) in _FUNCTIONS

@@ -1,0 +1,13 @@
+-- Web revenue of items in a month, and their share of their class.
+SELECT i_item_id, i_item_desc, i_category, i_class, i_current_price,
+       sum(ws_ext_sales_price) AS itemrevenue,
+       sum(ws_ext_sales_price) * 100
+         / sum(sum(ws_ext_sales_price)) OVER (PARTITION BY i_class) AS revenueratio
+FROM tpcds.web_sales, tpcds.item, tpcds.date_dim
+WHERE ws_item_sk = i_item_sk
+  AND i_category IN ('Sports', 'Books', 'Home')
+  AND ws_sold_date_sk = d_date_sk
+  AND d_date BETWEEN DATE '2000-02-22' AND DATE '2000-02-22' + INTERVAL 30 DAYS
+GROUP BY i_item_id, i_item_desc, i_category, i_class, i_current_price
+ORDER BY i_category, i_class, i_item_id, i_item_desc, revenueratio
+LIMIT 100

@@ -1,0 +1,133 @@
+"""Flink SQL as a process: fetched once, one job over CSV files and topics, two ways to commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from mview.runtime.jars import cache_folder
+from mview.runtime.java import find_java
+from tests.bench.running import Meter
+from tests.bench.w1 import KEYS, VIEW, Tables
+from tests.services.process import ServerProcess
+
+PACKAGE = "apache-flink==2.3.0"
+LOCK = Path(__file__).with_name("flink.lock")
+
+#: The topic and table of the view, and the columns that make its key.
+OUT = "order_revenue"
+GROUP = ("o_orderkey", "c_nationkey", "o_orderdate")
+
+_TYPES = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "STRING"}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How Flink commits."""
+
+    name: str
+    checkpoint: str
+    sink: str
+    isolation: str
+    #: Seconds without output after which a phase is over: longer than between two commits.
+    idle: float
+
+
+MODES = {
+    "exactly-once": Mode(
+        "exactly-once",
+        "1 s",
+        "'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'w1',"
+        " 'properties.transaction.timeout.ms' = '600000',",
+        "read_committed",
+        25.0,
+    ),
+    "at-least-once": Mode("at-least-once", "10 s", "", "read_uncommitted", 12.0),
+}
+
+
+def statements(tables: Tables, folder: Path, servers: str, mode: Mode) -> list[str]:
+    """The job in SQL: each table is its CSV file and then its topic."""
+    found = []
+    kafka = f"'connector' = 'kafka', 'properties.bootstrap.servers' = '{servers}'"
+    for name, rows in tables.items():
+        columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in rows.schema)
+        found += [
+            f"CREATE TABLE {name}_file ({columns}) WITH ('connector' = 'filesystem',"
+            f" 'path' = 'file://{folder}/{name}.csv', 'format' = 'csv')",
+            f"CREATE TABLE {name}_topic ({columns}) WITH ({kafka}, 'topic' = '{name}',"
+            " 'scan.startup.mode' = 'earliest-offset', 'format' = 'debezium-json')",
+            f"CREATE VIEW {name} AS SELECT * FROM {name}_file UNION ALL SELECT * FROM {name}_topic",
+        ]
+    found.append(
+        f"CREATE TABLE {OUT} (o_orderkey BIGINT, c_nationkey INT, o_orderdate INT,"
+        f" n_lines BIGINT, revenue BIGINT, PRIMARY KEY ({', '.join(GROUP)}) NOT ENFORCED)"
+        f" WITH ('connector' = 'upsert-kafka', 'properties.bootstrap.servers' = '{servers}',"
+        f" 'topic' = '{OUT}', {mode.sink} 'key.format' = 'json', 'value.format' = 'json')"
+    )
+    return [*found, f"INSERT INTO {OUT} {VIEW.format(**{name: name for name in KEYS})}"]
+
+
+def settings(folder: Path, jars: Sequence[Path], mode: Mode) -> dict[str, str]:
+    """The job's settings."""
+    return {
+        "pipeline.jars": ";".join(f"file://{jar}" for jar in jars),
+        "pipeline.object-reuse": "true",
+        "parallelism.default": "2",
+        "taskmanager.numberOfTaskSlots": "2",
+        "state.backend.type": "hashmap",
+        "execution.checkpointing.interval": mode.checkpoint,
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": f"file://{folder}/checkpoints",
+        "execution.checkpointing.timeout": "10 min",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": "200 ms",
+        "table.exec.mini-batch.size": "5000",
+    }
+
+
+def flink_python() -> Path:
+    """The Python that has Flink, in an environment of its own in the cache folder."""
+    folder = cache_folder().parent / PACKAGE.replace("==", "-")
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    if not ready.exists():
+        print(f"installing {PACKAGE} into {folder}", flush=True)
+        uv = str(Path(sys.executable).with_name("uv"))
+        for arguments in (
+            ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
+            ["pip", "install", "--quiet", "--python", str(python), PACKAGE],
+        ):
+            subprocess.run([uv, *arguments], check=True)
+        ready.touch()
+    return python
+
+
+@contextmanager
+def flink(
+    folder: Path, job: dict[str, object], python: Path, heap: str
+) -> Iterator[tuple[ServerProcess, Meter, float]]:
+    """The job in a process of its own: the process, its meter, and when it was started."""
+    file = folder / "job.json"
+    file.write_text(json.dumps(job))
+    environment = os.environ | {
+        "JAVA_HOME": str(find_java().resolve().parents[1]),
+        "JVM_ARGS": f"-Xmx{heap}",
+    }
+    start = time.time()
+    command = [python, Path(__file__).with_name("flink_job.py"), file]
+    process = ServerProcess("Flink", command, folder / "flink.log", env=environment)
+    meter = Meter(process.pid)
+    try:
+        yield process, meter, start
+    finally:
+        meter.close()
+        process.kill()

@@ -1,0 +1,54 @@
+"""Views that are kept through parts of their own, and views that stay FULL, end to end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.e2e.running import run_once, views_of
+from tests.e2e.shop import Changes, Shop
+from tests.e2e.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Expressions as keys have an index, NOT IN has values of its own.
+REWRITTEN = {
+    "thirds": "select distinct month(day) as m, customer_id % 3 as third from shop.orders",
+    "named": "select upper(name) as name, count(distinct segment) as n, max(id) as last"
+    " from shop.customers group by upper(name)",
+    "unsold": "select code from shop.products"
+    " where code not in (select product from shop.lines where amount > 20)",
+    "alike": "select o.id as o, c.id as c from shop.orders o"
+    " join shop.customers c on o.customer_id % 5 = c.id + 1",
+}
+FULL = {
+    "places": "select order_id, line, rank() over (order by amount, order_id, line) as place"
+    " from shop.lines",
+    "reached": "with recursive r(n) as (select 1 union all select n + 1 from r where n < 4)"
+    " select r.n, count(o.id) as orders from r left join shop.orders o on o.customer_id = r.n"
+    " group by r.n",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
+    shop = Shop(tmp_path, size=24)
+    yield shop
+    shop.close()
+
+
+def test_every_epoch_equals_the_batch_query(shop: Shop) -> None:
+    config = shop.config()
+    views = views_of(**REWRITTEN, **FULL)
+    truth = Truth(config, shop, views)
+    changes = Changes(shop, random.Random(5))
+    for _ in range(4):
+        shop.heartbeat()
+        run_once(config, *views)
+        truth.check_end()
+        for _ in range(12):
+            changes.one()

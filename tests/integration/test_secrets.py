@@ -1,0 +1,119 @@
+"""No secret in any file, log, plan or error: everything a run leaves behind is searched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import yaml
+
+from mview.config import reveal
+from tests.conftest import small_config
+from tests.services.process import free_port
+
+pytestmark = [pytest.mark.service, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: One for every place that may hold one; plain where a user may write it so.
+KAFKA, QUERY, SPARK, WRONG = "kafka+S3cret", "query/S3cret", "spark=S3cret", "wrong S3cret"
+
+
+class Project:
+    """A database with a table, its topic with a heartbeat, and a view."""
+
+    def __init__(self, server, database, kafka, folder):
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1)", database)
+        topic, beats = (kafka.create_topic(f"{database}.{name}") for name in ("t", "beats"))
+        ahead = int(time.time() * 1000) + 3_600_000
+        kafka.produce(beats, [f'{{"ts_ms": {ahead}}}'])
+        self.folder, self.topic, self.said = folder, topic, ""
+        self.connection = server.settings(database)
+        self.password = reveal(self.connection["password"], "")
+        self.changes = {
+            "source": "kafka",
+            "format": "debezium",
+            "bootstrap_servers": kafka.bootstrap,
+            "topic": f"{database}.{{table}}",
+            "heartbeat_topic": beats,
+            "T": "100ms",
+            "options": {"sasl.username": "reader", "sasl.password": KAFKA},
+        }
+        spark = small_config(folder).spark
+        conf = spark.conf | {"spark.hadoop.fs.s3a.secret.key": SPARK}
+        self.spark = {"master": spark.master, "conf": conf}
+        (folder / "v.sql").write_text("SELECT id FROM shop.t")
+
+    def mview(self, command, *options, connection=(), changes=()):
+        """Run a command in a process of its own; returns its exit code."""
+        body = {
+            "connections": {"shop": self.connection | dict(connection)},
+            "changes": {"shop": self.changes | dict(changes)},
+            "store": "store",
+            "spark": self.spark,
+        }
+        config = self.folder.parent / f"{self.folder.name}.yml"
+        config.write_text(yaml.safe_dump(body | {"store": str(self.folder / "store")}))
+        script = "from mview.cli import main; main()"
+        files = ["v.sql"] if command != "status" else []
+        done = subprocess.run(
+            [sys.executable, "-c", script, command, *files, "-c", str(config), *options],
+            cwd=self.folder,
+            env={**os.environ, "SECRET_QUERY": QUERY, "SECRET_WRONG": WRONG},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said += done.stdout
+        return done.returncode, done.stdout
+
+    def check(self):
+        """Search all that was said, and every file below the project's folder."""
+        places = {"output": self.said.encode()}
+        files = [file for file in self.folder.rglob("*") if file.is_file()]
+        places |= {str(file): file.read_bytes() for file in files}
+        for secret in (self.password, KAFKA, QUERY, SPARK, WRONG):
+            for spelled in {secret, quote(secret, safe="")}:
+                found = [name for name, content in places.items() if spelled.encode() in content]
+                assert not found, f"{spelled} is in {found}"
+
+
+@pytest.fixture(params=["mariadb", "postgresql"])
+def project(request, kafka, tmp_path):
+    server = request.getfixturevalue(request.param)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    with server.new_database() as database:
+        yield Project(server, database, kafka, folder)
+
+
+def test_secrets_are_nowhere(project):
+    # A URL option that both drivers accept, with a value that no message needs.
+    postgresql = project.connection["drivername"].startswith("postgresql")
+    key = "sslpassword" if postgresql else "read_default_group"
+    secret_query = {"query": {key: "${env:SECRET_QUERY}"}}
+    code, said = project.mview("run", "--once", "--debug", connection=secret_query)
+    assert code == 0, said
+    project.check()
+
+    wrong_password = secret_query | {"password": "${env:SECRET_WRONG}"}
+    no_broker = {"bootstrap_servers": f"127.0.0.1:{free_port()}"}
+    refusals = [
+        # The table is known to the store: only `check` asks the database again.
+        (2, "check", {"connection": wrong_password}),
+        (2, "check", {"connection": {"query": {"no_such": "${env:SECRET_QUERY}"}}}),
+        (0, "check", {"connection": {"port": free_port()}}),
+        (1, "run", {"changes": no_broker}),
+        (2, "run", {"changes": {"topic": "nowhere.{table}"}}),
+        (2, "run", {"changes": {"options": {"sasl.password": KAFKA, "no.such": QUERY}}}),
+    ]
+    for code, command, settings in refusals:
+        got, said = project.mview(command, "--debug", **settings)
+        assert got == code, said
+        project.check()
+    assert "no.such" in project.mview("status", "--json")[1]
+    assert Path(project.folder / "store" / "failure.json").is_file()
+    project.check()

@@ -1,0 +1,33 @@
+"""What is asked of a benchmark: every query equals Spark's batch result at every epoch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.tpc.strategies import strategy_table
+from tests.tpc.world import BenchmarkWorld
+
+_ROOT = Path(__file__).parents[2]
+
+
+def check_strategies(world: BenchmarkWorld, name: str, title: str) -> None:
+    """The table in docs/ is what the compiler does now; MVIEW_COMPLETE=1 writes it."""
+    test, queries = f"tests/{name}/test_{name}.py", f"sql/{name}"
+    table = strategy_table(world.views, title=title, test=test, queries=queries)
+    file = _ROOT / "docs" / f"{name}.md"
+    if "MVIEW_COMPLETE" in os.environ:
+        file.write_text(table)
+    assert file.read_text() == table, f"write docs/{name}.md anew with MVIEW_COMPLETE=1"
+
+
+def check_epochs(world: BenchmarkWorld, epochs: int, changes: int) -> None:
+    """Every view is right after every epoch, had rows, and was changed by some epoch."""
+    assert world.empty() == set()
+    changed: set[str] = set()
+    for epoch in range(1, epochs + 1):
+        counts = world.epoch(changes)
+        changed |= {name for name, rows in counts.items() if rows}
+        assert world.differences() == {}, f"epoch {epoch}"
+    # A view that nothing changes proves nothing.
+    assert set(world.views) - changed == set()

@@ -1,0 +1,189 @@
+"""A benchmark's views kept by the engine's own parts: look-ups in memory, local evaluation, Spark
+for the rest. The oracle is Spark's batch run of the user's text over the generator's own tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
+from mview.execute.local.refusal import NotAdmittedError
+from mview.execute.program import Request, run_view
+from mview.execute.scan import scan_table
+from mview.execute.spark import SparkExecutor
+from mview.ivm.compile import compile_view
+from mview.ivm.plan import ViewPlan
+from mview.ivm.slices import difference, new_slice, old_slice
+from mview.plan.definition import ViewDefinition, load_views
+from mview.plan.render import bind_tables
+from mview.runtime.analyze import relation_name
+from mview.runtime.views import analyzer
+from mview.schema import Column, TableSchema
+from tests.tpc.generate import Generator
+
+#: Queries over little data, each planned anew: to interpret them is half the work of compiling.
+_SMALL_DATA = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@contextmanager
+def small_data(spark: SparkSession) -> Iterator[None]:
+    """Spark's settings for many queries over little data."""
+    before = {name: spark.conf.get(name) for name in _SMALL_DATA}
+    for name, value in _SMALL_DATA.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+@dataclass
+class Stored:
+    """A table, part, view or state: rows now, and what the epoch changes."""
+
+    schema: TableSchema
+    rows: pa.Table
+    delta: pa.Table | None = None
+
+    def settle(self) -> None:
+        if self.delta is not None:
+            before = old_slice(self.schema, [self.rows], None)
+            self.rows = new_slice(self.schema, before, self.delta)
+            self.delta = None
+
+
+class BenchmarkWorld:
+    """All tables and views, epoch by epoch.
+
+    Args:
+        spark: the oracle, and the executor of what does not run in process.
+        data: the tables and their changes.
+        queries: a folder of view files.
+    """
+
+    def __init__(self, spark: SparkSession, data: Generator, queries: Path) -> None:
+        self.spark, self.data = spark, data
+        self.local, self.remote = LocalEvaluator(), SparkExecutor(spark, {})
+        self.definitions: Sequence[ViewDefinition] = load_views([queries])
+        #: Views, by name.
+        self.views: dict[str, ViewPlan] = {}
+        #: Views and their parts, each after what it reads.
+        self.plans: dict[str, ViewPlan] = {}
+        self.states: dict[str, Stored] = {}
+        self.stored = {
+            name: Stored(schema, data.tables[name]) for name, schema in data.schemas.items()
+        }
+        self._register(data.tables)
+        for definition in self.definitions:
+            plan = compile_view(definition, data.schemas, analyzer(spark))
+            self.views[plan.name] = plan
+            for one in (*plan.parts, plan):
+                self._build(one)
+
+    def _build(self, plan: ViewPlan) -> None:
+        self.plans[plan.name] = plan
+        assert plan.result is not None
+        rows = self.batch(plan.definition).cast(plan.result)
+        self.stored[plan.name] = Stored(plan.output, rows)
+        self._register({plan.name: rows})
+        if plan.state_definition is not None:
+            state = self.batch(plan.state_definition)
+            columns = tuple(Column(f.name, f.type) for f in state.schema)
+            self.states[plan.name] = Stored(TableSchema(columns, plan.state_key), state)
+
+    def _register(self, tables: Mapping[str, pa.Table]) -> None:
+        for name, rows in tables.items():
+            frame = self.spark.createDataFrame(rows)
+            frame.createOrReplaceTempView(f"all_{relation_name(name)}")
+
+    def batch(self, definition: ViewDefinition) -> pa.Table:
+        """A query over all rows, on Spark."""
+        names = {table: f"all_{relation_name(table)}" for table in definition.table_names}
+        return self.spark.sql(bind_tables(definition, names)).toArrow()
+
+    def epoch(self, changes: int) -> dict[str, int]:
+        """Run an epoch; returns the number of changed rows per view and part."""
+        deltas = self.data.refresh(changes)
+        for name, rows in deltas.items():
+            self.stored[name].delta = rows
+        found = {}
+        for name, plan in self.plans.items():
+            state = _State(self.states[name]) if name in self.states else None
+            delta = run_view(plan, deltas, _Lookups(self.stored), self, state)
+            found[name] = 0 if delta is None else delta.rows.num_rows
+            if delta is None:
+                continue
+            deltas[name] = self.stored[name].delta = delta.rows
+            if delta.state is not None:
+                self.states[name].delta = delta.state
+        for one in (*self.stored.values(), *self.states.values()):
+            one.settle()
+        self._register(self.data.tables)
+        return found
+
+    def run(
+        self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None
+    ) -> pa.Table:
+        """In process where that is admitted, as the engine does."""
+        try:
+            return self.local.run(sql, relations, result)
+        except (NotAdmittedError, EvaluationError):
+            return self.remote.run(sql, relations, result)
+
+    def empty(self) -> set[str]:
+        """Views without rows."""
+        return {name for name in self.views if not self.stored[name].rows.num_rows}
+
+    def differences(self) -> dict[str, str]:
+        """Views that differ from the batch query of the user's text: rows, with weights."""
+        wrong = {}
+        for definition in self.definitions:
+            have = self.stored[definition.name].rows
+            want = self.batch(definition).cast(have.schema)
+            rows = difference(_rounded(have), _rounded(want))
+            if rows.num_rows:
+                wrong[definition.name] = str(rows.slice(0, 4).to_pylist())
+        return wrong
+
+
+def _rounded(rows: pa.Table) -> pa.Table:
+    """Floats to nine digits: the order of rows, and so the last bits of a sum, are Spark's."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            values = rows[field.name].to_pylist()
+            texts = pa.array([None if v is None else f"{v:.9g}" for v in values], pa.string())
+            rows = rows.set_column(place, field.name, texts)
+    return rows
+
+
+@dataclass
+class _Lookups:
+    stored: Mapping[str, Stored]
+
+    def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
+        found = []
+        for one in requests:
+            rows = self.stored[one.table].rows
+            wanted = pa.schema([rows.schema.field(name) for name in one.select])
+            found.append(scan_table(rows, wanted, one.keys, one.null_safe))
+        return found
+
+
+@dataclass
+class _State:
+    stored: Stored
+
+    def fetch(self, keys: pa.Table | None) -> pa.Table:
+        return scan_table(self.stored.rows, self.stored.rows.schema, keys, True)
