@@ -47,7 +47,7 @@ class StateSize:
 
     def now(self) -> int:
         """Bytes of the state files there are."""
-        return sum(folder_bytes(path) for path in self._folder.glob("*/state"))
+        return sum(folder_bytes(path) for path in self._folder.glob("*/checkpoint/state"))
 
     def _look(self) -> None:
         while not self._stop.wait(_LOOK_EVERY):
@@ -230,6 +230,7 @@ def _measure(
     for name, size in run.disk_bytes().items():
         result.add(f"store on disk, {name}, MB", size / 1e6)
     result.add("mview verify", run.verify())
+    result.notes.append("merge state: all files in its folder, with the older versions Spark keeps")
 
 
 if __name__ == "__main__":
