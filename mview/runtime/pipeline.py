@@ -34,7 +34,7 @@ from mview.runtime.load_plan import (
     write_plan,
 )
 from mview.runtime.offsets import BatchOffsets
-from mview.runtime.query import EpochQuery
+from mview.runtime.query import EpochQuery, WorkerStartError
 from mview.runtime.recover import forget_folders, recover
 from mview.runtime.report import EpochReport, Listener, Silence, ViewChange
 from mview.runtime.session import spark_session
@@ -114,6 +114,9 @@ def followed(config: Config, manifest: Manifest) -> dict[str, TableSchema]:
         if is_source(name) and state.phase == "loaded" and name.partition(".")[0] in config.changes
     }
 
+
+#: Starts of a query before it is given up.
+_STARTS = 3
 
 #: Seconds between two explanations of a load that waits for the changelog.
 _EXPLAIN_EVERY_S = 30
@@ -290,6 +293,18 @@ class Run:
     # --- queries ---------------------------------------------------------------------------------
 
     def _query(self, *, load: bool) -> None:
+        """Follow the changes until the end; a machine that is too busy gets more than one try."""
+        for left in reversed(range(_STARTS)):
+            try:
+                self._follow(load)
+                break
+            except WorkerStartError as error:
+                if not left or self._stop.is_set():
+                    raise
+                self._listener.on_message(f"{error.what}; trying again")
+                forget_folders(self._engine.store, self._engine.manifest)
+
+    def _follow(self, load: bool) -> None:
         engine = self._engine
         # A load goes on in its own checkpoint, which holds the merge's state; a live query has no
         # state and always starts anew from the manifest.

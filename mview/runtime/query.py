@@ -25,6 +25,14 @@ from mview.runtime.spec import QuerySpec
 OnBatch = Callable[[pa.Table, BatchOffsets, int], None]
 
 
+#: Spark's words for it.
+_NO_WORKER = "Python worker failed to connect back"
+
+
+class WorkerStartError(RetryableError):
+    """Spark waits ten seconds for a Python worker to start, which no setting changes."""
+
+
 class _StoppingError(Exception):
     """Raised in a batch that must not be committed because the query is being stopped."""
 
@@ -176,6 +184,12 @@ def translate_failure(text: str) -> MviewError:
             fields[labels[label]] = value.strip()
         error: MviewError = kind(block[0], **fields)
         return error
+    if _NO_WORKER in text:
+        return WorkerStartError(
+            "a Python worker of Spark did not start in time",
+            safe="published epochs are untouched; the failed one was not published",
+            hint="the machine is overloaded, or out of memory: run the same command again",
+        )
     return RetryableError(
         "the streaming query failed",
         got=text[:2000],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError
-from mview.runtime.query import translate_failure
+from mview.runtime.query import WorkerStartError, translate_failure
 
 TRACE = """[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure:
   File "/x/worker.py", line 1, in main
@@ -30,3 +30,9 @@ def test_any_other_failure_can_be_retried_and_says_so() -> None:
     found = translate_failure(TRACE.format("java.io.IOException: disk"))
     assert isinstance(found, RetryableError)
     assert "java.io.IOException: disk" in str(found.got)
+
+
+def test_a_worker_that_did_not_start_is_told_from_other_failures() -> None:
+    found = translate_failure(TRACE.format("SparkException: Python worker failed to connect back."))
+    assert isinstance(found, WorkerStartError)
+    assert found.exit_code == ExitCode.CHECK_FAILED

@@ -1,0 +1,74 @@
+"""A machine too busy to start Spark's Python workers in time: the query is started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mview.runtime import pipeline
+from mview.runtime.query import EpochQuery, WorkerStartError
+from tests.e2e.running import Notes, live, run_once, views_of
+from tests.e2e.shop import Shop
+from tests.e2e.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+VIEWS = {
+    "totals": "select product, count(*) as n, sum(amount) as t from shop.lines group by product"
+}
+
+
+class Interrupted(EpochQuery):
+    """The first load query and the first live query end after a while, for want of a worker."""
+
+    interrupted: set[bool]
+
+    def run(self, until: Callable[[], bool]) -> None:
+        load = bool(self._loading)
+        if load in self.interrupted:
+            return super().run(until)
+        self.interrupted.add(load)
+        end = time.monotonic() + 3
+        super().run(lambda: time.monotonic() > end or until())
+        raise WorkerStartError("a Python worker of Spark did not start in time")
+
+
+def tries(notes: Notes) -> int:
+    return sum("trying again" in message for message in notes.messages)
+
+
+def test_queries_are_started_again(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Interrupted, "interrupted", set(), raising=False)
+    monkeypatch.setattr(pipeline, "EpochQuery", Interrupted)
+    shop = Shop(tmp_path, size=40)
+    try:
+        config = shop.config()
+        truth = Truth(config, shop, views_of(**VIEWS))
+        with shop.busy(pause=0.02), live(config, *views_of(**VIEWS)) as running:
+            running.until(lambda: tries(running.notes) == 2)
+            running.epochs("totals", 3)
+        shop.heartbeat()
+        run_once(config, *views_of(**VIEWS))
+        assert set(truth.check_end().views) == set(VIEWS)
+    finally:
+        shop.close()
+
+
+def test_it_is_given_up_in_the_end(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(self: EpochQuery, until: Callable[[], bool]) -> None:
+        raise WorkerStartError("a Python worker of Spark did not start in time")
+
+    monkeypatch.setattr(EpochQuery, "run", never)
+    shop = Shop(tmp_path, size=8)
+    try:
+        with pytest.raises(WorkerStartError):
+            run_once(shop.config(), *views_of(**VIEWS))
+    finally:
+        shop.close()
