@@ -158,11 +158,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Split:
-    """A piece of work for one executor task: [start, end) of one partition."""
+    """A piece of work for one executor task: [start, end) of one partition.
+
+    Attributes:
+        messages: about how many, to decide on how many tasks they are worth.
+    """
 
     partition: str
     start: Any
     end: Any
+    messages: int
 
 
 class Changelog(Protocol):

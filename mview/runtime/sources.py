@@ -55,6 +55,9 @@ QUIET_MS = 5_000
 #: cost little when idle, short enough to stop quickly.
 WAIT_MS = 1_000
 
+#: Messages that pay for a task more: it costs as much CPU as to decode so many.
+_WORTH_A_TASK = 1_000
+
 #: With several logs each waits this long in its turn, and twice as long in the next, up to a limit:
 #: the first bounds what a busy log loses by silent ones, the second what silence costs.
 _TURN_MS, _LONGEST_TURN_MS = 10, 80
@@ -319,7 +322,8 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, changelog in self._open().items():
             splits = changelog.splits(start["connections"][name], end["connections"][name])
             work += [(name, split) for split in splits]
-        tasks = max(1, min(spec.tasks, len(work)))
+        worth = sum(split.messages for _, split in work) // _WORTH_A_TASK + 1
+        tasks = max(1, min(spec.tasks, len(work), worth))
         packed = [ChangelogPartition(work[n::tasks], -1) for n in range(tasks)]
         if end["watermark"] > start["watermark"]:
             packed[0] = ChangelogPartition(packed[0].work, end["watermark"])

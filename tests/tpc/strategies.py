@@ -27,12 +27,11 @@ _WHEN = {
 
 
 def full_codes(plan: ViewPlan) -> tuple[str, ...]:
-    """Why a view or one of its parts is FULL, by code; () for an incremental view."""
+    """Why a view or one of its parts reads all rows in every epoch; () for an incremental view."""
     every = (plan, *plan.parts)
-    codes = [one.refused.code for one in every if one.refused is not None]
-    full = [note for one in every for note in one.nodes if note.strategy == "FULL"]
-    codes += ["FULL" if note.note is None else note.note.code for note in full]
-    return tuple(dict.fromkeys(codes))
+    notes = [one.refused for one in every]
+    notes += [node.note for one in every for node in one.nodes]
+    return tuple(dict.fromkeys(note.code for note in notes if note is not None and note.always))
 
 
 def strategy_table(views: Mapping[str, ViewPlan], *, title: str, test: str, queries: str) -> str:

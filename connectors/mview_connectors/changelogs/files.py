@@ -28,6 +28,9 @@ from mview_connectors.formats.messages import PLACE_HEADER
 #: The one partition of a folder.
 _LOG = "log"
 
+#: Bytes of a usual line.
+_LINE_BYTES = 200
+
 #: How often an idle log is looked at: a listing of a few files takes some 20 microseconds.
 _LOOK_S = 0.02
 
@@ -142,7 +145,8 @@ class FilesChangelog:
             byte = first.byte if file == first.file else 0
             stop = last.byte if file == last.file else size
             if stop > byte:
-                pieces.append(Split(_LOG, [file, byte, before], [file, stop, before]))
+                lines_about = (stop - byte) // _LINE_BYTES
+                pieces.append(Split(_LOG, [file, byte, before], [file, stop, before], lines_about))
             before += 0 if file == last.file else size
         if before != last.before:
             self._written_behind(f"up to {last.file}", last.before, before)

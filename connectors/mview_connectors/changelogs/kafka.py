@@ -150,7 +150,7 @@ class KafkaChangelog:
         fresh = [partition for partition in end if partition not in start]
         start = {**self._client.beginnings(fresh), **start}
         return [
-            Split(partition, low, min(low + _SPLIT, stop))
+            Split(partition, low, min(low + _SPLIT, stop), min(_SPLIT, stop - low))
             for partition, stop in end.items()
             for low in range(start[partition], stop, _SPLIT)
         ]
