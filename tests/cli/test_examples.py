@@ -46,6 +46,6 @@ def test_the_reference_shows_every_setting():
 
 def test_the_demo_has_a_configuration_and_views_in_order():
     assert list(load_config(ROOT / "conf/demo.yml").connections) == ["shop"]
-    names = [view.name for view in load_views([ROOT / "sql"])]
+    names = [view.name for view in load_views([ROOT / "sql/shop"])]
     assert names.index("order_revenue") < names.index("region_revenue")
     assert "customer_totals" in names

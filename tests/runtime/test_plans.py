@@ -38,7 +38,7 @@ def test_a_final_query_of_other_types_is_not_used(
     monkeypatch.setattr(views, "_final_types", lambda *_: [pa.int64(), pa.string(), pa.string()])
     plan = compile_view(parse_view(SUMS, "v"), SCHEMAS, views.analyzer(spark))
     assert plan.maintained is None
-    assert plan.evaluation == "full"
+    assert plan.evaluation == "slice_diff"
 
 
 def test_text_over_parts_with_other_columns_is_not_used(
