@@ -35,7 +35,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "installing into $(VENV) (some 800 MB the first time)"
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  "$$(sed -nE 's/^(uv==[^ ]+).*/\1/p' requirements.lock)"
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
