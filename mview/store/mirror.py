@@ -227,6 +227,8 @@ class Mirror:
         tail = self._tail(state, self.schema.names)
         if not tail.num_rows:
             return state.base_version, state.folded
+        # A compaction that no manifest took over must not stay below this one.
+        self.base.revert(state.base_version, {"mview": "restore"}, (_REGISTER, _NO_EPOCH))
         live = self.base.at(state.base_version).files.values()
         base = [BaseFile(file, self._key_range(file)) for file in live]
         removes: list[str] = []

@@ -180,6 +180,17 @@ def test_compaction_beside_running_epochs(mirror: Mirror) -> None:
     assert len(mirror.files(state).tail) == 1
 
 
+def test_a_compaction_that_was_not_taken_over_leaves_nothing(mirror: Mirror) -> None:
+    state = mirror.create()
+    version = mirror.append(1, delta_of([("+I", ("a", 1, "a", None)), ("+I", ("b", 2, "a", None))]))
+    state = replace(state, changelog_version=version)
+    mirror.compact(state)
+    assert mirror.scan(state).num_rows == 2
+    base, folded = mirror.compact(state)
+    assert mirror.scan(state).num_rows == 2
+    assert mirror.scan(replace(state, base_version=base, folded=folded)).num_rows == 2
+
+
 def test_compaction_keeps_files_sorted_and_of_a_size(mirror: Mirror) -> None:
     state = mirror.create()
     ids = list(range(300_000))
