@@ -161,18 +161,18 @@ def test_a_paused_runner_is_fenced(shop: Shop) -> None:
     log = ManifestLog(Store(config.store).manifests)
     lease = Lease(Store(config.store).lease)
     with shop.busy(pause=0.05), process(shop, "live", "2000") as old:
-        wait_for(lambda: (latest := log.latest()) and latest.views and latest.batch >= 1)
+        wait_for(lambda: (latest := log.latest()) and latest.views and latest.batch >= 1, old)
         os.kill(old.pid, signal.SIGSTOP)
         wait_for(lambda: lease.holder() is None)
         paused = log.latest()
         with process(shop, "live", "2000") as new:
-            wait_for(lambda: (latest := log.latest()) and latest.token > paused.token)
+            wait_for(lambda: (latest := log.latest()) and latest.token > paused.token, new)
             os.kill(old.pid, signal.SIGCONT)
             output, _ = old.communicate(timeout=PATIENCE)
             assert old.returncode == ExitCode.ALREADY_RUNNING, output
             assert "taken this store over" in output
             epoch = log.latest().epoch
-            wait_for(lambda: log.latest().epoch > epoch + 1)
+            wait_for(lambda: log.latest().epoch > epoch + 1, new)
             assert new.poll() is None
     newest = truth.check()
     tokens = [log.read(epoch).token for epoch in log.epochs()]
@@ -180,8 +180,10 @@ def test_a_paused_runner_is_fenced(shop: Shop) -> None:
     assert newest.token > paused.token
 
 
-def wait_for(condition: Callable[[], object]) -> None:
+def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | None = None) -> None:
     end = time.monotonic() + 2 * PATIENCE
     while not condition():
+        if running is not None and running.poll() is not None:
+            raise AssertionError(f"the run ended: {running.communicate()[0]}")
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.1)
