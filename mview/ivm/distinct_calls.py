@@ -8,16 +8,16 @@ of x only, and the count over it is added up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan.build import build
-from mview.plan.definition import ViewDefinition, find_tables
+from mview.plan.definition import ViewDefinition
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.ir import Unsupported
 from mview.plan.pieces import Pieces
+from mview.plan.place import Edit, edited
 from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
 
@@ -43,11 +43,7 @@ def without_distinct_calls(
     if len(edits) == len(calls):
         # Nothing is left to aggregate: the values are a row without FROM.
         edits.append((pieces.from_start, pieces.body_end, ""))
-    sql = definition.sql
-    for start, end, text in sorted(filter(None, edits), reverse=True):
-        sql = sql[:start] + text + sql[end:]
-    changed = replace(definition, sql=sql, tables=())
-    changed = replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
+    changed = definition.with_sql(edited(definition.sql, filter(None, edits)))
     try:
         build(changed, schemas)
     except (UserError, Unsupported):
@@ -68,7 +64,7 @@ def _is_distinct(call: exp.Expr) -> bool:
     return isinstance(call, kinds) and isinstance(call.this, exp.Distinct)
 
 
-def _edit(call: exp.Expr, pieces: Pieces) -> tuple[int, int, str] | None:
+def _edit(call: exp.Expr, pieces: Pieces) -> Edit | None:
     """The place of a call, and the subquery that has its value."""
     inside = pieces.argument(call)
     if inside is None or len(call.this.expressions) != 1:

@@ -18,11 +18,10 @@ from sqlglot import exp
 
 from mview.ivm.parts import part_name, quoted
 from mview.plan import ir
-from mview.plan.definition import ViewDefinition, find_tables
+from mview.plan.definition import ViewDefinition
 from mview.plan.faithful import is_faithful
 from mview.plan.ir import Pair, Ref
 from mview.plan.rules import with_children
-from mview.plan.syntax import parse_select
 
 #: A node, changed where an expression over it had to become a column, and that column.
 Found = tuple[ir.Node, Ref]
@@ -85,8 +84,7 @@ class Indexer:
 
     def _definition(self, index: _Index) -> ViewDefinition:
         key = tuple(f"k{i}" for i in range(len(index.key)))
-        part = replace(self.view, name=index.name, sql=index.sql(), key=key, tables=())
-        return replace(part, tables=find_tables(parse_select(part.text), part.text))
+        return self.view.with_sql(index.sql(), name=index.name, key=key)
 
     # -- the keys of an operator ---------------------------------------------------------------
 

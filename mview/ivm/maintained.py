@@ -13,7 +13,7 @@ again with all rows of the groups at hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -26,7 +26,8 @@ from mview.ivm.keys import is_grouping_id
 from mview.ivm.steps import Trace
 from mview.ivm.trace import value_part
 from mview.plan import ir
-from mview.plan.definition import ViewDefinition, find_tables
+from mview.plan.definition import ViewDefinition
+from mview.plan.faithful import OPERATORS
 from mview.plan.ir import Ref
 from mview.plan.pieces import Pieces
 from mview.plan.syntax import parse_select
@@ -37,14 +38,6 @@ STATE, VALUE = "__state", "__value"
 
 #: `complete`: all rows of the group are at hand, so the value is that of the new rows.
 Extreme = Literal["min", "max", "complete"]
-
-#: Operators that sqlglot writes as it has read them.
-_SAFE = (
-    exp.Column, exp.Identifier, exp.Literal, exp.Paren, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
-    exp.Neg, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.And, exp.Or, exp.Not, exp.Is,
-    exp.Null, exp.Boolean, exp.Between, exp.In, exp.Coalesce, exp.Case, exp.If, exp.Abs,
-    exp.Cast, exp.DataType, exp.DataTypeParam,
-)  # fmt: skip
 
 #: avg of a decimal with more digits than this could round twice (sum / count, then to its scale).
 _MOST_DIGITS_OF_AVG = 15
@@ -238,8 +231,7 @@ def _partial(
     listed = ", ".join([*keys, *(f"{one} AS {name}" for name, one in accumulators.items())])
     by = f"\nGROUP BY {group_by}" if groups else ""
     sql = f"{text.prefix}SELECT {listed}\n{text.body}{by}"
-    partial = replace(definition, sql=sql, key=(), tables=())
-    return replace(partial, tables=find_tables(parse_select(partial.text), partial.text))
+    return definition.with_sql(sql, key=())
 
 
 def _accumulate(
@@ -301,7 +293,7 @@ def _over_state(expression: exp.Expr, known: Mapping[Ref, exp.Expr]) -> str | No
     """The expression over the aggregate's columns as SQL over the state table."""
     copied = exp.paren(expression.copy())
     for node in list(copied.walk()):
-        if not isinstance(node, _SAFE):
+        if not isinstance(node, OPERATORS):
             return None
         ref = ir.as_ref(node) if isinstance(node, exp.Column) else None
         if ref is not None:

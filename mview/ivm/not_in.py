@@ -8,17 +8,16 @@ are cut out as parts like any other value. What is left is NOT EXISTS with an eq
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan import ir
 from mview.plan.build import build
-from mview.plan.definition import ViewDefinition, find_tables
+from mview.plan.definition import ViewDefinition
 from mview.plan.ir import Unsupported
 from mview.plan.pieces import Pieces
-from mview.plan.place import span
+from mview.plan.place import Edit, edited, span
 from mview.plan.subquery import is_condition
 from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
@@ -35,10 +34,9 @@ def without_not_in(
     """
     while _meets_null(build(definition, schemas).root):
         sql = _rewritten(definition)
-        changed = replace(definition, sql=sql, tables=())
         if sql == definition.sql:
             return definition
-        changed = replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
+        changed = definition.with_sql(sql)
         try:
             build(changed, schemas)
         except (UserError, Unsupported):
@@ -55,7 +53,7 @@ def _meets_null(node: ir.Node) -> bool:
 def _rewritten(definition: ViewDefinition) -> str:
     """The text with the outermost NOT INs rewritten."""
     sql, tree = definition.sql, parse_select(definition.text)
-    edits: list[tuple[int, int, str]] = []
+    edits: list[Edit] = []
     for one in _candidates(tree):
         start, end = Pieces.of(sql, tree).subquery_around(*span(one.args["query"]))
         first, last = span(one.this)
@@ -64,9 +62,7 @@ def _rewritten(definition: ViewDefinition) -> str:
         text = _condition(sql[first:last], sql[start + 1 : end - 1])
         negated = "NOT" in sql[last:start].upper().split()
         edits.append((first, end, text if negated else f"NOT {text}"))
-    for first, end, text in sorted(edits, reverse=True):
-        sql = sql[:first] + text + sql[end:]
-    return sql
+    return edited(sql, edits)
 
 
 def _candidates(tree: exp.Query) -> Iterator[exp.In]:

@@ -21,11 +21,11 @@ from mview.ivm.not_in import without_not_in
 from mview.ivm.top import Top
 from mview.plan import ir
 from mview.plan.build import build
-from mview.plan.definition import ViewDefinition, find_tables, is_cte
+from mview.plan.definition import ViewDefinition, is_cte
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.ir import Unsupported
 from mview.plan.pieces import Pieces, word_of
-from mview.plan.place import span
+from mview.plan.place import edited, span
 from mview.plan.rules import rewrite
 from mview.plan.syntax import parse_select
 from mview.schema import Column, TableSchema
@@ -80,11 +80,6 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _with_sql(definition: ViewDefinition, name: str, sql: str) -> ViewDefinition:
-    changed = replace(definition, name=name, sql=sql, key=(), tables=())
-    return replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
-
-
 class _Cutter:
     def __init__(self, view: str, schemas: dict[str, TableSchema]) -> None:
         self.view_name, self.schemas = view, schemas
@@ -126,10 +121,7 @@ class _Cutter:
                 edits.append((start, end, text))
         if not edits:
             return definition
-        sql = definition.sql
-        for start, end, text in sorted(edits, reverse=True):
-            sql = sql[:start] + text + sql[end:]
-        return _with_sql(definition, definition.name, sql)
+        return definition.with_sql(edited(definition.sql, edits), key=())
 
     def _value_part(
         self, definition: ViewDefinition, tree: exp.Query, query: exp.Select, text: str
@@ -145,7 +137,7 @@ class _Cutter:
             name = "value"
             at = Pieces.of(text, parse_select(replace(definition, sql=text).text)).from_start
             text = f"{text[:at]}AS {name} {text[at:]}"
-        inner = self.without_values(_with_sql(definition, self.view_name, prefix + text))
+        inner = self.without_values(definition.with_sql(prefix + text, name=self.view_name, key=()))
         part = replace(inner, name=self._next_name(), key=(name,), policy=definition.policy)
         try:
             build(part, self.schemas)
@@ -178,7 +170,7 @@ class _Cutter:
         listed = ", ".join(quoted(name) for name in names)
         tail = f"LIMIT {top.limit}" + (f" OFFSET {top.offset}" if top.offset else "")
         sql = f"SELECT {listed} FROM {quoted(part.name)} ORDER BY {top.order} {tail}"
-        main = replace(_with_sql(definition, definition.name, sql), key=definition.key)
+        main = definition.with_sql(sql)
         return main, top
 
     def _ranked_part(
@@ -205,15 +197,17 @@ class _Cutter:
         if hidden and tree.args.get("distinct"):
             return None
         body = definition.sql[: pieces.tokens[start].start]
-        part = _with_sql(definition, self._next_name(), _with_items(body, pieces, hidden))
+        part = definition.with_sql(
+            _with_items(body, pieces, hidden), name=self._next_name(), key=()
+        )
         root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
             more = _hidden_key(root, tree) or []
             body = _with_items(body, pieces, [*hidden, *more])
-            part = _with_sql(definition, part.name, body)
+            part = definition.with_sql(body, name=part.name, key=())
             root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
-            part = _with_sql(definition, part.name, _numbered(body, root))
+            part = definition.with_sql(_numbered(body, root), name=part.name, key=())
             root = rewrite(build(part, self.schemas).root)
         key = unique_columns(root)
         if key is None:
@@ -264,7 +258,7 @@ def _as_select(definition: ViewDefinition, tree: exp.Query) -> ViewDefinition:
     assert start is not None
     at = pieces.tokens[start].start
     sql = f"SELECT * FROM (\n{definition.sql[:at]}\n) AS __all {definition.sql[at:]}"
-    return replace(_with_sql(definition, definition.name, sql), key=definition.key)
+    return definition.with_sql(sql)
 
 
 def _numbered(body: str, root: ir.Node) -> str:

@@ -8,7 +8,7 @@ of all rows; when fewer are left, all rows are ranked again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.ivm.slices import consolidate
-from mview.plan.definition import ViewDefinition, find_tables
-from mview.plan.syntax import parse_select
+from mview.plan.definition import ViewDefinition
 
 #: The relation that is ranked, and the number of each of its rows.
 RANKED, NUMBER = "__ranked", "__number"
@@ -62,8 +61,7 @@ class Top:
 def part_definition(main: ViewDefinition, top: Top) -> ViewDefinition:
     """The state table as a query over the part."""
     sql = f"SELECT * FROM `{top.part}` ORDER BY {top.order} LIMIT {top.kept}"
-    part = replace(main, sql=sql, key=(), tables=())
-    return replace(part, tables=find_tables(parse_select(part.text), part.text))
+    return main.with_sql(sql, key=())
 
 
 Rank = Callable[[pa.Table], pa.Table]

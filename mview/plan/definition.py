@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
@@ -67,6 +67,11 @@ class ViewDefinition:
     comment: str | None = None
     policy: Policy = "auto"
     tables: tuple[TableUse, ...] = ()
+
+    def with_sql(self, sql: str, **changes: Any) -> ViewDefinition:
+        """The definition with another query, and with its tables found anew."""
+        changed = replace(self, sql=sql, tables=(), **changes)
+        return replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
 
     @property
     def text(self) -> Text:

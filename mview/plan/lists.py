@@ -11,11 +11,9 @@ from sqlglot.tokenizer_core import Token
 
 from mview.plan.functions import function_name
 from mview.plan.pieces import Pieces, word_of
+from mview.plan.place import Edit
 
 _LISTS = frozenset(["collect_list", "array_agg", "collect_set"])
-
-#: Characters [start, end) of a text and what stands there instead.
-Edit = tuple[int, int, str]
 
 
 def sorting_edits(sql: str, tree: exp.Query) -> list[Edit]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition
-from mview.plan.lists import Edit, sorting_edits
+from mview.plan.lists import sorting_edits
+from mview.plan.place import Edit, edited
 from mview.plan.syntax import parse_select
 
 
@@ -28,10 +29,7 @@ def bind_tables(definition: ViewDefinition, names: Mapping[str, str]) -> str:
         alias = "" if use.alias else f" AS `{last}`"
         edits.append((use.start, use.end, names[use.name] + alias))
     edits.extend(_long_column_edits(definition, tree))
-    sql = definition.sql
-    for start, end, text in sorted(edits, reverse=True):
-        sql = sql[:start] + text + sql[end:]
-    return sql
+    return edited(definition.sql, edits)
 
 
 def _long_column_edits(definition: ViewDefinition, tree: exp.Query) -> list[Edit]:

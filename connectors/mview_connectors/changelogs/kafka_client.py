@@ -193,7 +193,7 @@ class KafkaClient:
             while at:
                 first = consumer.poll(_READ_PATIENCE)
                 if first is None:
-                    self._away(None, ", ".join(f"{name}, offset {n}" for name, n in at.items()))
+                    self._away(None, _places(at))
                 # Not `consume` alone: it would wait for a full batch, over gaps in vain.
                 for record in [first, *consumer.consume(_BATCH, 0)]:
                     name = f"{record.topic()}/{record.partition()}"
@@ -224,7 +224,7 @@ class KafkaClient:
             span = f"{at[name]} to {ends[name]}"
             gone(name, f"{span} were to be read, offset {at[name]} is not there any more")
         if error.fatal() or not error.retriable():
-            self._away(error, ", ".join(f"{name}, offset {n}" for name, n in at.items()))
+            self._away(error, _places(at))
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -316,6 +316,10 @@ def _place(partition: str, offset: int | None = None) -> TopicPartition:
     if offset is None:
         return TopicPartition(topic, int(number))
     return TopicPartition(topic, int(number), offset)
+
+
+def _places(at: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}, offset {offset}" for name, offset in at.items())
 
 
 def _message(partition: str, record: Any) -> Message:
