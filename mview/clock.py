@@ -21,6 +21,9 @@ _DURATION = re.compile(
 )
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
+#: A day of `current_date`; the session's time zone is always UTC.
+DAY_MS = 86_400_000
+
 #: What to write for a duration, for messages.
 DURATION_EXAMPLES = "e.g. '10 seconds', '500ms', '2 min'"
 
@@ -39,6 +42,15 @@ class SystemClock:
     def now(self) -> WallMs:
         """Wall time in milliseconds."""
         return WallMs(time.time_ns() // 1_000_000)
+
+
+def last_tick(now_ms: int, tick_ms: int) -> int:
+    """The newest whole tick up to now.
+
+    >>> last_tick(61_250, 60_000)
+    60000
+    """
+    return now_ms - now_ms % tick_ms
 
 
 def utc_text(ms: int) -> str:

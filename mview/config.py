@@ -26,8 +26,9 @@ from pydantic import (
     model_validator,
 )
 
-from mview.clock import DURATION_EXAMPLES, parse_duration
-from mview.errors import ConfigError
+from mview.clock import DAY_MS, DURATION_EXAMPLES, parse_duration
+from mview.errors import ConfigError, UserError
+from mview.schema import parse_type, type_name
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -153,10 +154,21 @@ class EngineSettings(Settings):
     max_drift: Duration = 60_000
     #: Which executor maintains views: `auto`, or forced for tests.
     executor: Literal["auto", "spark", "local"] = "auto"
-    #: Memory for mirrors held in process (bytes).
+    #: How views follow an epoch: where it is cheaper (`auto`), or forced for tests.
+    strategy: Literal["auto", "incremental", "full"] = "auto"
+    #: Memory for mirrors held in process, and for a view that is computed as a whole (bytes).
     memory: int = 4 << 30
+    #: How often `now()` moves on in views; current_date moves at midnight (UTC) in any case.
+    tick: Duration = 60_000
     #: Epochs that stay readable (`as_of`); what only older ones need is deleted.
     history: int = Field(default=200, gt=1)
+
+    @field_validator("tick")
+    @classmethod
+    def _ends_with_the_day(cls, value: int) -> int:
+        if value <= 0 or DAY_MS % value:
+            raise ValueError("must divide a day, e.g. '10 seconds', '1 min', '15 min', '1 hour'")
+        return value
 
 
 class SparkSettings(Settings):
@@ -166,6 +178,39 @@ class SparkSettings(Settings):
 
     master: str = "local[*]"
     conf: dict[str, str] = Field(default={}, repr=False)
+
+
+class FunctionSettings(Settings):
+    """A Python function that SQL may call, by its name in SQL."""
+
+    #: Where it is; the module may be in the folder of the configuration file.
+    python: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    #: The type of its result, as Spark SQL writes it.
+    returns: str
+    #: python: called with the values of one row; pandas: with a Series per argument.
+    kind: Literal["python", "pandas"] = "python"
+    deterministic: bool = Field(default=False, validate_default=True)
+
+    @field_validator("returns")
+    @classmethod
+    def _is_a_type(cls, value: str) -> str:
+        try:
+            return type_name(parse_type(value))
+        except (UserError, ValueError):
+            raise ValueError(
+                f"{value!r} is not a type; write one such as string, bigint, double, date, "
+                "timestamp, decimal(10,2) or array<string>"
+            ) from None
+
+    @field_validator("deterministic")
+    @classmethod
+    def _is_deterministic(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError(
+                "write 'deterministic: true' if equal arguments always give an equal result; "
+                "a view of another function cannot be kept right"
+            )
+        return value
 
 
 class Config(Settings):
@@ -178,6 +223,7 @@ class Config(Settings):
     connections: dict[str, ConnectionSettings] = {}
     changes: dict[str, ChangesSettings] = {}
     sinks: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    functions: dict[str, FunctionSettings] = {}
     engine: EngineSettings = EngineSettings()
     spark: SparkSettings = SparkSettings()
 
@@ -192,6 +238,7 @@ class Config(Settings):
 _SECTIONS: dict[str, type[Settings]] = {
     "connections": ConnectionSettings,
     "changes": ChangesSettings,
+    "functions": FunctionSettings,
     "engine": EngineSettings,
     "spark": SparkSettings,
 }
@@ -202,6 +249,7 @@ _MESSAGES = {
     "missing": "is missing",
     "model_type": "must be a mapping",
     "dict_type": "must be a mapping",
+    "string_pattern_mismatch": "must look like my_package.my_module:my_function",
 }
 
 

@@ -14,6 +14,7 @@ from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition, order_views
 from mview.runtime.catalog import check_changelogs, describe_tables, source_tables
 from mview.runtime.definitions import load_definition
+from mview.runtime.functions import declared_functions, with_functions
 from mview.runtime.sinks import open_sink
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
@@ -53,8 +54,8 @@ class Checker:
 
     def __post_init__(self) -> None:
         self._store = Store(self.config.store)
-        self._manifest = ManifestLog(self._store.manifests).latest()
-        tables = self._manifest.tables if self._manifest else {}
+        self.manifest = ManifestLog(self._store.manifests).latest()
+        tables = self.manifest.tables if self.manifest else {}
         self._kept = {name: state.schema for name, state in tables.items()}
 
     def check(self, given: Sequence[ViewDefinition]) -> list[Checked]:
@@ -65,7 +66,8 @@ class Checker:
             RetryableError: a database or changelog cannot be reached, and no schema is kept.
         """
         found: dict[str, Checked] = {}
-        for definition in self._with_those_they_read(given):
+        functions = declared_functions(self.config)
+        for definition in with_functions(self._with_those_they_read(given), functions):
             found[definition.name] = self._check(definition, found)
         sound = [checked.definition for checked in found.values() if checked.plan]
         if not self.offline:
@@ -78,8 +80,8 @@ class Checker:
         waiting = list(given)
         while waiting:
             for name in waiting.pop().table_names:
-                if name not in views and self._manifest and name in self._manifest.views:
-                    views[name] = load_definition(self._store, self._manifest, name)
+                if name not in views and self.manifest and name in self.manifest.views:
+                    views[name] = load_definition(self._store, self.manifest, name)
                     waiting.append(views[name])
         return order_views(list(views.values()))
 
@@ -91,7 +93,7 @@ class Checker:
         if any(name not in self.schemas for name in views):
             return Checked(definition)
         for name in views:
-            if not (self._manifest and name in self._manifest.views):
+            if not (self.manifest and name in self.manifest.views):
                 # Spark tells types, and what it has not built has none: sums may be kept better.
                 self.note(
                     f"note: {name} is not built yet: the plan of {definition.name} may change"
@@ -148,7 +150,7 @@ class Checker:
 
     def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
         """What a view that reads this one sees: as published, else names with types left open."""
-        published = self._manifest.views.get(plan.name) if self._manifest else None
+        published = self.manifest.views.get(plan.name) if self.manifest else None
         if published and plan.columns in ((), published.schema.names):
             return published.schema
         columns = tuple(Column(name, pa.string()) for name in plan.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from mview.cli.options import App, config_option, json_option, views_argument
 from mview.errors import ExitCode, FreshnessError
 
 if TYPE_CHECKING:
-    from mview.cli.checking import Checked
+    from mview.cli.checking import Checked, Checker
 
 offline_option = click.option(
     "--offline", is_flag=True, help="Do not connect: take the columns that the store has kept."
@@ -28,7 +29,7 @@ def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> 
     """Find what is wrong in views and configuration, without Spark."""
     from mview.cli.render import checked_json, checked_text
 
-    found = _check(app, files, config_path, offline)
+    _, found = _check(app, files, config_path, offline)
     app.output.result([checked_json(one) for one in found], checked_text(found))
     if any(one.error for one in found):
         sys.exit(ExitCode.CHECK_FAILED)
@@ -42,24 +43,29 @@ def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> 
 @click.pass_obj
 def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
     """Print how each view is kept up: its plan as a tree, and the reason of every FULL."""
+    from mview.cli.costs import cost_lines, plan_cost
     from mview.cli.render import explained_json
     from mview.ivm.explain import explain as explain_plan
 
-    found = _check(app, files, config_path, offline)
+    checker, found = _check(app, files, config_path, offline)
     for one in found:
         if one.error:
             raise one.error
     plans = [one.plan for one in found if one.plan]
-    text = "\n\n".join(explain_plan(plan) for plan in plans)
-    app.output.result([explained_json(plan) for plan in plans], text)
+    costs = partial(plan_cost, manifest=checker.manifest)
+    text = "\n\n".join(explain_plan(plan, lambda one: cost_lines(costs(one))) for plan in plans)
+    app.output.result([explained_json(plan, costs) for plan in plans], text)
 
 
-def _check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> list[Checked]:
+def _check(
+    app: App, files: tuple[str, ...], config_path: str, offline: bool
+) -> tuple[Checker, list[Checked]]:
     from mview.cli.checking import Checker
     from mview.plan.definition import load_views
 
     config = app.config(config_path)
-    return Checker(config, offline, app.output.note).check(load_views(files))
+    checker = Checker(config, offline, app.output.note)
+    return checker, checker.check(load_views(files))
 
 
 @click.command()
@@ -70,13 +76,21 @@ def _check(app: App, files: tuple[str, ...], config_path: str, offline: bool) ->
     is_flag=True,
     help=f"End with {ExitCode.FRESHNESS_MISSED} when a view is older than its freshness.",
 )
+@click.option(
+    "--history",
+    "epochs",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Show the strategies of each view in its newest N epochs, and what they took.",
+)
 @click.pass_obj
-def status(app: App, config_path: str, check_freshness: bool) -> None:
+def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> None:
     """Show what the store has: tables, views, epoch, lag, and whether it is running."""
     from mview.cli.render import status_text
     from mview.runtime.status import status as store_status
 
-    found = store_status(app.config(config_path))
+    found = store_status(app.config(config_path), epochs=epochs)
     app.output.result(found, status_text(found))
     missed = [view.name for view in found.views if view.missed]
     if check_freshness and missed:

@@ -92,8 +92,9 @@ class LineDisplay:
                 # A first build has no newest change, and so no lag.
                 lag = "" if epoch.lag_ms is None else f"lag {duration_text(epoch.lag_ms)}, "
                 counts = f"+{change.inserted:,} ~{change.updated:,} -{change.deleted:,}"
+                chosen = f"; {change.chosen}" if change.chosen else ""
                 self._output.line(
-                    f"{name}: epoch {epoch.epoch}, {lag}{counts}, {change.rows:,} rows"
+                    f"{name}: epoch {epoch.epoch}, {lag}{counts}, {change.rows:,} rows{chosen}"
                 )
         if epoch.dropped:
             self._output.line(f"epoch {epoch.epoch}: {_dropped_text(epoch.dropped)}")
@@ -111,13 +112,14 @@ class _ViewLine:
     updated: int = 0
     deleted: int = 0
     rows: int = 0
+    chosen: str = ""
 
     def add(self, change: ViewChange) -> None:
         """Count an epoch in."""
         self.inserted += change.inserted
         self.updated += change.updated
         self.deleted += change.deleted
-        self.rows = change.rows
+        self.rows, self.chosen = change.rows, change.chosen
 
 
 class LiveDisplay:
@@ -188,6 +190,7 @@ class LiveDisplay:
                 f"{line.rows:,} rows",
                 Text(f"{self._errors} errors", style="bold red" if self._errors else "dim"),
                 _dropped_text(self._dropped) if self._dropped else "",
+                line.chosen,
             )
         return Group(self._bars, lines) if self._tasks else lines
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mview.cli.progress import duration_text
@@ -12,7 +13,9 @@ from mview.errors import MviewError
 
 if TYPE_CHECKING:
     from mview.cli.checking import Checked
+    from mview.cli.costs import PlanCost
     from mview.ivm.plan import ViewPlan
+    from mview.runtime.cost import Ran
     from mview.runtime.status import StoreStatus, VerifyResult, ViewStatus
     from mview.store.failure import Failure
 
@@ -71,7 +74,7 @@ def error_json(error: MviewError) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def explained_json(plan: ViewPlan) -> dict[str, Any]:
+def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> dict[str, Any]:
     """A plan as data: one entry per operator, from the top, with the reason of a FULL."""
     from mview.plan.tree import describe
 
@@ -89,7 +92,8 @@ def explained_json(plan: ViewPlan) -> dict[str, Any]:
             }
             for note in plan.nodes
         ],
-        "parts": [explained_json(part) for part in plan.parts],
+        "cost": asdict(cost) if (cost := costs(plan)) else None,
+        "parts": [explained_json(part, costs) for part in plan.parts],
         **refused,
     }
 
@@ -112,7 +116,23 @@ def status_text(found: StoreStatus) -> str:
         (view.name, f"{view.rows:,} rows", view.strategy, _freshness(view), view.path)
         for view in found.views
     ]
-    return "\n".join([*lines, "", "tables", *_aligned(tables), "", "views", *_aligned(views)])
+    lines += ["", "tables", *_aligned(tables), "", "views"]
+    for line, view in zip(_aligned(views), found.views, strict=True):
+        lines += [line, *_aligned([_run_cells(ran) for ran in view.runs], indent=4)]
+    return "\n".join(lines)
+
+
+def _run_cells(ran: Ran) -> tuple[str, ...]:
+    """What is told of an epoch of a view."""
+    return (
+        f"epoch {ran.epoch:,}",
+        ran.strategy,
+        ran.executor,
+        f"{ran.changed:,} rows changed",
+        f"{ran.read:,} read",
+        f"{ran.seconds:.2f} s",
+        ran.why,
+    )
 
 
 def _failure_lines(failure: Failure) -> list[str]:
@@ -130,12 +150,13 @@ def _freshness(view: ViewStatus) -> str:
     return f"{lag} of {promised}, MISSED" if view.missed else f"{lag} of {promised}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
     """Rows as lines whose columns stand below each other."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         (
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            " " * indent
+            + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]

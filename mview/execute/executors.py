@@ -6,7 +6,7 @@ function and type of it is admitted. Everything else is Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ from mview.execute.program import Request, ViewDelta, run_view
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.plan import ViewPlan
+from mview.plan.clocks import is_clock, pinned_rows
+from mview.schema import Column
 from mview.store.mirror import KIND
 
 Choice = Literal["auto", "spark", "local"]
@@ -41,6 +43,7 @@ class Executors:
         relations: the open mirrors, by relation name.
         choice: `auto`, or one executor forced (tests, benchmarks).
         memory: bytes for mirrors held in process.
+        pinned: tells the published pinned time, in milliseconds, which the clocks show.
     """
 
     def __init__(
@@ -49,12 +52,16 @@ class Executors:
         relations: Mapping[str, Relation],
         choice: Choice,
         memory: int,
+        pinned: Callable[[], int] = lambda: 0,
     ) -> None:
         self._spark, self._relations, self._choice = spark, relations, choice
+        self._pinned = pinned
         self._lookups = LocalLookups(0 if choice == "spark" else memory)
         self._evaluator = LocalEvaluator()
         #: Why a view's SQL runs on Spark, by view.
         self.refused: dict[str, str] = {}
+        #: Rows that all look-ups so far have found.
+        self.rows_read = 0
 
     def warm(self) -> list[str]:
         """Bring mirrors into memory, small ones first; returns those that did not fit."""
@@ -63,7 +70,7 @@ class Executors:
         for name, relation in by_rows:
             if self._choice == "spark" or relation.state.phase != "loaded":
                 continue
-            size = sum(rows for _, rows in relation.base_files) * _row_bytes(relation)
+            size = sum(rows for _, rows in relation.base_files) * row_bytes(relation.schema.columns)
             if not self._lookups.fits(size):
                 left_out.append(name)
                 continue
@@ -73,21 +80,24 @@ class Executors:
         return left_out
 
     def rows(self, relation: str) -> int:
-        """The number of rows of a relation as published."""
-        return self._relations[relation].state.rows
+        """The number of rows of a relation or clock as published."""
+        return 1 if is_clock(relation) else self._relations[relation].state.rows
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
-        """Rows of relations as published."""
+        """Rows of relations and clocks as published."""
         found: dict[int, pa.Table] = {}
         far = []
         for number, request in enumerate(requests):
-            if self._lookups.resident(request.table, request.select):
+            if is_clock(request.table):
+                found[number] = pinned_rows(request.table, self._pinned())
+            elif self._lookups.resident(request.table, request.select):
                 (found[number],) = self._lookups.fetch([request])
             else:
                 far.append(number)
         if far:
             answers = self._spark.fetch([requests[number] for number in far])
             found.update(zip(far, answers, strict=True))
+        self.rows_read += sum(rows.num_rows for rows in found.values())
         return [found[number] for number in range(len(requests))]
 
     def run(
@@ -143,10 +153,10 @@ class Executors:
         self._evaluator.close()
 
 
-def _row_bytes(relation: Relation) -> int:
+def row_bytes(columns: Sequence[Column]) -> int:
     """A guess of a row's size in memory: fixed widths, and 24 bytes for what has none."""
     widths = []
-    for column in relation.schema.columns:
+    for column in columns:
         try:
             widths.append(column.type.bit_width // 8 + 1)
         except ValueError:

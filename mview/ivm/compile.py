@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from mview.errors import UserError
@@ -18,6 +19,7 @@ from mview.ivm.top import Top
 from mview.ivm.trace import trace
 from mview.plan import ir
 from mview.plan.build import build
+from mview.plan.clocks import CLOCKS, clocks_of, with_clocks
 from mview.plan.definition import ViewDefinition
 from mview.plan.ir import Unsupported
 from mview.plan.place import did_you_mean
@@ -53,14 +55,39 @@ def compile_view(
         UserError: a name is wrong, the declared key is not in the view, or the view needs FULL
             under policy 'incremental_only'.
     """
+    schemas = {**schemas, **CLOCKS}
     try:
-        build(definition, schemas)
+        timed = _timed(definition, schemas)
+        for cut in (split, _uncut):
+            with suppress(OtherColumnsError):
+                return _Compiler(dict(schemas), analyze).view(definition, cut(timed, schemas))
+        raise _no_clock_here("Spark takes no subquery there")
     except Unsupported as reason:
         return _allowed(analyze(_full_plan(definition, schemas, reason), schemas))
-    try:
-        return _Compiler(dict(schemas), analyze).view(definition, split(definition, schemas))
-    except OtherColumnsError:
-        return _Compiler(dict(schemas), analyze).view(definition, Split((), definition))
+
+
+def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Split:
+    return Split((), definition)
+
+
+def _timed(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewDefinition:
+    """The view over clocks; errors have their places in the user's text."""
+    timed = with_clocks(definition)
+    build(definition, schemas)
+    if timed is not definition:
+        try:
+            build(timed, schemas)
+        except Unsupported as reason:
+            raise _no_clock_here(str(reason)) from None
+    return timed
+
+
+def _no_clock_here(why: str) -> Unsupported:
+    return Unsupported(
+        "TIME_PLACE",
+        f"the time is asked for in a place where it is no value by itself: {why}",
+        "use it in WHERE, HAVING, GROUP BY or the select list, or in those of a derived table",
+    )
 
 
 @dataclass
@@ -270,7 +297,8 @@ def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:
 def _full_plan(
     definition: ViewDefinition, schemas: Mapping[str, TableSchema], reason: Unsupported
 ) -> ViewPlan:
-    read = {name: schemas[name] for name in definition.table_names}
+    clocks = clocks_of(definition)
+    read = {name: schemas[name] for name in (*definition.table_names, *clocks)}
     wholes = tuple(Whole(table) for table in read)
     return ViewPlan(
         definition=definition,
@@ -281,6 +309,7 @@ def _full_plan(
         used={name: schema.names for name, schema in read.items()},
         traces=tuple(Trace(table, table, wholes) for table in read),
         evaluation="full",
+        indexes=clocks,
         refused=Note(reason.code, reason.message, reason.hint),
     )
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 from mview.ivm.lineage import origins
 from mview.plan import ir
 from mview.plan.ir import Ref
-from mview.schema import TableSchema
+from mview.schema import TableSchema, parse_type
 
 #: Functions of dates and texts that give whole numbers.
 _WHOLE = (
@@ -50,6 +50,8 @@ def number_type(
         return _cast(expression)
     if isinstance(expression, (exp.Count, *_WHOLE)):
         return "int"
+    if (returned := _returned(expression)) is not None:
+        return _exact(returned)
     if isinstance(expression, exp.Sum | exp.Min | exp.Max):
         return number_type(expression.this, node, schemas)
     return None
@@ -63,7 +65,7 @@ def is_ordered(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableS
     if number_type(expression, node, schemas) is not None:
         return True
     ref = ir.as_ref(expression)
-    kind = None if ref is None else _base_type(ref, node, schemas)
+    kind = _returned(expression) if ref is None else _base_type(ref, node, schemas)
     return kind is not None and not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
@@ -76,6 +78,18 @@ def _base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> p
         for (one,) in origins(node, [ref])
     }
     return kinds.pop() if len(kinds) == 1 else None
+
+
+def _returned(expression: exp.Expr) -> pa.DataType | None:
+    """The type of a call of a declared function."""
+    name = expression.meta.get("returns") if isinstance(expression, exp.Anonymous) else None
+    return None if name is None else parse_type(name)
+
+
+def _exact(arrow: pa.DataType) -> str | None:
+    if pa.types.is_integer(arrow):
+        return "int"
+    return "decimal" if pa.types.is_decimal(arrow) else None
 
 
 def _literal(literal: exp.Literal) -> str | None:
@@ -107,10 +121,7 @@ def _cast(cast: exp.Cast) -> str | None:
 def _column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
     """The type of a column, by the operator that makes it."""
     if isinstance(node, ir.Scan) and node.relation == ref.relation:
-        arrow = schemas[node.table].column(ref.column).type
-        if pa.types.is_integer(arrow):
-            return "int"
-        return "decimal" if pa.types.is_decimal(arrow) else None
+        return _exact(schemas[node.table].column(ref.column).type)
     if isinstance(node, ir.Project) and node.relation == ref.relation:
         return number_type(dict(node.items)[ref.column], node.child, schemas)
     if isinstance(node, ir.Aggregate) and node.relation == ref.relation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from mview.ivm.notes import Note
 from mview.ivm.plan import NodeNote, Strategy, ViewPlan
 from mview.ivm.steps import Fetch, KeySource, Trace, Whole
@@ -17,14 +19,21 @@ _MEANING: dict[Strategy, str] = {
 }
 
 
-def explain(plan: ViewPlan) -> str:
+def explain(plan: ViewPlan, cost: Callable[[ViewPlan], Sequence[str]] = lambda _: ()) -> str:
     """What `mview explain` prints.
 
     First the parts that the view is cut into, then the view: its key, what is kept beside it, the
     tree with the strategy of each operator, reasons, and what is read when a table changes. Last
     comes the meaning of the strategies.
+
+    Args:
+        plan: the view's plan.
+        cost: lines on the cost of the view or a part, where something is known of it.
     """
-    blocks = [_block(one) for one in (*plan.parts, plan)]
+    blocks = [
+        "\n".join([_block(one), *(f"  {line}" for line in cost(one))])
+        for one in (*plan.parts, plan)
+    ]
     used = {note.strategy for one in (*plan.parts, plan) for note in one.nodes}
     if plan.refused is not None:
         used.add("FULL")

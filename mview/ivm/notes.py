@@ -51,6 +51,13 @@ VALUE = Note(
     "",
     always=False,
 )
+TIME = Note(
+    "TIME",
+    "the time concerns all rows: they are read when the day ends (current_date) or at every tick "
+    "(now)",
+    "",
+    always=False,
+)
 TOP = Note(
     "TOP",
     "the first rows and a reserve are kept: all rows are ranked in epochs that use the reserve up",

@@ -17,6 +17,7 @@ from mview.ivm.notes import Note
 from mview.ivm.steps import Trace
 from mview.ivm.top import Top, part_definition
 from mview.plan import ir
+from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.schema import Column, TableSchema
@@ -50,7 +51,8 @@ class ViewPlan:
         maintained: SQL for evaluation `maintained`.
         nodes: strategies for `explain`.
         refused: why the IR cannot express the view, if so.
-        indexes: parts that only look-ups read, not the text.
+        indexes: parts that only look-ups read, not the text; of a view that the IR cannot express,
+            the clocks that the text asks.
         parts: results in between that are kept as tables, in the order they read each other.
         declared: the view as declared; None for parts, and where the IR cannot express it.
         plain: the plan without a state table, should Spark read `finalize` another way.
@@ -112,8 +114,14 @@ class ViewPlan:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables, views and parts that are read, in text order; indexes last."""
+        """The tables, views, parts and clocks that are read, in text order; indexes last."""
         return (*self.definition.table_names, *self.indexes)
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """The clocks that the view or a part of it asks."""
+        names = [name for plan in (*self.parts, self) for name in plan.tables if is_clock(name)]
+        return tuple(dict.fromkeys(names))
 
     @property
     def sources(self) -> tuple[str, ...]:

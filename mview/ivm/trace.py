@@ -39,12 +39,14 @@ from mview.ivm.notes import (
     NO_EQUALITY,
     NOT_IN,
     NULL_EXTENDED,
+    TIME,
     VALUE,
     Note,
 )
 from mview.ivm.parts import is_part
 from mview.ivm.steps import Trace
 from mview.plan import ir
+from mview.plan.clocks import is_clock
 from mview.plan.ir import Ref
 from mview.schema import TableSchema
 
@@ -123,7 +125,7 @@ class Tracer:
         from_left = here is node.left
         if is_lone_value(node):
             if not from_left:
-                return self.fetches.whole(node, VALUE, node)
+                return self.fetches.whole(node, TIME if is_clock(scan.table) else VALUE, node)
             return merge(env, self.fetches.whole(node, None, node.right))
         if node.null_aware and not from_left:
             return self.fetches.whole(node, NOT_IN, node)

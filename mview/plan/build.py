@@ -9,8 +9,9 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan import ir
+from mview.plan.declared import check_calls
 from mview.plan.definition import ViewDefinition
-from mview.plan.functions import NONDETERMINISTIC, TIME_DEPENDENT, function_name, is_unknown
+from mview.plan.functions import NONDETERMINISTIC, SESSION, function_name
 from mview.plan.ir import Ref, Unsupported
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.scope import Scope
@@ -53,6 +54,8 @@ class Builder:
 
     text: Text
     schemas: Mapping[str, TableSchema]
+    #: Types of the declared functions, by name.
+    returns: Mapping[str, str]
     relations: set[str] = field(default_factory=set)
     scanned: dict[str, str] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
@@ -172,10 +175,6 @@ class Builder:
     def _check_functions(self, expression: exp.Expr) -> None:
         for node in expression.walk():
             name = function_name(node, self.text.sql)
-            if is_unknown(node):
-                raise Unsupported(
-                    "UNKNOWN_FUNCTION", f"{name}() is not built in", "use built-in functions"
-                )
             if name in NONDETERMINISTIC:
                 raise self.text.error(
                     f"{name}() gives another result each time; a view of it cannot be kept right "
@@ -183,13 +182,12 @@ class Builder:
                     span(node),
                     hint="compute it in the source table",
                 )
-            timeless = name == "unix_timestamp" and any(True for _ in node.iter_expressions())
-            if name in TIME_DEPENDENT and not timeless:
+            if name in SESSION:
                 raise self.text.error(
-                    f"{name}() changes without any input; a view of it cannot be kept right "
-                    "(TIME_DEPENDENT)",
+                    f"{name}() depends on who runs the view, which is the same for all readers "
+                    "(SESSION_DEPENDENT)",
                     span(node),
-                    hint="leave the time out of the view and filter by it when reading",
+                    hint="leave it out of the view and filter by it when reading",
                 )
 
 
@@ -204,6 +202,8 @@ class _Binder:
             return self._column(node, hidden)
         if isinstance(node, exp.Lambda):
             hidden = hidden | {one.name.lower() for one in node.expressions}
+        if isinstance(node, exp.Anonymous) and node.name.lower() in self.builder.returns:
+            node.meta["returns"] = self.builder.returns[node.name.lower()]
         for part in list(node.iter_expressions()):
             bound = self.bind(part, hidden)
             if bound is not part:
@@ -244,12 +244,15 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
         schemas: of every table and view that it may read, by name.
 
     Raises:
-        UserError: a table or column is unknown or ambiguous, or an output column has no own name.
+        UserError: a table, column or function is unknown, a column is ambiguous, or an output
+            column has no own name.
         Unsupported: the IR cannot express the query.
     """
-    builder = Builder(definition.text, schemas)
+    returns = {function.name: function.returns for function in definition.functions}
+    builder = Builder(definition.text, schemas, returns)
     tree = parse_select(definition.text)
     _check_tables(definition, schemas)
+    check_calls(tree, definition.text, definition.functions)
     built = builder.query(tree, {})
     _check_names(definition, built)
     root = builder.positional(built)

@@ -12,6 +12,7 @@ from sqlglot.tokenizer_core import Token
 
 from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import UserError
+from mview.plan.declared import Function, calls
 from mview.plan.place import Text, did_you_mean
 from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, parse_select
 
@@ -52,6 +53,7 @@ class ViewDefinition:
         comment: the view's comment.
         policy: `incremental_only` makes a full recompute an error.
         tables: every use of a table (or of another view) in `sql`, in text order.
+        functions: those the user declared; the text may call them.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ViewDefinition:
     comment: str | None = None
     policy: Policy = "auto"
     tables: tuple[TableUse, ...] = ()
+    functions: tuple[Function, ...] = ()
 
     def with_sql(self, sql: str, **changes: Any) -> ViewDefinition:
         """The definition with another query, and with its tables found anew."""
@@ -82,6 +85,14 @@ class ViewDefinition:
     def table_names(self) -> tuple[str, ...]:
         """The distinct tables and views that are read, in text order."""
         return tuple(dict.fromkeys(use.name for use in self.tables))
+
+    @property
+    def called(self) -> tuple[Function, ...]:
+        """The declared functions that the text calls, by name."""
+        if not self.functions:
+            return ()
+        names = {call.name.lower() for call in calls(parse_select(self.text))}
+        return tuple(sorted((f for f in self.functions if f.name in names), key=lambda f: f.name))
 
 
 def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from mview.plan.function_names import AGGREGATES, GENERATORS, SCALARS
+from mview.plan.function_names import AGGREGATES
 
 #: Results differ between two runs over the same rows: a view of them cannot be kept right.
 NONDETERMINISTIC = frozenset(
@@ -25,21 +25,13 @@ NONDETERMINISTIC = frozenset(
         "input_file_block_start",
     ]
 )
-#: Results change with the time or the session.
-TIME_DEPENDENT = frozenset(
-    [
-        "unix_timestamp",
-        "current_date",
-        "curdate",
-        "current_timestamp",
-        "current_time",
-        "now",
-        "localtimestamp",
-        "current_user",
-        "user",
-        "session_user",
-    ]
+#: Results change with the time: they are those of an epoch's pinned time (mview/plan/clocks.py).
+#: `unix_timestamp()` is read as `unix_timestamp(current_timestamp())`.
+TIME = frozenset(
+    ["current_date", "curdate", "current_timestamp", "current_time", "now", "localtimestamp"]
 )
+#: Results change with who asks.
+SESSION = frozenset(["current_user", "user", "session_user"])
 _WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _CLASSES: dict[type[exp.Expr], str] = {
     exp.CurrentDate: "current_date",
@@ -58,13 +50,6 @@ def function_name(node: exp.Expr, sql: str) -> str | None:
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
     return _CLASSES.get(type(node), node.sql_name().lower())
-
-
-def is_unknown(node: exp.Expr) -> bool:
-    """Whether it calls a function that is not built in: what it does to rows is not known."""
-    if not isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
-        return False
-    return str(node.name).lower() not in AGGREGATES | GENERATORS | SCALARS
 
 
 def is_aggregate(node: exp.Expr, sql: str) -> bool:

@@ -1,4 +1,4 @@
-"""The user's text with other relation names and sorted lists: all that is ever changed in it."""
+"""The user's text with other relations, sorted lists, a pinned time: all that is changed in it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from mview.plan.clocks import pinned_relations, pinning_edits
 from mview.plan.definition import ViewDefinition
 from mview.plan.lists import sorting_edits
 from mview.plan.place import Edit, edited
 from mview.plan.syntax import parse_select
 
 
-def bind_tables(definition: ViewDefinition, names: Mapping[str, str]) -> str:
+def bind_tables(
+    definition: ViewDefinition, names: Mapping[str, str], pinned_ms: int | None = None
+) -> str:
     """The view's SELECT reading other relations.
 
     A table without an alias gets its old (last) name as alias, so that columns written
@@ -21,9 +24,14 @@ def bind_tables(definition: ViewDefinition, names: Mapping[str, str]) -> str:
     Args:
         definition: the view.
         names: for every table of the view, the SQL of the relation to read instead.
+        pinned_ms: what `now()` shall be, in milliseconds; clocks need no name then. None: the time
+            functions are left.
     """
     tree = parse_select(definition.text)
     edits = sorting_edits(definition.sql, tree)
+    if pinned_ms is not None:
+        edits += pinning_edits(definition.sql, tree, pinned_ms)
+        names = {**names, **pinned_relations(pinned_ms)}
     for use in definition.tables:
         last = use.name.rsplit(".", 1)[-1]
         alias = "" if use.alias else f" AS `{last}`"

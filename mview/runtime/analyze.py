@@ -31,7 +31,11 @@ def analyze(
     for name, relation in names.items():
         spark.createDataFrame([], schemas[name].ddl).createOrReplaceTempView(relation)
     try:
-        struct = spark.sql(bind_tables(definition, names)).schema
+        frame = spark.sql(bind_tables(definition, names))
+        struct = frame.schema
+        if definition.called:
+            # Where functions may not stand, Spark says only when it optimizes.
+            frame._jdf.queryExecution().optimizedPlan()
     except (AnalysisException, ParseException) as error:
         reason = str(error).split(" SQLSTATE")[0].splitlines()[0]
         raise UserError(

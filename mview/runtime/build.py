@@ -7,6 +7,7 @@ parts of a view and its state table are built beside it.
 from __future__ import annotations
 
 import shutil
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mview.errors import UserError
+from mview.clock import last_tick
+from mview.errors import UserError, concerning
 from mview.execute.program import ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.ivm.slices import difference
@@ -27,9 +29,12 @@ from mview.lake.durable import later
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
+from mview.runtime.cost import COSTS, Costs
 from mview.runtime.definitions import digest_of, save_definition
-from mview.runtime.engine import VIEW, Engine, LiveView, is_source, reads_of, state_of
+from mview.runtime.engine import Engine, LiveView, tick_of
 from mview.runtime.failpoints import failpoint
+from mview.runtime.names import VIEW, is_source, reads_of, state_of
+from mview.runtime.spark_functions import function_errors
 from mview.runtime.views import strategy_of
 from mview.schema import Column, TableSchema
 from mview.store.frames import mirror_dataframe
@@ -63,14 +68,17 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
         UserError: a declared key is not unique, or the query fails on the data.
     """
     epoch = engine.manifest.epoch + 1
+    _pin(engine, views)
     kept = {relation for view in engine.views.values() for relation in view.relations}
     before = engine.manifest.tables
     tables = {name: state for name, state in before.items() if is_source(name) or name in kept}
     states = dict(engine.manifest.views)
     tokens: dict[str, dict[str, Any]] = {}
     for view in views:
-        files = _build(engine, view, tables, view.sink.staging(epoch))
-        states[view.name] = _built(view, epoch, files)
+        watch = _Watch({})
+        with concerning(f"view {view.name}"), function_errors():
+            files = _build(engine, view, tables, view.sink.staging(epoch), watch)
+        states[view.name] = _built(view, epoch, files, watch)
         tokens[view.name] = view.sink.stage_full(epoch, files)
         save_definition(engine.store, view.definition)
     failpoint("after-build")
@@ -82,21 +90,57 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
     engine.open_relations()
 
 
+def _pin(engine: Engine, views: Sequence[LiveView]) -> None:
+    """Build at the time that it is, unless a view that is not built now would have to follow."""
+    names = {view.name for view in views}
+    others = [view for view in engine.views.values() if view.name not in names]
+    tick = engine.tick_ms
+    if tick and not tick_of(others, tick):
+        engine.pin(last_tick(engine.clock.now(), tick))
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """Measures what the parts of a build take, by plan: the first guess of what FULL costs."""
+
+    costs: dict[str, Costs]
+
+    @contextmanager
+    def over(self, plan: ViewPlan, tables: Mapping[str, TableState]) -> Iterator[None]:
+        """Measure the block, in which a view or part is computed as a whole."""
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        self.costs[plan.name] = Costs().after_full(full_rows(plan, tables), seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """What it has measured, as the manifest keeps it."""
+        return {plan: costs.to_json() for plan, costs in self.costs.items()}
+
+
 def _build(
-    engine: Engine, view: LiveView, tables: dict[str, TableState], folder: Path
+    engine: Engine,
+    view: LiveView,
+    tables: dict[str, TableState],
+    folder: Path,
+    watch: _Watch,
 ) -> list[Path]:
     """Run a view's query and those of its parts and state; all but its own files go to mirrors."""
     for part in view.plan.parts:
-        _build_part(engine, part, tables, folder / "part")
-    files = _batch(engine, view.definition, tables, folder / "build", view.schema.key)
+        with watch.over(part, tables):
+            _build_part(engine, part, tables, folder / "part")
+    with watch.over(view.plan, tables):
+        files = _batch(
+            engine, full_definition(view.plan), tables, folder / "build", view.schema.key
+        )
+        _build_state(engine, view.plan, tables, folder / "state")
     _check_key(engine, view, folder / "build")
     if view.is_read:
         tables[VIEW + view.name] = _as_mirror(engine, VIEW + view.name, view.schema, files)
-    _build_state(engine, view.plan, tables, folder / "state")
     return files
 
 
-def _built(view: LiveView, epoch: int, files: Sequence[Path]) -> ViewState:
+def _built(view: LiveView, epoch: int, files: Sequence[Path], watch: _Watch) -> ViewState:
     rows = sum(pq.read_metadata(file).num_rows for file in files)
     return ViewState(
         definition=digest_of(view.definition),
@@ -106,7 +150,7 @@ def _built(view: LiveView, epoch: int, files: Sequence[Path]) -> ViewState:
         built_epoch=epoch,
         rows=rows,
         inserted=rows,
-        facts={"epoch": epoch, "executor": "spark"},
+        facts={"epoch": epoch, "executor": "spark", COSTS: watch.to_json()},
     )
 
 
@@ -137,7 +181,8 @@ def _batch(
 ) -> list[Path]:
     """Run a query into Parquet files, by key."""
     with _frames(engine, definition, tables) as names:
-        return _write(engine.spark.sql(bind_tables(definition, names)), folder, key)
+        sql = bind_tables(definition, names, engine.pinned_ms)
+        return _write(engine.spark.sql(sql), folder, key)
 
 
 def _build_part(
@@ -225,6 +270,20 @@ def _build_state(
     shutil.rmtree(folder)
 
 
+def full_definition(plan: ViewPlan) -> ViewDefinition:
+    """The query by which a view or part is computed as a whole: the user's own text.
+
+    Of rows that are equal in ORDER BY, a LIMIT takes any: there it is the text that takes the same
+    ones as the state does.
+    """
+    return plan.declared if plan.top is None and plan.declared else plan.definition
+
+
+def full_rows(plan: ViewPlan, tables: Mapping[str, TableState]) -> int:
+    """The rows of the relations from which a view or part is computed as a whole."""
+    return sum(tables[one].rows for one in reads_of(full_definition(plan).table_names).values())
+
+
 def recompute(
     engine: Engine, plan: ViewPlan, tables: Mapping[str, TableState], old: pa.Table
 ) -> ViewDelta:
@@ -236,7 +295,7 @@ def recompute(
         tables: the tables after this epoch.
         old: its published rows.
     """
-    rows = _change(engine, plan.declared or plan.definition, tables, old, plan.result)
+    rows = _change(engine, full_definition(plan), tables, old, plan.result)
     relation = state_of(plan)
     if relation is None or plan.state_definition is None:
         return ViewDelta(rows)
@@ -257,5 +316,6 @@ def _change(
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     with _frames(engine, definition, tables) as names:
-        new = engine.spark.sql(bind_tables(definition, names)).toArrow().cast(result)
+        sql = bind_tables(definition, names, engine.pinned_ms)
+        new = engine.spark.sql(sql).toArrow().cast(result)
     return difference(new, old)

@@ -9,45 +9,23 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from mview.clock import Clock, SystemClock, WallMs
+from mview.clock import DAY_MS, Clock, SystemClock, WallMs
 from mview.config import Config
 from mview.connector import Sink
 from mview.execute.executors import Executors
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.plan import ViewPlan
+from mview.plan.clocks import INSTANT
 from mview.plan.definition import ViewDefinition
 from mview.runtime.failpoints import failpoint
+from mview.runtime.names import VIEW, reads_of, state_of
 from mview.schema import TableSchema
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import FIRST_EPOCH, Manifest, ViewState
 from mview.store.mirror import Mirror
-
-#: Relations of a view beside its sink: its rows where other views read it, and its state table.
-#: Those of a part have the part's name, `<view>:<number>`.
-VIEW, STATE = "view:", "state:"
-
-
-def is_source(relation: str) -> bool:
-    """Whether a relation is a source table (and not a view's rows or aggregates)."""
-    return ":" not in relation
-
-
-def view_of(relation: str) -> str:
-    """The view that a relation belongs to, which is no source table."""
-    return relation.split(":")[1]
-
-
-def reads_of(names: Iterable[str]) -> dict[str, str]:
-    """The relation of each table, view or part that SQL names."""
-    return {name: name if "." in name else VIEW + name for name in names}
-
-
-def state_of(plan: ViewPlan) -> str | None:
-    """The relation of a plan's state table, if it has one."""
-    return STATE + plan.name if plan.state_definition is not None else None
 
 
 @dataclass(frozen=True)
@@ -85,6 +63,19 @@ class LiveView:
         return (*own, *(state for state in states if state is not None))
 
 
+def tick_of(views: Iterable[LiveView], tick_ms: int) -> int:
+    """How often the pinned time must move for some views, in milliseconds; 0: never.
+
+    Args:
+        views: the views.
+        tick_ms: what a view of `now()` needs.
+    """
+    asked = {clock for view in views for clock in view.plan.clocks}
+    if INSTANT in asked:
+        return tick_ms
+    return DAY_MS if asked else 0
+
+
 class Engine:
     """The open store of one runner.
 
@@ -104,6 +95,8 @@ class Engine:
         self.manifests = ManifestLog(self.store.manifests)
         self.intent = IntentLog(self.store.intent)
         self.manifest = self.manifests.latest() or empty_manifest()
+        #: What `now()` is in the epoch that is being made.
+        self.pinned_ms = self.manifest.pinned_ms
         self.relations: dict[str, Relation] = {}
         self.views: dict[str, LiveView] = {}
         self.executors = Executors(
@@ -111,6 +104,7 @@ class Engine:
             self.relations,
             config.engine.executor,
             config.engine.memory,
+            lambda: self.manifest.pinned_ms,
         )
 
     def open_relations(self) -> None:
@@ -120,6 +114,15 @@ class Engine:
                 del self.relations[name]
         for name, state in self.manifest.tables.items():
             self.relations[name] = Relation(self.mirror(name, state.schema), state)
+
+    @property
+    def tick_ms(self) -> int:
+        """How often the pinned time moves, as the most exact clock of a view needs; 0: never."""
+        return tick_of(self.views.values(), self.config.engine.tick)
+
+    def pin(self, now_ms: int) -> None:
+        """Set what `now()` is in the next epoch; it never goes back."""
+        self.pinned_ms = max(self.manifest.pinned_ms, now_ms)
 
     def mirror(self, relation: str, schema: TableSchema) -> Mirror:
         """The mirror of a relation: the open one, as a process may have one only."""
@@ -133,6 +136,7 @@ class Engine:
             epoch=self.manifest.epoch + 1,
             token=self.lease.token,
             created_ms=self.clock.now(),
+            pinned_ms=self.pinned_ms,
             **changes,
         )
 

@@ -25,23 +25,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mview.changelog import from_ipc
+from mview.changelog import RowKind, from_ipc
 from mview.clock import END_OF_TIME, SourceMs
 from mview.errors import concerning
-from mview.execute.executors import TooManyRowsError
 from mview.execute.kinds import Counts, with_kinds, with_weights
 from mview.execute.program import Request, ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.merge.rules import Release
-from mview.runtime.build import recompute
-from mview.runtime.engine import VIEW, Engine, LiveView, is_source, reads_of, state_of
+from mview.plan.clocks import CLOCKS, pinned_rows
+from mview.runtime.cost import FULL, Ran, costs_of, with_run
+from mview.runtime.engine import Engine, LiveView
 from mview.runtime.failpoints import failpoint
+from mview.runtime.names import VIEW, is_source, state_of, view_of
 from mview.runtime.offsets import BatchOffsets
 from mview.runtime.report import EpochReport, ViewChange
+from mview.runtime.spark_functions import function_errors
+from mview.runtime.strategy import Done, Task, perform
 from mview.runtime.upkeep import Upkeep
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.mirror import KIND
 
 V = TypeVar("V")
 
@@ -89,6 +93,8 @@ class Work:
     netted: dict[str, Netted] = field(default_factory=dict)
     #: Changelog rows (`__kind` and the columns) per relation.
     deltas: dict[str, pa.Table] = field(default_factory=dict)
+    #: The same of the clocks, which have no mirror.
+    clocks: dict[str, pa.Table] = field(default_factory=dict)
     #: What the sinks get: weighted rows per view.
     view_rows: dict[str, pa.Table] = field(default_factory=dict)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -119,6 +125,8 @@ def run_epoch(
         dict(before.views),
     )
     engine.lease.check()
+    engine.pin(batch.offsets.pinned_ms)
+    work.clocks = _clock_changes(before.pinned_ms, engine.pinned_ms)
     _net(engine, batch, work)
     failpoint("after-net")
     _write_mirrors(engine, batch, work, chunks)
@@ -258,12 +266,24 @@ def _overtaken(engine: Engine, name: str, release: Release, touched: pa.Table | 
 # --- 3. views ------------------------------------------------------------------------------------
 
 
+def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, pa.Table]:
+    """The changelog rows of the clocks that show another time than before."""
+    found = {}
+    for clock in CLOCKS:
+        old, new = pinned_rows(clock, before_ms), pinned_rows(clock, pinned_ms)
+        if not old.equals(new):
+            kinds = pa.array([RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value])
+            found[clock] = pa.concat_tables([old, new]).add_column(0, KIND, kinds)
+    return found
+
+
 def _maintain_views(engine: Engine, work: Work) -> None:
-    weighted = {name: with_weights(rows) for name, rows in work.deltas.items()}
+    changed = {**work.deltas, **work.clocks}
+    weighted = {name: with_weights(rows) for name, rows in changed.items()}
     for view in engine.views.values():
         if view.name not in work.views:
             continue
-        with concerning(f"view {view.name}"):
+        with concerning(f"view {view.name}"), function_errors():
             _maintain_view(engine, view, work, weighted)
 
 
@@ -272,13 +292,14 @@ def _maintain_view(
 ) -> None:
     for part in view.plan.parts:
         _maintain_part(engine, part, work, weighted)
-    delta, executor = _delta(engine, view.plan, work, weighted)
-    if delta is None:
+    done = _perform(engine, view.plan, work, weighted)
+    if done is None:
         return
+    delta = done.delta
     if delta.rows.num_rows:
         changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
         work.view_rows[view.name] = delta.rows
-        _count(work, view, counts, executor)
+        _count(work, view, counts, done.ran)
         if view.is_read:
             work.deltas[VIEW + view.name] = changes
             weighted[VIEW + view.name] = with_weights(changes)
@@ -290,9 +311,10 @@ def _maintain_part(
     engine: Engine, part: ViewPlan, work: Work, weighted: dict[str, pa.Table]
 ) -> None:
     """A part is a view without a sink."""
-    delta, _ = _delta(engine, part, work, weighted)
-    if delta is None:
+    done = _perform(engine, part, work, weighted)
+    if done is None:
         return
+    delta = done.delta
     if delta.rows.num_rows:
         relation = VIEW + part.name
         work.deltas[relation] = with_kinds(delta.rows, part.key, part.name)[0]
@@ -308,29 +330,22 @@ def _keep_state(engine: Engine, plan: ViewPlan, work: Work, delta: ViewDelta) ->
         _append(engine, work, relation)
 
 
-def _delta(
+def _perform(
     engine: Engine, plan: ViewPlan, work: Work, weighted: Mapping[str, pa.Table]
-) -> tuple[ViewDelta | None, str]:
-    """The delta of a view or part, and what computed it; None when it has not changed."""
-    reads = reads_of(plan.tables)
-    changed = {name: weighted[relation] for name, relation in reads.items() if relation in weighted}
-    if not changed:
-        return None, ""
-    if plan.evaluation != "full":
-        try:
-            return engine.executors.run(plan, reads, state_of(plan), changed)
-        except TooManyRowsError:
-            pass  # a table that is too large for the driver would be needed whole
-    if plan.name in engine.views:
-        sink = engine.views[plan.name].sink
-        old = sink.rows(engine.manifest.views[plan.name].sink)
-    else:
-        kept = engine.relations[VIEW + plan.name]
-        old = kept.mirror.scan(kept.state)
-    return recompute(engine, plan, work.tables, old), "spark"
+) -> Done | None:
+    """Bring a view or part up to the epoch and note what it cost; None: nothing has changed."""
+    owner = view_of(VIEW + plan.name)
+    costs = costs_of(work.views[owner], plan.name)
+    deltas = {**work.deltas, **work.clocks}
+    done = perform(engine, Task(plan, work.epoch, work.tables, deltas, weighted, costs))
+    if done is not None:
+        state = work.views[owner]
+        facts = with_run(state.facts, plan.name, done.ran, done.costs)
+        work.views[owner] = replace(state, facts=facts)
+    return done
 
 
-def _count(work: Work, view: LiveView, counts: Counts, executor: str) -> None:
+def _count(work: Work, view: LiveView, counts: Counts, ran: Ran) -> None:
     state = work.views[view.name]
     work.views[view.name] = replace(
         state,
@@ -338,7 +353,7 @@ def _count(work: Work, view: LiveView, counts: Counts, executor: str) -> None:
         inserted=counts.inserted,
         updated=counts.updated,
         deleted=counts.deleted,
-        facts={**state.facts, "epoch": work.epoch, "executor": executor},
+        facts={**state.facts, "epoch": work.epoch, "executor": ran.executor},
     )
     work.report[view.name] = ViewChange(
         inserted=counts.inserted,
@@ -346,7 +361,8 @@ def _count(work: Work, view: LiveView, counts: Counts, executor: str) -> None:
         deleted=counts.deleted,
         rows=state.rows + counts.rows,
         strategy=state.strategy,
-        executor=executor,
+        executor=ran.executor,
+        chosen=ran.text if ran.strategy == FULL != state.strategy else "",
     )
 
 

@@ -23,11 +23,13 @@ class BatchOffsets:
         connections: offsets by connection.
         watermark: source milliseconds, -1 unknown.
         chunks: snapshot chunks handed out so far; 0 in the live query.
+        pinned_ms: what `now()` is in the batch's epoch; 0: no view asks.
     """
 
     connections: dict[str, dict[str, Any]]
     watermark: int
     chunks: int
+    pinned_ms: int = 0
 
 
 def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
@@ -51,4 +53,4 @@ def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
     changes = next((source for source in sources if "connections" in source), None)
     if changes is None:
         raise CorruptionError("the batch has no changelog offsets", where=str(file))
-    return BatchOffsets(changes["connections"], changes["watermark"], chunks)
+    return BatchOffsets(changes["connections"], changes["watermark"], chunks, changes["pinned_ms"])

@@ -23,9 +23,10 @@ from mview.plan.definition import ViewDefinition
 from mview.runtime.build import build_views, unbuilt
 from mview.runtime.catalog import check_changelogs, describe_tables
 from mview.runtime.definitions import all_definitions, published_definitions
-from mview.runtime.engine import Engine, LiveView, is_source
+from mview.runtime.engine import Engine, LiveView, tick_of
 from mview.runtime.epoch import EpochInput, of_table, position_key, run_epoch
 from mview.runtime.failpoints import failpoint
+from mview.runtime.functions import declared_functions, with_functions
 from mview.runtime.load_plan import (
     LoadPlan,
     group_by_connection,
@@ -33,6 +34,7 @@ from mview.runtime.load_plan import (
     read_plan,
     write_plan,
 )
+from mview.runtime.names import is_source
 from mview.runtime.offsets import BatchOffsets
 from mview.runtime.query import EpochQuery, WorkerStartError
 from mview.runtime.recover import forget_folders, recover
@@ -84,10 +86,11 @@ class Pipeline:
         clock = SystemClock()
         store.root.mkdir(parents=True, exist_ok=True)
         mask = Mask(secret_values(self.config))
+        functions = declared_functions(self.config)
         with Lease(store.lease, clock) as lease, failure_kept(store, clock, mask):
             manifest = recover(store, lease, clock, partial(open_sinks, self.config))
             forget_folders(store, manifest)
-            definitions = all_definitions(store, manifest, self.given)
+            definitions = with_functions(all_definitions(store, manifest, self.given), functions)
             known = {name: s.schema for name, s in manifest.tables.items() if is_source(name)}
             schemas = describe_tables(self.config, definitions, known)
             schemas |= followed(self.config, manifest)
@@ -148,6 +151,7 @@ class Run:
         self._plans: dict[str, LoadPlan] = {}
         self._upkeep = Upkeep(engine)
         self._explained = 0.0
+        self._chunks_read = False
 
     def go(self) -> None:
         """Load, build, follow."""
@@ -310,6 +314,7 @@ class Run:
         # state and always starts anew from the manifest.
         generation = engine.manifest.generation + (0 if load else 1)
         folder = engine.store.checkpoint(generation)
+        self._chunks_read = False
         spec = self._spec(generation, load)
         loading = [
             LoadingTable(
@@ -341,6 +346,8 @@ class Run:
 
     def _spec(self, generation: int, load: bool) -> QuerySpec:
         engine = self._engine
+        # Views that are not built yet, while tables are loaded, ask for no time.
+        kept = [view for view in engine.views.values() if view.name in engine.manifest.views]
         tables = {}
         for name, schema in self._schemas.items():
             mirror = engine.relations[name].mirror
@@ -355,6 +362,8 @@ class Run:
             watermark=-1 if engine.manifest.watermark is None else engine.manifest.watermark,
             tasks=engine.spark.sparkContext.defaultParallelism,
             once=self._once,
+            pinned_ms=engine.manifest.pinned_ms,
+            tick_ms=tick_of(kept, engine.config.engine.tick),
         )
 
     def _after_load_epoch(self, spec: QuerySpec, offsets: BatchOffsets, folder: Path) -> None:
@@ -366,8 +375,10 @@ class Run:
             done = state.phase == "loaded"
             rows = state.rows if done else plan.chunks.rows * read // total
             self._listener.on_load(name, rows, max(rows, plan.chunks.rows), done)
-        if offsets.chunks == len(spec.chunks):
+        if offsets.chunks == len(spec.chunks) and not self._chunks_read:
+            # Once: a bounded load waits T from here, and epochs may come more often than that.
             (folder / CHUNKS_READ).touch()
+            self._chunks_read = True
 
     def _explain_a_wait(self, chunks_read: Path) -> None:
         """Say now and then why a table whose chunks are all read is not loaded yet."""

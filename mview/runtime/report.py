@@ -18,6 +18,7 @@ class ViewChange:
         rows: rows of the view after the epoch.
         strategy: the strategy of the view's top node.
         executor: `spark` or `local`.
+        chosen: why the view was computed as a whole though it is incremental; empty: it was not.
     """
 
     inserted: int
@@ -26,6 +27,7 @@ class ViewChange:
     rows: int
     strategy: str
     executor: str
+    chosen: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mview.changelog import STREAM_DDL, StreamRow, stream_batch
-from mview.clock import SourceMs
+from mview.clock import SourceMs, SystemClock, last_tick
 from mview.config import Config
 from mview.connector import Changelog, Offsets, Progress, Split
 from mview.lake.durable import force
@@ -200,15 +200,17 @@ class ChangelogPartition(InputPartition):
 
 
 class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"connections": {name: offsets}, "watermark": ms}`; -1 = unknown.
+    """Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms}`.
 
-    The watermark is part of the offset so that a replayed batch stamps the same heartbeat.
+    The watermark (-1: unknown) is part of the offset so that a replayed batch stamps the same
+    heartbeat, and so is the time that its epoch pins. A tick is news like any change.
     """
 
     def __init__(self, spec_path: str) -> None:
         self.spec_path = spec_path
         self._changelogs: dict[str, Changelog] = {}
         self._bounded = False
+        self._ended_ms: int | None = None
         self._last_progress = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -247,14 +249,15 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     changelog.finish()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on stop at the ends of all logs as they are at this moment."""
+        """From now on stop at the ends of all logs, and at the time, as they are at this moment."""
+        self._ended_ms = SystemClock().now()
         self._open()
         self._finish()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the manifest or the start of the load says."""
         spec, _ = read_spec(self.spec_path)
-        return {"connections": spec.start, "watermark": spec.watermark}
+        return {"connections": spec.start, "watermark": spec.watermark, "pinned_ms": spec.pinned_ms}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit of changes per epoch applies inside `latestOffset`."""
@@ -265,10 +268,15 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spec, config = read_spec(self.spec_path)
         self._end_load(spec, config)
         ends, watermark, moved = self._advance(start, spec, config)
-        if not moved and not self._worth_an_epoch(spec, watermark, start["watermark"]):
+        pinned = start["pinned_ms"]
+        if spec.tick_ms:
+            now = SystemClock().now() if self._ended_ms is None else self._ended_ms
+            pinned = max(pinned, last_tick(now, spec.tick_ms))
+        news = moved or pinned > start["pinned_ms"]
+        if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
             return start
         self._last_progress = time.monotonic()
-        return {"connections": ends, "watermark": watermark}
+        return {"connections": ends, "watermark": watermark, "pinned_ms": pinned}
 
     def _patience_ms(self, spec: QuerySpec) -> int:
         """How long to wait for news: not at all while chunks wait to be read in the same batch."""

@@ -59,6 +59,8 @@ class QuerySpec:
         watermark: the watermark at the start, source milliseconds; -1 unknown.
         tasks: how many tasks a batch may use.
         once: bounded run: take what is there and end.
+        pinned_ms: what `now()` was in the epoch before this query.
+        tick_ms: how often it moves; 0: no view asks.
     """
 
     generation: int
@@ -68,6 +70,8 @@ class QuerySpec:
     watermark: int
     tasks: int
     once: bool
+    pinned_ms: int = 0
+    tick_ms: int = 0
 
     @property
     def chunks(self) -> list[tuple[TableSpec, Chunk]]:
@@ -105,6 +109,8 @@ class QuerySpec:
             "watermark": self.watermark,
             "tasks": self.tasks,
             "once": self.once,
+            "pinned_ms": self.pinned_ms,
+            "tick_ms": self.tick_ms,
         }
         file.write_text(json.dumps(data))
 
@@ -136,6 +142,8 @@ def _read_spec(path: str, written_ns: int) -> tuple[QuerySpec, Config]:
         data["watermark"],
         data["tasks"],
         data["once"],
+        data["pinned_ms"],
+        data["tick_ms"],
     )
     return spec, load_config(spec.config_path)
 

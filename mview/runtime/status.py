@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,22 +13,19 @@ from pyspark.sql import SparkSession
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.connector import WEIGHT, Sink
-from mview.errors import UserError
+from mview.errors import UserError, concerning
 from mview.ivm.slices import difference
 from mview.plan.definition import ViewDefinition
 from mview.plan.place import did_you_mean
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
+from mview.runtime.cost import Ran, runs_of
 from mview.runtime.definitions import digest_of, load_definition
-from mview.runtime.engine import (
-    STATE,
-    VIEW,
-    is_source,
-    reads_of,
-    view_of,
-)
+from mview.runtime.functions import folder_of
+from mview.runtime.names import STATE, VIEW, is_source, reads_of, view_of
 from mview.runtime.session import spark_session
 from mview.runtime.sinks import open_sink, sink_options
+from mview.runtime.spark_functions import function_errors, register_functions
 from mview.store.failure import Failure, last_failure
 from mview.store.frames import mirror_dataframe
 from mview.store.history import ManifestLog
@@ -62,6 +60,7 @@ class ViewStatus:
         freshness_ms: what was promised; None: nothing.
         lag_ms: now minus the watermark of the newest epoch; None: unknown.
         missed: it is older than promised.
+        runs: how it was brought up to its newest epochs, the last one first.
     """
 
     name: str
@@ -71,6 +70,7 @@ class ViewStatus:
     freshness_ms: int | None
     lag_ms: int | None
     missed: bool
+    runs: tuple[Ran, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,16 @@ def published(config: Config) -> Manifest:
     return manifest
 
 
-def status(config: Config) -> StoreStatus:
-    """What the store has."""
+def status(config: Config, *, epochs: int = 0) -> StoreStatus:
+    """What the store has.
+
+    Args:
+        config: the configuration.
+        epochs: the newest epochs of each view that are told; the last one always is.
+    """
     store, clock = Store(config.store), SystemClock()
-    manifest = ManifestLog(store.manifests).latest()
+    log = ManifestLog(store.manifests)
+    manifest = log.latest()
     owner = Lease(store.lease, clock).holder()
     running = None if owner is None else f"process {owner.pid} on {owner.host}"
     if manifest is None:
@@ -146,7 +152,10 @@ def status(config: Config) -> StoreStatus:
         promised = definition.freshness_ms
         missed = promised is not None and (lag is None or lag > promised)
         path = sink_path(config, store, definition)
-        views.append(ViewStatus(name, state.strategy, state.rows, path, promised, lag, missed))
+        runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
+        views.append(
+            ViewStatus(name, state.strategy, state.rows, path, promised, lag, missed, runs)
+        )
     return StoreStatus(
         str(config.store),
         running,
@@ -157,6 +166,18 @@ def status(config: Config) -> StoreStatus:
         tuple(views),
         last_failure(store, manifest.epoch),
     )
+
+
+def _runs(log: ManifestLog, newest: Manifest, view: str) -> Iterator[Ran]:
+    """How a view was brought up to the epochs that changed it, back to the oldest that is kept."""
+    manifest: Manifest | None = newest
+    kept = set(log.epochs())
+    while manifest is not None and view in manifest.views:
+        ran = runs_of(manifest.views[view]).get(view)
+        if ran is None:
+            return
+        yield ran
+        manifest = log.read(ran.epoch - 1) if ran.epoch - 1 in kept else None
 
 
 def sink_path(config: Config, store: Store, definition: ViewDefinition) -> str:
@@ -221,7 +242,10 @@ def _verify(config: Config, spark: SparkSession, manifest: Manifest, view: str) 
         mirror = Mirror(store.mirror(relation), state.schema)
         mirror_dataframe(spark, mirror, state).createOrReplaceTempView(names[name])
     have = stored.arrow()
-    batch = spark.sql(bind_tables(definition, names)).toArrow().cast(have.schema)
+    register_functions(spark, [definition], folder_of(config))
+    with concerning(f"view {view}"), function_errors():
+        sql = bind_tables(definition, names, manifest.pinned_ms)
+    batch = spark.sql(sql).toArrow().cast(have.schema)
     differing = difference(batch, have)
     weights = differing[WEIGHT]
     rows = differing.drop_columns([WEIGHT])

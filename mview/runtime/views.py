@@ -19,7 +19,9 @@ from mview.plan.definition import ViewDefinition
 from mview.runtime.analyze import analyze
 from mview.runtime.definitions import digest_of, load_definition
 from mview.runtime.engine import LiveView
+from mview.runtime.functions import folder_of
 from mview.runtime.sinks import open_sink
+from mview.runtime.spark_functions import register_functions
 from mview.schema import TableSchema, type_name
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
@@ -43,6 +45,7 @@ def open_views(
         UserError: a view cannot be compiled; nothing has been changed.
     """
     store = Store(config.store)
+    register_functions(spark, definitions, folder_of(config))
     schemas = dict(tables)
     read = {name for definition in definitions for name in definition.table_names}
     views: dict[str, LiveView] = {}
@@ -75,11 +78,7 @@ def analyzer(spark: SparkSession) -> Analyze:
     """
 
     def analyzed(plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> ViewPlan:
-        result = _loose(analyze(spark, plan.definition, schemas))
-        # The text over parts is ours: it must have the columns of the user's text.
-        declared = plan.declared if plan.parts else None
-        if declared is not None and _loose(analyze(spark, declared, schemas)) != result:
-            raise OtherColumnsError
+        result = _result(spark, plan, schemas)
         state = None
         if plan.state_definition is not None:
             state = _loose(analyze(spark, plan.state_definition, schemas))
@@ -90,6 +89,26 @@ def analyzer(spark: SparkSession) -> Analyze:
         return replace(plan, result=result, state_result=state)
 
     return analyzed
+
+
+def _result(spark: SparkSession, plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> pa.Schema:
+    """The columns of a plan's text.
+
+    Raises:
+        OtherColumnsError: the text is ours, over parts or clocks, and Spark refuses it or finds
+            other columns in it than in the user's own text.
+    """
+    declared = plan.declared
+    if declared is None or declared.sql == plan.definition.sql:
+        return _loose(analyze(spark, plan.definition, schemas))
+    wanted = _loose(analyze(spark, declared, schemas))
+    try:
+        found = _loose(analyze(spark, plan.definition, schemas))
+    except UserError:
+        raise OtherColumnsError from None
+    if found != wanted:
+        raise OtherColumnsError
+    return wanted
 
 
 def _final_types(

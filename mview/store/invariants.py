@@ -88,6 +88,13 @@ def loaded_tables_stay_loaded(old: Manifest | None, new: Manifest) -> str | None
     return None
 
 
+def pinned_time_never_goes_back(old: Manifest | None, new: Manifest) -> str | None:
+    """`now()` only grows, also where the computer's clock does not."""
+    if old and new.pinned_ms < old.pinned_ms:
+        return f"pinned time {new.pinned_ms} after {old.pinned_ms}"
+    return None
+
+
 def row_counts_are_possible(old: Manifest | None, new: Manifest) -> str | None:
     """Counts are sums of weights: a negative one means a row was deleted that was never there."""
     counts = {name: table.rows for name, table in new.tables.items()}
@@ -121,6 +128,7 @@ INVARIANTS: tuple[Predicate, ...] = (
     mirror_versions_never_go_back,
     folded_is_published,
     loaded_tables_stay_loaded,
+    pinned_time_never_goes_back,
     row_counts_are_possible,
     views_follow_their_tables,
 )

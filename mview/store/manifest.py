@@ -114,6 +114,7 @@ class Manifest:
         tables: mirrors by `<connection>.<table>`.
         views: views by name.
         newest: beside each position, the newest source time that was taken up to it.
+        pinned_ms: what `now()` is in this epoch, wall milliseconds; 0: no view has asked yet.
     """
 
     epoch: int
@@ -127,6 +128,7 @@ class Manifest:
     tables: dict[str, TableState] = field(default_factory=dict)
     views: dict[str, ViewState] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
+    pinned_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form; see `from_json`."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.demo import shop
+from mview.runtime.cost import Costs, Ran, with_run
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
 
 CONFIG = """
 connections:
@@ -66,6 +73,47 @@ def test_the_same_as_json(explain):
     (full,) = [one for one in plan["operators"] if one["strategy"] == "FULL"]
     assert full["reason"]
     assert full["hint"]
+
+
+def test_the_cost_is_told_once_the_tables_are_in_the_store(explain, tmp_path):
+    assert "  cost: not known before its tables are loaded\n" in explain(JOIN)[1]
+    schema = TableSchema((Column("order_id", pa.int64()),), ("order_id",))
+    tables = {
+        f"shop.{name}": TableState(schema, 0, 0, phase="loaded", rows=rows)
+        for name, rows in {"orders": 20_000, "customers": 5_000}.items()
+    }
+    state = ViewState("hash", "DELTA_JOIN", schema, {}, 1)
+    log = ManifestLog(Store(tmp_path / "mview-data").manifests)
+    log.publish(Manifest(1, 1, 1, 1, 0, tables=tables, views={"v": state}))
+    assert cost_lines(explain(JOIN)[1]) == [
+        "cost, as of epoch 1:",
+        "1,000 changed rows of shop.orders: 1 look-up, about 1,000 rows read, not measured yet",
+        "1,000 changed rows of shop.customers: 1 look-up, about 4,000 rows read, not measured yet",
+        "full: 25,000 rows read, not measured yet",
+    ]
+    assert cost_lines(explain(NUMBERED)[1])[1:] == ["full: 20,000 rows read, not measured yet"]
+
+    # Half of what was foreseen was read; 0.1 ms a row, and 20 ms more.
+    costs = Costs().after_incremental("local", 10_000, 20_000, 10_000, 2.02).after_full(25_000, 4.0)
+    facts = with_run({}, "v", Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
+    views = {"v": replace(state, facts=facts)}
+    log.publish(Manifest(2, 1, 1, 1, 1, tables=tables, views=views))
+    assert cost_lines(explain(JOIN)[1]) == [
+        "cost, as of epoch 2:",
+        "1,000 changed rows of shop.orders: 1 look-up, about 500 rows read, 0.17 s",
+        "1,000 changed rows of shop.customers: 1 look-up, about 2,000 rows read, 0.32 s",
+        "full: 25,000 rows read, 4 s",
+    ]
+    (plan,) = json.loads(explain(JOIN, "--json")[1])
+    assert plan["cost"]["full_seconds"] == 4.0
+    assert plan["cost"]["deltas"][0]["rows_read"] == 500
+
+
+def cost_lines(out):
+    """The lines on the cost of the only plan."""
+    lines = [line.strip() for line in out.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line.startswith("cost"))
+    return lines[start : lines.index("strategies:")]
 
 
 def test_an_error_is_told_as_by_check(explain):

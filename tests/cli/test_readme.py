@@ -52,9 +52,11 @@ def test_the_views():
 
 
 def test_the_configuration(tmp_path):
-    (text,) = examples("yaml")
-    (tmp_path / "mview.yml").write_text(text)
-    assert load_config(tmp_path / "mview.yml").changes["shop"].delay == 10_000
+    functions, text = examples("yaml")
+    (tmp_path / "mview.yml").write_text(text + functions)
+    config = load_config(tmp_path / "mview.yml")
+    assert config.changes["shop"].delay == 10_000
+    assert config.functions["vat"].kind == "python"
 
 
 def test_the_lines_of_the_unified_format():

@@ -16,6 +16,7 @@ from mview.cli.render import status_text, verified_text
 from mview.config import Mask
 from mview.errors import DecodeError, FencedError, concerning
 from mview.plan.definition import parse_view
+from mview.runtime.cost import Costs, Ran, with_run
 from mview.runtime.definitions import digest_of, save_definition
 from mview.runtime.status import StoreStatus, TableStatus, VerifyResult, ViewStatus
 from mview.schema import Column, TableSchema
@@ -102,6 +103,50 @@ def test_the_text_of_a_status_is_aligned():
         "views",
         "  v  1,234 rows  LINEAR  lag 0.8 s of 10 s  /views/v",
     ]
+
+
+FOLLOWED = Ran(2, "incremental", "0.3 % of shop.orders changed", "local", 4, 12, 8, 0.0123)
+COMPUTED = Ran(
+    3,
+    "FULL",
+    "41 % of shop.orders changed, estimated 0.9 s against 4.2 s",
+    "spark",
+    4_100,
+    10_000,
+    8_200,
+    0.8,
+)
+
+
+def test_how_a_view_got_to_its_last_epochs(publish, tmp_path):
+    publish(None)
+    log = ManifestLog(Store(tmp_path / "data").manifests)
+    assert "epoch 1," not in mview("status").stdout.split("views")[1]
+    for ran in (FOLLOWED, COMPUTED):
+        before = log.latest()
+        view = before.views["v"]
+        facts = with_run(view.facts, "v", ran, Costs())
+        views = {"v": replace(view, facts=facts)}
+        log.publish(replace(before, epoch=ran.epoch, views=views))
+    # An epoch in which nothing changed for the view.
+    log.publish(replace(log.latest(), epoch=4))
+    last = (
+        "    epoch 3  FULL         spark  4,100 rows changed  10,000 read  0.80 s"
+        "  41 % of shop.orders changed, estimated 0.9 s against 4.2 s"
+    )
+    first = (
+        "    epoch 2  incremental  local  4 rows changed      12 read      0.01 s"
+        "  0.3 % of shop.orders changed"
+    )
+    assert mview("status", "--history", "9").stdout.splitlines()[-2:] == [last, first]
+    (line,) = [one for one in mview("status").stdout.splitlines() if "epoch 3" in one]
+    assert line.split() == last.split()
+    (view,) = json.loads(mview("status", "--history", "2", "--json").stdout)["views"]
+    assert [(one["epoch"], one["strategy"]) for one in view["runs"]] == [
+        (3, "FULL"),
+        (2, "incremental"),
+    ]
+    assert mview("status", "--history", "-1").exit_code == 2
 
 
 def test_an_error_that_ended_the_last_run_is_shown_until_an_epoch_follows(publish, tmp_path):

@@ -16,7 +16,7 @@ import sqlglot
 from mview.config import Config
 from mview.plan.definition import ViewDefinition, order_views
 from mview.runtime.definitions import digest_of
-from mview.runtime.engine import is_source
+from mview.runtime.names import is_source
 from mview.runtime.status import StoredView
 from mview.schema import TableSchema
 from mview.store.history import ManifestLog

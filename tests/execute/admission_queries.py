@@ -84,6 +84,14 @@ QUERIES = [
     "SELECT a.k, a.t FROM a JOIN b ON a.t = b.m",
     "SELECT q.c FROM (SELECT k, count(*) AS c FROM l GROUP BY k) AS q WHERE q.c > 1",
     "SELECT c + 1 AS d FROM (SELECT count(*) AS c FROM l)",
+    *(
+        f"SELECT id, d {sign} INTERVAL {days} AS a, "
+        f"CAST(d AS timestamp) {sign} INTERVAL {time} AS b FROM l"
+        for sign in ("+", "-")
+        for days, time in (("1 DAY", "'90' MINUTES"), ("'-40' DAYS", "1 day"), ("9 day", "7 HOURS"))
+    ),
+    "SELECT id FROM l WHERE CAST(d AS timestamp_ntz) > TIMESTAMP_NTZ'2024-01-05 00:00:00' - "
+    "INTERVAL 86401 SECONDS",
     "SELECT 1 AS __weight, * FROM (SELECT id, k FROM l) UNION ALL "
     "SELECT -1 AS __weight, * FROM (SELECT id, CAST(v AS int) AS k FROM r)",
     *(

@@ -18,6 +18,7 @@ from mview.execute.program import Request, ViewDelta, run_view
 from mview.ivm.compile import compile_view
 from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
+from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
 from mview.schema import Column, TableSchema, parse_type
@@ -194,15 +195,20 @@ class World:
         *,
         generous: bool = False,
         batch: Engine | None = None,
+        pinned_ms: int = 0,
     ) -> None:
         self.engine, self.batch = engine, batch or engine
-        self.generous = generous
-        self.mirrors = {name: Mirror(schema) for name, schema in schemas.items()}
+        self.generous, self.pinned_ms = generous, pinned_ms
+        self.mirrors = {name: Mirror(schema) for name, schema in {**schemas, **CLOCKS}.items()}
+        for clock in CLOCKS:
+            self.mirrors[clock].apply([(1, row) for row in to_rows(pinned_rows(clock, pinned_ms))])
         given = (
             [parse_view(sql, name, name) for name, sql in views.items()]
             if isinstance(views, Mapping)
             else list(views)
         )
+        #: The look-ups of the last epoch.
+        self.requests: list[Request] = []
         #: Parts stand before the views they are of.
         self.plans: dict[str, ViewPlan] = {}
         self.batches: dict[str, ViewDefinition] = {}
@@ -235,22 +241,27 @@ class World:
     def _batch(self, definition: ViewDefinition) -> pa.Table:
         names = {table: f"b{i}" for i, table in enumerate(definition.table_names)}
         relations = {name: self.mirrors[table].table() for table, name in names.items()}
-        return self.batch.run(bind_tables(definition, names), relations, None)
+        sql = bind_tables(definition, names, self.pinned_ms)
+        return self.batch.run(sql, relations, None)
 
     def epoch(
-        self, changes: Mapping[str, Sequence[tuple[int, Row]]]
+        self, changes: Mapping[str, Sequence[tuple[int, Row]]], pinned_ms: int | None = None
     ) -> dict[str, list[tuple[int, Row]]]:
-        """Run one epoch; every view is checked against the batch query.
+        """Run one epoch; every view is checked against the batch query at its pinned time.
 
         Returns:
             The delta of every view, sorted.
         """
+        if pinned_ms is not None:
+            changes = {**changes, **self._tick(pinned_ms)}
+        self.requests.clear()
         deltas = {name: self.mirrors[name].delta(rows) for name, rows in changes.items()}
         applied = {name: list(rows) for name, rows in changes.items()}
         found = {}
         for name, plan in self.plans.items():
             lookups = Lookups(self.mirrors, self.generous)
             delta = run_view(plan, deltas, lookups, self.engine, self.states[name])
+            self.requests += lookups.requests
             rows = [] if delta is None else self._weighted(delta)
             if delta is not None and delta.state is not None:
                 self.states[name].apply(delta.state)
@@ -267,6 +278,13 @@ class World:
                 f"view {name} is wrong: too many {dict(got - want)}, missing {dict(want - got)}"
             )
         return found
+
+    def _tick(self, pinned_ms: int) -> dict[str, list[tuple[int, Row]]]:
+        """The changes of the clocks that show another time."""
+        self.pinned_ms = pinned_ms
+        new = {clock: to_rows(pinned_rows(clock, pinned_ms))[0] for clock in CLOCKS}
+        old = {clock: next(iter(self.mirrors[clock].rows)) for clock in CLOCKS}
+        return {c: [(-1, old[c]), (1, new[c])] for c in CLOCKS if old[c] != new[c]}
 
     def _weighted(self, delta: ViewDelta) -> list[tuple[int, Row]]:
         names = [name for name in delta.rows.column_names if name != WEIGHT]

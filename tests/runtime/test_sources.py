@@ -8,13 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mview.clock import SourceMs
+from mview.config import load_config
 from mview.connector import Progress
 from mview.errors import CorruptionError
 from mview.runtime.offsets import batch_offsets
-from mview.runtime.sources import held_back, stage_chunk
-from mview.runtime.spec import QuerySpec, TableSpec, read_spec
+from mview.runtime.sources import ChangelogReader, held_back, stage_chunk
+from mview.runtime.spec import QuerySpec, TableSpec, open_changelog, read_spec
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
 
@@ -86,7 +88,7 @@ def test_a_silent_log_holds_nobody_back() -> None:
 
 def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12}
+    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000}
     lines = ["v1", "{}", json.dumps({"next": 3}), json.dumps(changes)]
     (tmp_path / "offsets" / "4").write_text("\n".join(lines))
     found = batch_offsets(tmp_path, 4)
@@ -98,3 +100,65 @@ def test_a_torn_offset_file_is_corruption(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "4").write_text('v1\n{}\n{"conn')
     with pytest.raises(CorruptionError, match="offsets of batch 4"):
         batch_offsets(tmp_path, 4)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    ms = 61_500
+
+    def now(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """Make the reader of an empty log, for views that need the time this often."""
+    (tmp_path / "log").mkdir()
+    config = tmp_path / "mview.yml"
+    config.write_text(
+        "store: data\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
+        "changes: {a: {source: files, format: unified, path: log}}\n"
+    )
+    monkeypatch.setattr("mview.runtime.sources.SystemClock", Clock)
+    monkeypatch.setattr("mview.runtime.sources.WAIT_MS", 0)
+    monkeypatch.setattr(Clock, "ms", Clock.ms)
+
+    def make(tick_ms):
+        log = open_changelog(load_config(config), "a", [])
+        spec = QuerySpec(1, config, {}, {"a": log.begin()}, -1, 1, False, 60_000, tick_ms)
+        spec.write(tmp_path / "spec.json")
+        return ChangelogReader(str(tmp_path / "spec.json"))
+
+    return make
+
+
+def test_a_tick_is_news(reader):
+    stream = reader(1_000)
+    start = stream.initialOffset()
+    assert start["pinned_ms"] == 60_000
+    first = stream.latestOffset(start, ReadAllAvailable())
+    assert first == {**start, "pinned_ms": 61_000}
+    assert stream.partitions(start, first) == []
+    assert stream.latestOffset(first, ReadAllAvailable()) == first
+    Clock.ms = 62_000
+    second = stream.latestOffset(first, ReadAllAvailable())
+    assert second["pinned_ms"] == 62_000
+    Clock.ms = 50_000  # the machine's clock was set back
+    assert stream.latestOffset(second, ReadAllAvailable()) == second
+
+
+@pytest.mark.parametrize("tick_ms", [0, 86_400_000])
+def test_no_tick_before_its_time(reader, tick_ms):
+    stream = reader(tick_ms)
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_a_bounded_run_ends_at_the_time_of_its_start(reader):
+    stream = reader(1_000)
+    stream.prepareForTriggerAvailableNow()
+    Clock.ms = 99_000
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert end["pinned_ms"] == 61_000
+    assert stream.latestOffset(end, ReadAllAvailable()) == end

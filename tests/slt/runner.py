@@ -5,6 +5,7 @@ A file holds cases; a case begins with `# title`, and more comment lines may fol
     # inner join, both sides change in one epoch
     table l(id bigint primary key, k bigint)
     table r(id bigint, n int not null, v string, primary key (id, n))
+    function f tests.slt.python:f string      a declared function: Python, type[, pandas]
     view                      one view; or `view name` several times, to read each other
     select …                  until an empty line
 
@@ -21,11 +22,12 @@ them.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,13 @@ from typing import Any
 import pyarrow as pa
 
 from mview.changelog import RowKind
+from mview.plan.declared import Function
+from mview.plan.definition import parse_view
+from mview.runtime.spark_functions import register_functions
 from mview.schema import Column, TableSchema, parse_type
-from tests.ivm.world import NAN, Engine, Row, World
+from tests.ivm.world import NAN, Engine, Row, SparkEngine, World
 
+_ROOT = Path(__file__).parents[2]
 _COLUMN = re.compile(r"(\w+) (\S+(?:\(\d+,\d+\))?)( primary key| not null)?$")
 
 
@@ -56,6 +62,7 @@ class SltCase:
     title: str
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
+    functions: list[Function] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
 
 
@@ -89,6 +96,9 @@ def parse_file(path: Path) -> list[SltCase]:
             fresh = True
             name, schema = parse_table(line[6:])
             cases[-1].schemas[name] = schema
+        elif line.startswith("function "):
+            name, python, returns, *kind = line.split()[1:]
+            cases[-1].functions.append(Function(name, python, returns, *(kind or ["python"])))  # type: ignore[arg-type]
         elif line.startswith("view"):
             fresh, start = True, at + 1
             while at + 1 < len(lines) and lines[at + 1].strip():
@@ -168,7 +178,12 @@ def show(value: Any) -> str:
 
 def run_case(case: SltCase, engine: Engine, *, generous: bool) -> Iterator[tuple[Epoch, list[str]]]:
     """Run a case; gives every epoch with its answer."""
-    world = World(case.schemas, case.views, engine, generous=generous)
+    functions = tuple(case.functions)
+    views = [replace(parse_view(sql, n, n), functions=functions) for n, sql in case.views.items()]
+    if functions:
+        assert isinstance(engine, SparkEngine), "functions are known to Spark only"
+        register_functions(engine.spark, views, str(_ROOT))
+    world = World(case.schemas, views, engine, generous=generous)
     for epoch in case.epochs:
         changes: dict[str, list[tuple[int, Row]]] = {}
         for line in epoch.changes:
@@ -199,9 +214,8 @@ def main(arguments: list[str]) -> None:
     """Fill answers in, on a Spark session of its own."""
     from pyspark.sql import SparkSession
 
-    from tests.ivm.world import SparkEngine
-
     assert arguments[0] == "--complete", "use: --complete FILE…"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "1")

@@ -31,6 +31,7 @@ MANIFEST = Manifest(
     watermark=SourceMs(100),
     tables={"pg.orders": TABLE},
     views={"v": VIEW},
+    pinned_ms=60_000,
 )
 FIRST = replace(MANIFEST, epoch=1, tables={"pg.orders": replace(TABLE, folded=0)}, views={})
 
@@ -123,6 +124,7 @@ BROKEN: dict[Callable[..., str | None], Manifest] = {
     invariants.mirror_versions_never_go_back: replace(MANIFEST, tables=table(base_version=2)),
     invariants.folded_is_published: replace(MANIFEST, tables=table(folded=2)),
     invariants.loaded_tables_stay_loaded: replace(MANIFEST, tables=table(released=(2,))),
+    invariants.pinned_time_never_goes_back: replace(MANIFEST, pinned_ms=59_000),
     invariants.row_counts_are_possible: replace(MANIFEST, tables=table(rows=-1)),
     invariants.views_follow_their_tables: replace(
         MANIFEST, views={"v": replace(VIEW, built_epoch=3)}

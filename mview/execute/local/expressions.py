@@ -9,16 +9,25 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.execute.local.functions import ADMITTED, Admitted
-from mview.execute.local.literals import as_date, fold_dates, number_literal, text_literal
+from mview.execute.local.literals import (
+    as_date,
+    fixed_interval,
+    fold_dates,
+    number_literal,
+    text_literal,
+)
 from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.local.signatures import ORDERED, Signature, castable, chosen, compared, listed
 from mview.execute.local.spark_types import (
     BIGINT,
     BOOLEAN,
+    DATE,
     DOUBLE,
     INT,
     NULL,
     STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     Typed,
     common_type,
     duckdb_type,
@@ -91,6 +100,8 @@ class Expressions:
             exp.Like: self._like,
             exp.Concat: self._concat,
             exp.TsOrDsAdd: self._add_days,
+            exp.Add: self._add,
+            exp.Sub: self._add,
             exp.Filter: self._call,
             exp.Window: self._window,
         }
@@ -219,6 +230,19 @@ class Expressions:
         rule = _RULES[exp.TsOrDsAdd]
         only(node, *rule.parts, **rule.fixed)
         return apply(rule, [self.translate(node.this), self.translate(days)])
+
+    def _add(self, node: exp.Add | exp.Sub) -> Typed:
+        if not isinstance(node.expression, exp.Interval):
+            return self._rule(_RULES[type(node)], node)
+        only(node, "this", "expression")
+        value, (number, unit) = self.translate(node.this), fixed_interval(node.expression)
+        if value.type not in (TIMESTAMP, TIMESTAMP_NTZ) and not (
+            value.type == DATE and unit == "DAY"
+        ):
+            raise _type_error(f"{_named(node)} of an interval in {unit}", [value])
+        sign = "+" if isinstance(node, exp.Add) else "-"
+        text = f"{value.sql} {sign} INTERVAL '{number}' {unit}"
+        return Typed(f"CAST({text} AS {duckdb_type(value.type)})", value.type)
 
     def _rule(self, rule: Admitted, node: exp.Expr) -> Typed:
         return apply(rule, [self.translate(part) for part in operands(rule, node)])

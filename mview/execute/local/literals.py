@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
+from sqlglot import exp
 
 from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.local.spark_types import (
@@ -19,6 +20,9 @@ from mview.execute.local.spark_types import (
     name_of,
 )
 
+#: So small that no date leaves the range of either engine.
+_SMALL = re.compile(r"-?\d{1,6}")
+_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
 
@@ -47,6 +51,20 @@ def text_literal(text: str) -> Typed:
     if "\\" in text or not text.isprintable():
         raise NotAdmittedError("type", "a string with a backslash or a control character")
     return Typed("'" + text.replace("'", "''") + "'", STRING, text)
+
+
+def fixed_interval(node: exp.Interval) -> tuple[int, str]:
+    """Number and unit of an interval of always the same length; a day has 24 hours in UTC.
+
+    Raises:
+        NotAdmittedError: it is a month, a mixture, or no plain literal.
+    """
+    number, unit = node.this, node.args.get("unit")
+    plain = isinstance(number, exp.Literal) and _SMALL.fullmatch(number.name)
+    name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+    if not plain or name not in _UNITS:
+        raise NotAdmittedError("type", node.sql(dialect="spark"))
+    return int(number.name), name
 
 
 def fold_dates(values: list[Typed]) -> list[Typed]:

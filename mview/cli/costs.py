@@ -1,0 +1,89 @@
+"""What keeping a view up costs, from the sizes of its tables and what epochs took so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mview.ivm.plan import ViewPlan
+from mview.ivm.reads import foreseen_reads
+from mview.runtime.cost import Costs, costs_of
+from mview.runtime.names import VIEW, reads_of, view_of
+from mview.store.manifest import Manifest
+
+#: Changed rows that a cost is told for.
+_CHANGED = 1_000
+
+
+@dataclass(frozen=True)
+class DeltaCost:
+    """What changed rows of a table cost.
+
+    Attributes:
+        table: the table.
+        changed: changed rows.
+        lookups: look-ups that they lead to.
+        rows_read: rows that these find.
+        seconds: None: not measured yet.
+    """
+
+    table: str
+    changed: int
+    lookups: int
+    rows_read: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """The costs of a view or part.
+
+    Attributes:
+        epoch: the epoch whose sizes and measurements were taken.
+        deltas: by changed table; none where every change leads to FULL.
+        full_rows: rows of all its tables.
+        full_seconds: to compute it as a whole; None: not measured yet.
+    """
+
+    epoch: int
+    deltas: tuple[DeltaCost, ...]
+    full_rows: int
+    full_seconds: float | None
+
+
+def plan_cost(plan: ViewPlan, manifest: Manifest | None) -> PlanCost | None:
+    """The costs of a view or part; None before all its tables are in the store."""
+    reads = reads_of(plan.tables)
+    if manifest is None or not set(reads.values()) <= set(manifest.tables):
+        return None
+    rows = {name: manifest.tables[relation].rows for name, relation in reads.items()}
+    view = manifest.views.get(view_of(VIEW + plan.name))
+    costs = Costs() if view is None else costs_of(view, plan.name)
+    full = sum(rows[name] for name in rows if name not in plan.indexes)
+    deltas = [] if plan.evaluation == "full" else [_delta(plan, t, rows, costs) for t in rows]
+    return PlanCost(manifest.epoch, tuple(deltas), full, costs.full_estimate(full))
+
+
+def _delta(plan: ViewPlan, table: str, rows: dict[str, int], costs: Costs) -> DeltaCost:
+    foreseen = foreseen_reads(plan, {table: _CHANGED}, rows)
+    read = min(costs.reads(foreseen.rows), sum(rows.values()))
+    seconds = costs.incremental_estimate(_CHANGED + read)
+    return DeltaCost(table, _CHANGED, foreseen.lookups, round(read), seconds)
+
+
+def cost_lines(cost: PlanCost | None) -> Sequence[str]:
+    """The costs as `explain` prints them."""
+    if cost is None:
+        return ["cost: not known before its tables are loaded"]
+    lines = [
+        f"  {one.changed:,} changed rows of {one.table}:"
+        f" {one.lookups} look-up{'' if one.lookups == 1 else 's'},"
+        f" about {one.rows_read:,} rows read, {_seconds(one.seconds)}"
+        for one in cost.deltas
+    ]
+    full = f"  full: {cost.full_rows:,} rows read, {_seconds(cost.full_seconds)}"
+    return [f"cost, as of epoch {cost.epoch}:", *lines, full]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "not measured yet" if seconds is None else f"{seconds:.2g} s"

@@ -1,0 +1,171 @@
+"""Bringing a view or part up to an epoch: by its changes, or as a whole where that is cheaper.
+
+The choice is made per epoch, view and part (runtime/cost.py); what it was and what it cost is kept
+with the view in the manifest, so a history is as long as the manifests are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import RowKind
+from mview.execute.executors import TooManyRowsError, row_bytes
+from mview.execute.program import ViewDelta
+from mview.ivm.plan import ViewPlan
+from mview.ivm.reads import foreseen_reads
+from mview.runtime.build import full_rows, recompute
+from mview.runtime.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose
+from mview.runtime.engine import Engine
+from mview.runtime.names import VIEW, inputs_of, reads_of, state_of
+from mview.store.manifest import TableState
+from mview.store.mirror import KIND
+
+
+@dataclass(frozen=True)
+class Task:
+    """A view or part in one epoch.
+
+    Attributes:
+        plan: its plan.
+        epoch: the epoch that is being made.
+        tables: all relations as they are after the epoch.
+        deltas: changelog rows of what has changed so far, by relation.
+        weighted: the same as weighted rows.
+        costs: what it has cost up to now.
+    """
+
+    plan: ViewPlan
+    epoch: int
+    tables: Mapping[str, TableState]
+    deltas: Mapping[str, pa.Table]
+    weighted: Mapping[str, pa.Table]
+    costs: Costs
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a task: the delta, how it came about, and the costs with it."""
+
+    delta: ViewDelta
+    ran: Ran
+    costs: Costs
+
+
+def perform(engine: Engine, task: Task) -> Done | None:
+    """Bring a view or part up to the epoch; None when nothing changed for it."""
+    inputs = inputs_of(task.plan.tables)
+    changed = {name: relation for name, relation in inputs.items() if relation in task.weighted}
+    if not changed:
+        return None
+    load = _load(engine, task, changed)
+    choice = _choice(engine, task, load)
+    if choice.strategy == INCREMENTAL:
+        try:
+            return _follow(engine, task, load, choice)
+        except TooManyRowsError as reason:
+            choice = Choice(FULL, f"all rows of {reason} are needed, too many for the driver")
+    return _compute(engine, task, load, choice)
+
+
+def _choice(engine: Engine, task: Task, load: Load) -> Choice:
+    plan, settings = task.plan, engine.config.engine
+    if plan.evaluation == "full":
+        notes = [plan.refused, *(node.note for node in plan.nodes)]
+        codes = dict.fromkeys(note.code for note in notes if note is not None)
+        return Choice(FULL, f"the query needs it: {', '.join(codes)}")
+    only = plan.definition.policy == "incremental_only"
+    return choose(
+        task.costs, load, settings.strategy, incremental_only=only, memory=settings.memory
+    )
+
+
+def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
+    plan = task.plan
+    counts = {name: changed_rows(task.deltas[relation]) for name, relation in changed.items()}
+    # Rows that go away are changed rows, too.
+    rows = {
+        name: max(task.tables[relation].rows, engine.manifest.tables[relation].rows)
+        for name, relation in reads_of(plan.tables).items()
+    }
+    rows |= dict.fromkeys(plan.clocks, 1)
+    kept = [(_rows_of(engine, plan), row_bytes(plan.output.columns))]
+    if (state := state_of(plan)) is not None:
+        kept.append((task.tables[state].rows, row_bytes(task.tables[state].schema.columns)))
+    return Load(
+        changed=counts,
+        rows=rows,
+        foreseen=foreseen_reads(plan, counts, rows).rows,
+        full_rows=full_rows(plan, task.tables),
+        full_bytes=2 * sum(rows * width for rows, width in kept),
+    )
+
+
+def changed_rows(changelog: pa.Table) -> int:
+    """The rows that a changelog changes: an update is one."""
+    after = pc.not_equal(changelog[KIND], RowKind.UPDATE_BEFORE.value)
+    return int(pc.sum(after).as_py() or 0)
+
+
+def _rows_of(engine: Engine, plan: ViewPlan) -> int:
+    if plan.name in engine.views:
+        return engine.manifest.views[plan.name].rows
+    return engine.relations[VIEW + plan.name].state.rows
+
+
+def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | None:
+    """The delta from the changes."""
+    plan, executors = task.plan, engine.executors
+    inputs = inputs_of(plan.tables)
+    deltas = {name: task.weighted[inputs[name]] for name in load.changed}
+    read, began = executors.rows_read, time.monotonic()
+    delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
+    if delta is None:
+        return None
+    seconds, read = time.monotonic() - began, executors.rows_read - read
+    ran = _ran(task, load, choice, executor, delta, read, seconds)
+    costs = task.costs.after_incremental(executor, load.changed_rows, load.foreseen, read, seconds)
+    return Done(delta, ran, costs)
+
+
+def _compute(engine: Engine, task: Task, load: Load, choice: Choice) -> Done:
+    """The delta from all rows."""
+    began = time.monotonic()
+    delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
+    seconds = time.monotonic() - began
+    ran = _ran(task, load, choice, "spark", delta, load.full_rows, seconds)
+    return Done(delta, ran, task.costs.after_full(load.full_rows, seconds))
+
+
+def _published(engine: Engine, plan: ViewPlan) -> pa.Table:
+    """The rows of a view or part as they are published."""
+    if plan.name in engine.views:
+        sink = engine.views[plan.name].sink
+        return sink.rows(engine.manifest.views[plan.name].sink)
+    kept = engine.relations[VIEW + plan.name]
+    return kept.mirror.scan(kept.state)
+
+
+def _ran(
+    task: Task,
+    load: Load,
+    choice: Choice,
+    executor: str,
+    delta: ViewDelta,
+    read: int,
+    seconds: float,
+) -> Ran:
+    return Ran(
+        epoch=task.epoch,
+        strategy=choice.strategy,
+        why=choice.why,
+        executor=executor,
+        changed=load.changed_rows,
+        read=read,
+        output=delta.rows.num_rows,
+        seconds=round(seconds, 3),
+    )

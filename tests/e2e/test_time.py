@@ -1,0 +1,151 @@
+"""Views of the time, end to end: rows expire without input, and a crash keeps the pinned time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mview.clock import DAY_MS
+from mview.config import Config
+from mview.plan.definition import ViewDefinition
+from mview.runtime.status import StoredView, verify
+from mview.store.history import IntentLog, ManifestLog
+from mview.store.layout import Store
+from tests.e2e.running import Live, live, run_once, views_of
+from tests.e2e.shop import Shop
+from tests.e2e.test_kill import run
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+VIEWS = {
+    "alive": "select id, cast(body as bigint) as until from shop.notes"
+    " where cast(body as bigint) > unix_timestamp()",
+    "alive_now": "select count(*) as n from alive",
+    # Spark takes no subquery in a lambda: FULL, at the pinned time all the same.
+    "days": "select id, filter(array(day), d -> d < current_date) as past from shop.orders",
+    "today": "select current_date as today, count(*) as orders from shop.orders",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path, size=8)
+    yield shop
+    shop.close()
+
+
+def note(shop: Shop, number: int, seconds: float) -> int:
+    """Insert a note; returns until when it is alive, in seconds."""
+    until = int(time.time() + seconds)
+    shop.insert("notes", {"id": number, "body": str(until)})
+    return until
+
+
+def check_epochs(config: Config) -> list[int]:
+    """Hold every epoch against its own pinned time; returns these times."""
+    log = ManifestLog(Store(config.store).manifests)
+    pinned, notes = [], {}
+    for epoch in log.epochs():
+        manifest = log.read(epoch)
+        pinned.append(manifest.pinned_ms)
+        if "alive" not in manifest.views:
+            continue
+        for row in StoredView(config, "alive", epoch).arrow().to_pylist():
+            notes[row["id"]] = row["until"]
+            assert row["until"] > manifest.pinned_ms // 1000, (epoch, row)
+        rows = StoredView(config, "alive", epoch).arrow()["id"].to_pylist()
+        if "alive_now" in manifest.views:
+            assert StoredView(config, "alive_now", epoch).arrow()["n"].to_pylist() == [len(rows)]
+        # What was inserted stays until its time has come.
+        expected = {one for one, until in notes.items() if until > manifest.pinned_ms // 1000}
+        assert set(rows) == expected, epoch
+    assert pinned == sorted(pinned)
+    return pinned
+
+
+def check_verified(config: Config, *views: ViewDefinition) -> None:
+    for result in verify(config, views):
+        assert result.equal, result
+
+
+def wait_until(second: int) -> None:
+    time.sleep(max(0.0, second + 0.05 - time.time()))
+
+
+def test_a_bounded_run_brings_views_to_the_time(shop: Shop, spark: SparkSession) -> None:
+    config, views = shop.config(tick="1 second"), views_of(**VIEWS)
+    shop.heartbeat()
+    run_once(config, *views)
+    until = note(shop, 1, 60)
+    run_once(config, *views)
+    assert _alive(config) == {1}, "the run took more than 60 s"
+    check_verified(config, *views)
+    wait_until(until)
+    notes = run_once(config, *views)
+    assert StoredView(config, "alive").arrow().num_rows == 0
+    assert StoredView(config, "alive_now").arrow()["n"].to_pylist() == [0]
+    assert all(not epoch.changes for epoch in notes.epochs), "there was no input"
+    check_verified(config, *views)
+    pinned = check_epochs(config)
+    assert all(one % 1000 == 0 for one in pinned)
+
+
+def test_a_live_run_ticks_by_itself(shop: Shop, spark: SparkSession) -> None:
+    config, views = shop.config(tick="1 second"), views_of(alive=VIEWS["alive"])
+    shop.heartbeat()
+    with live(config, *views) as running:
+        running.until(lambda: shop.heartbeat() or _changed(running, "alive"))
+        note(shop, 1, 60)
+        until = note(shop, 2, 6)
+        running.until(lambda: {1} == _alive(config) and time.time() > until)
+    check_epochs(config)
+    check_verified(config, *views)
+
+
+def _changed(running: Live, view: str) -> bool:
+    return any(view in epoch.views for epoch in running.notes.epochs)
+
+
+def _alive(config: Config) -> set[int]:
+    return set(StoredView(config, "alive").arrow()["id"].to_pylist())
+
+
+def test_a_view_of_days_has_a_pinned_day(shop: Shop, spark: SparkSession) -> None:
+    config, views = shop.config(), views_of(today=VIEWS["today"], all="select id from shop.orders")
+    shop.heartbeat()
+    run_once(config, views[1])
+    log = ManifestLog(Store(config.store).manifests)
+    without = log.epochs()
+    assert {log.read(epoch).pinned_ms for epoch in without} == {0}
+    run_once(config, *views)
+    pinned = {log.read(epoch).pinned_ms for epoch in log.epochs() if epoch not in without}
+    assert all(one and one % DAY_MS == 0 for one in pinned)
+    check_verified(config, *views)
+
+
+def test_a_crash_keeps_the_pinned_time(shop: Shop, spark: SparkSession) -> None:
+    config, views = shop.config(tick="1 second"), views_of(alive=VIEWS["alive"])
+    (shop.root / "views").mkdir()
+    (shop.root / "views" / "alive.sql").write_text(VIEWS["alive"])
+    shop.heartbeat()
+    run_once(config, *views)
+    note(shop, 1, 3600)
+    assert run(shop, "after-intent") == -signal.SIGKILL
+    store = Store(config.store)
+    intent = IntentLog(store.intent).read()
+    assert intent is not None
+    pending, _ = intent
+    log = ManifestLog(store.manifests)
+    assert log.epochs()[-1] == pending.epoch - 1
+    assert pending.pinned_ms > log.read(pending.epoch - 1).pinned_ms
+    wait_until(pending.pinned_ms // 1000 + 2)
+    run_once(config, *views)
+    assert log.read(pending.epoch).pinned_ms == pending.pinned_ms
+    assert log.read(log.epochs()[-1]).pinned_ms > pending.pinned_ms
+    check_epochs(config)
+    check_verified(config, *views)
