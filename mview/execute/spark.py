@@ -16,12 +16,14 @@ from mview.execute.program import Request
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.schema import type_name
+from mview.worker import settle_worker
 
 #: One unit of scan work: request number, files, Arrow schema (IPC), keys (IPC) or None, null_safe.
 _Work = tuple[int, list[str], bytes, "bytes | None", bool]
 
 
 def _scan_all(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
+    settle_worker()
     for number, files, schema, keys, null_safe in works:
         wanted = from_ipc(schema).schema
         found = scan_files(files, wanted, None if keys is None else from_ipc(keys), null_safe)

@@ -16,6 +16,7 @@ from pathlib import Path
 #: Forced writes at once: the file system joins those that wait for its journal.
 _THREADS = 8
 
+_pool = ThreadPoolExecutor(_THREADS, "mview-force")
 _lock = threading.Lock()
 _waiting: set[Path] = set()
 
@@ -31,9 +32,7 @@ def settle() -> None:
     with _lock:
         paths = list(_waiting)
         _waiting.clear()
-    if paths:
-        with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            list(pool.map(force, paths))
+    list(_pool.map(force, paths))
 
 
 def force(path: Path) -> None:

@@ -20,6 +20,7 @@ from mview.errors import CorruptionError
 from mview.merge.keys import KeySet
 from mview.merge.rules import ChunkState, LoadingTable, Release, release_ms, step
 from mview.snapshot import Marker
+from mview.worker import settle_worker
 
 _COLUMNS = ["kind", "table", "chunk", "rows", "event_time", "body"]
 
@@ -41,6 +42,7 @@ def merge_stream(stream: DataFrame, tables: Sequence[LoadingTable]) -> DataFrame
     def merge(
         key: tuple[str, int], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
+        settle_worker()
         rows: list[dict[str, Any]] = []
         for frame in frames:
             rows += [dict(zip(_COLUMNS, row, strict=True)) for row in frame.itertuples(index=False)]

@@ -41,6 +41,7 @@ from mview.runtime.spec import (
     read_spec,
 )
 from mview.snapshot import Chunk, Marker
+from mview.worker import settle_worker
 
 SNAPSHOT = "mview_snapshot"
 CHANGELOG = "mview_changelog"
@@ -121,6 +122,7 @@ class SnapshotReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stage one chunk; yields its marker row only."""
         assert isinstance(partition, ChunkPartition)
+        settle_worker()
         spec, config = read_spec(self.spec_path)
         table, chunk = spec.chunks[partition.index]
         assert table.plan is not None
@@ -340,6 +342,7 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Change batches of this task's pieces, then its heartbeat."""
         assert isinstance(partition, ChangelogPartition)
+        settle_worker()
         spec, config = read_spec(self.spec_path)
         for name in dict.fromkeys(name for name, _ in partition.work):
             splits = [split for connection, split in partition.work if connection == name]

@@ -15,8 +15,8 @@ import pytest
 
 from mview.errors import CorruptionError
 from mview.execute.local import index as index_module
-from mview.execute.local.hashing import hash_rows
 from mview.execute.local.index import ResidentTable
+from mview.lake.hashing import hash_rows
 from mview.schema import parse_type
 
 SCHEMA = pa.schema(

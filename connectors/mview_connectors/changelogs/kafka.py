@@ -35,6 +35,10 @@ _SPLIT = 10_000
 #: does not hold the watermark back.
 _LOOK_FOR_PARTITIONS_S = 2.0
 
+#: Seconds for which the watermark of logs that are read up to their ends counts as new for who has
+#: time to wait: each look for it takes a consumer of its own, and an older one is as true.
+_WATERMARK_S = 0.25
+
 #: How many offsets back one looks: most messages tell something, markers of transactions do not.
 _WINDOWS = (8, 256, 8192)
 
@@ -70,6 +74,7 @@ class KafkaChangelog:
         self._heartbeat: SourceMs | None = None
         self._bounds: dict[str, tuple[int, SourceMs | None]] = {}
         self._watermark: SourceMs | None = None
+        self._vouched = float("-inf")
 
     # --- Changelog -------------------------------------------------------------------------------
 
@@ -138,7 +143,11 @@ class KafkaChangelog:
         if left:
             # The waiter would have to pass through all that before it waits again.
             self._client.stop_waiting()
-        return Progress(dict(ends), self._watermark_at(ends, observed), left)
+        is_new = time.monotonic() - self._vouched < _WATERMARK_S
+        if left or not wait_ms or not is_new or self._caps is not None:
+            self._watermark = self._watermark_at(ends, observed)
+            self._vouched = time.monotonic()
+        return Progress(dict(ends), self._watermark, left)
 
     def finish(self) -> None:
         """Stop at the ends that the partitions have now."""
@@ -235,7 +244,7 @@ class KafkaChangelog:
         known = [self._heartbeat if p in beaten else bounds[p] for p in ends]
         times = [bound for bound in known if bound is not None]
         if times and len(times) == len(known):
-            self._watermark = max(min(times), self._watermark or min(times))
+            return max(min(times), self._watermark or min(times))
         return self._watermark
 
     def _bounds_at(self, ends: Offsets) -> dict[str, SourceMs | None]:

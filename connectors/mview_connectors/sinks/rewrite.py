@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
 from mview.lake.deletion import Deleted
+from mview.lake.hashing import hash_rows, is_hashable
 from mview.lake.log import DeltaLog
 from mview.lake.match import Positions, first_rows, match, row_codes
 from mview.lake.parquet import (
@@ -36,14 +37,22 @@ from mview.lake.parquet import (
     read_parquet,
     write_parquet,
 )
+from mview.lake.sorted_index import SortedIndex
 from mview.lake.tiers import TARGET_ROWS, crowded, pieces
 
-#: Bytes of a view's rows that are remembered: rows that were just written are read again soon.
-_REMEMBERED = 64 << 20
+#: Bytes of a view's rows that are remembered: rows that were just written are read again soon,
+#: and all keys are looked through in most epochs (some 30 bytes per row with their index).
+_WRITTEN, _LOOKED = 64 << 20, 256 << 20
 
 #: Deleted rows that a file may have: about 2 bytes each in every commit that touches it. Files have
 #: different limits from half of it on, so that they are not all written anew in one epoch.
 _MOST_DELETED = 2048
+
+
+#: Shared by all views: threads cost more to start than most files to look into.
+_pool = ThreadPoolExecutor(os.cpu_count(), "mview-rewrite")
+
+_Remembered = TypeVar("_Remembered", "pa.Table", "_Looked")
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,37 @@ class _Wanted:
     rows: pa.Table
     goes: Positions
     replacement: Positions
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """The columns of one file that rows are looked for in, and an index over them."""
+
+    rows: pa.Table
+    hashed: list[str]
+    index: SortedIndex | None
+
+    @classmethod
+    def at(cls, rows: pa.Table) -> _Looked:
+        """Index all columns that can be; none: every row is compared."""
+        hashed = [field.name for field in rows.schema if is_hashable(field.type)]
+        columns = [rows[name] for name in hashed]
+        return cls(rows, hashed, SortedIndex.build(hash_rows(columns)) if hashed else None)
+
+    def match(self, wanted: pa.Table) -> tuple[Positions, Positions]:
+        """See `mview.lake.match.match`."""
+        if self.index is None or not wanted.num_rows:
+            return match(self.rows, wanted)
+        needles = np.unique(hash_rows([wanted[name] for name in self.hashed]))
+        candidates = np.unique(self.index.find(needles)[1])
+        positions, found = match(self.rows.take(pa.array(candidates)), wanted)
+        return candidates[positions], found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        index = 0 if self.index is None else self.index.nbytes(None)
+        return int(self.rows.nbytes) + index
 
 
 @dataclass(frozen=True)
@@ -90,9 +130,9 @@ class Rewriter:
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
         self._ranges: dict[str, Mapping[str, Any]] = {}
-        #: Rows of files, without regard to deletion vectors: whole ones, and columns to look in.
+        #: Rows of files that were just written, without regard to deletion vectors.
         self._written: dict[str, pa.Table] = {}
-        self._looked: dict[str, pa.Table] = {}
+        self._looked: dict[str, _Looked] = {}
 
     def plan(self, epoch: int, delta: pa.Table, live: Mapping[str, DataFile]) -> Rewrite:
         """Write the files that make a delta true.
@@ -111,19 +151,18 @@ class Rewriter:
         rows = delta.select(self._schema.names).cast(self._schema)
         inserted = self._inserted(rows, weight)
         wanted = self._wanted(rows, weight, inserted)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            candidates = self._candidates(live, wanted.rows)
-            found = list(pool.map(lambda file: self._find(file, wanted.rows), candidates))
-            hits = self._select(wanted, found)
-            marked = [hit for hit in hits if self._is_marked(hit)]
-            anew = [hit for hit in hits if not self._is_marked(hit)]
-            after = list(pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), anew))
-            small = [part for _, part in after if part is not None]
-            small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in anew]))
-            removes = [hit.file.path for hit in hits]
-            untouched = [file for path, file in live.items() if path not in set(removes)]
-            parts, merged = self._merge(small, untouched)
-            written = list(pool.map(lambda part: self._write(epoch, part), parts))
+        candidates = self._candidates(live, wanted.rows)
+        found = list(_pool.map(lambda file: self._find(file, wanted.rows), candidates))
+        hits = self._select(wanted, found)
+        marked = [hit for hit in hits if self._is_marked(hit)]
+        anew = [hit for hit in hits if not self._is_marked(hit)]
+        after = list(_pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), anew))
+        small = [part for _, part in after if part is not None]
+        small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in anew]))
+        removes = [hit.file.path for hit in hits]
+        untouched = [file for path, file in live.items() if path not in set(removes)]
+        parts, merged = self._merge(small, untouched)
+        written = list(_pool.map(lambda part: self._write(epoch, part), parts))
         adds = [file for files, _ in after for file in files]
         adds += [_mark(hit) for hit in marked if _deleted_after(hit) < hit.file.rows]
         return Rewrite(adds + written, removes + merged)
@@ -182,11 +221,13 @@ class Rewriter:
         return True
 
     def _find(self, file: DataFile, wanted: pa.Table) -> _Hits:
-        rows = self._written.get(file.path, self._looked.get(file.path))
-        if rows is None:
-            rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
-            self._looked[file.path] = rows
-        positions, found = match(rows.select(self._names), wanted)
+        looked = self._looked.get(file.path)
+        if looked is None:
+            rows = self._written.get(file.path)
+            if rows is None:
+                rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
+            looked = self._looked[file.path] = _Looked.at(rows.select(self._names))
+        positions, found = looked.match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
             positions, found = positions[counts], found[counts]
@@ -284,8 +325,8 @@ class Rewriter:
         return rows if file.deleted is None else rows.take(live_positions(file))
 
     def _forget(self, live: Mapping[str, DataFile]) -> None:
-        self._written = _kept(self._written, live)
-        self._looked = _kept(self._looked, live)
+        self._written = _kept(self._written, live, _WRITTEN)
+        self._looked = _kept(self._looked, live, _LOOKED)
         self._ranges = {path: found for path, found in self._ranges.items() if path in live}
 
     def _not_a_key(self, keys: pa.Table) -> UserError:
@@ -297,12 +338,14 @@ class Rewriter:
         )
 
 
-def _kept(remembered: Mapping[str, pa.Table], live: Mapping[str, DataFile]) -> dict[str, pa.Table]:
-    """Without the rows of files that are gone, and the oldest ones beyond the limit."""
+def _kept(
+    remembered: Mapping[str, _Remembered], live: Mapping[str, DataFile], limit: int
+) -> dict[str, _Remembered]:
+    """Without the rows of files that are gone, and the oldest ones beyond a limit of bytes."""
     kept = {path: rows for path, rows in remembered.items() if path in live}
     size = sum(rows.nbytes for rows in kept.values())
     for path in list(kept):
-        if size <= _REMEMBERED:
+        if size <= limit:
             break
         size -= kept.pop(path).nbytes
     return kept

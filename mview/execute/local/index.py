@@ -16,52 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
-from mview.execute.local.hashing import Hashes, hash_rows, is_exact, maybe_null, same_rows
 from mview.execute.local.keys import first_duplicate, typed_keys
-
-Rows = NDArray[np.int64]
+from mview.lake.hashing import Hashes, hash_rows, is_exact, maybe_null, same_rows
+from mview.lake.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
 _SMALL = 1 << 16
 #: So many segments of that size make the merge into the base due (in the background).
 _FULL_SEGMENTS = 8
-
-
-@dataclass(frozen=True)
-class SortedIndex:
-    """Hashes in order, and the row of each; `rows` None: row i has hash i."""
-
-    hashes: Hashes
-    rows: NDArray[np.int32] | NDArray[np.int64] | None
-
-    @classmethod
-    def build(cls, hashes: Hashes) -> SortedIndex:
-        """The index of rows with these hashes."""
-        if bool(np.all(hashes[1:] >= hashes[:-1])):
-            return cls(hashes, None)
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes[order]
-        return cls(ordered, order.astype(np.int32) if len(order) < 1 << 31 else order)
-
-    def find(self, needles: Hashes) -> tuple[Rows, Rows]:
-        """All (needle number, row) pairs of equal hashes; sorted needles are faster."""
-        low = np.searchsorted(self.hashes, needles, side="left")
-        high = np.searchsorted(self.hashes, needles, side="right")
-        counts = high - low
-        numbers = np.repeat(np.arange(len(needles)), counts)
-        places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-        return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
-
-    def nbytes(self, column: pa.ChunkedArray | None) -> int:
-        """Bytes held beside the table; `column` is given where the hashes may be its buffer."""
-        shared = (
-            column is not None
-            and is_exact([column.type])
-            and column.type.bit_width == 64
-            and not column.null_count
-        )
-        own = 0 if self.rows is None and shared else self.hashes.nbytes
-        return own + (0 if self.rows is None else self.rows.nbytes)
 
 
 @dataclass
@@ -161,7 +123,13 @@ class ResidentTable:
         with self._lock:
             return self._gather((segment, segment.living()) for segment in self._segments)
 
-    def lookup(self, columns: Sequence[str], keys: pa.Table, null_safe: bool = False) -> pa.Table:
+    def lookup(
+        self,
+        columns: Sequence[str],
+        keys: pa.Table,
+        null_safe: bool = False,
+        select: Sequence[str] | None = None,
+    ) -> pa.Table:
         """The rows whose `columns` hold one of the keys; each row once.
 
         By the whole primary key the answer is exact; otherwise more rows may come than asked for.
@@ -170,14 +138,14 @@ class ResidentTable:
             columns: columns of this table.
             keys: one column per name in `columns`, in that order; duplicates are allowed.
             null_safe: NULL in a key matches NULL (`<=>`); otherwise such keys match nothing.
+            select: columns to return; None: all.
         """
+        names = self.schema.names if select is None else select
         typed = typed_keys(self.schema, columns, keys, null_safe)
         if typed is None:
-            return self.rows()
-        if typed.num_rows == 0:
-            return self.schema.empty_table()
+            return self.rows().select(names)
         with self._lock:
-            return self._gather((segment, rows) for segment, _, rows in self._find(typed))
+            return self._gather(((segment, rows) for segment, _, rows in self._find(typed)), names)
 
     def apply(self, old: pa.Table, new: pa.Table) -> None:
         """Take one epoch's delta: rows that go (by primary key) and rows that come.
@@ -307,12 +275,16 @@ class ResidentTable:
             if len(rows):
                 yield segment, numbers, rows
 
-    def _gather(self, parts: Iterable[tuple[Segment, Rows]]) -> pa.Table:
-        pieces = [
-            segment.rows if len(rows) == len(segment.alive) else segment.rows.take(pa.array(rows))
-            for segment, rows in parts
-        ]
-        return pa.concat_tables(pieces).combine_chunks() if pieces else self.schema.empty_table()
+    def _gather(
+        self, parts: Iterable[tuple[Segment, Rows]], select: Sequence[str] | None = None
+    ) -> pa.Table:
+        names = list(self.schema.names if select is None else select)
+        pieces = [self.schema.empty_table().select(names)]
+        for segment, rows in parts:
+            content = segment.rows.select(names)
+            whole = len(rows) == len(segment.alive)
+            pieces.append(content if whole else content.take(pa.array(rows)))
+        return pa.concat_tables(pieces).combine_chunks()
 
     def _ordered(self, rows: pa.Table) -> pa.Table:
         rows = rows.combine_chunks()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.execute.local.hashing import hash_rows, is_hashable, same_rows
+from mview.lake.hashing import hash_rows, is_hashable, same_rows
 
 #: Types whose values are equal in SQL exactly when they are equal after a cast that keeps them.
 #: (Not integers with floats: SQL compares them as doubles, where large integers fall together.)

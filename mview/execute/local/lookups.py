@@ -74,8 +74,7 @@ class LocalLookups:
         if request.keys is None:
             return table.rows().select(request.select)
         names = request.keys.column_names
-        found = table.lookup(names, request.keys, request.null_safe)
-        return found.select(request.select)
+        return table.lookup(names, request.keys, request.null_safe, request.select)
 
     def apply(self, changes: Mapping[str, tuple[pa.Table, pa.Table]]) -> list[str]:
         """Follow a published epoch.

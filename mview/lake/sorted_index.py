@@ -1,0 +1,50 @@
+"""An index over the hashes of rows that never move: sorted, looked into by binary search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mview.lake.hashing import Hashes, is_exact
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SortedIndex:
+    """Hashes in order, and the row of each; `rows` None: row i has hash i."""
+
+    hashes: Hashes
+    rows: NDArray[np.int32] | NDArray[np.int64] | None
+
+    @classmethod
+    def build(cls, hashes: Hashes) -> SortedIndex:
+        """The index of rows with these hashes."""
+        if bool(np.all(hashes[1:] >= hashes[:-1])):
+            return cls(hashes, None)
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        return cls(ordered, order.astype(np.int32) if len(order) < 1 << 31 else order)
+
+    def find(self, needles: Hashes) -> tuple[Rows, Rows]:
+        """All (needle number, row) pairs of equal hashes; sorted needles are faster."""
+        low = np.searchsorted(self.hashes, needles, side="left")
+        high = np.searchsorted(self.hashes, needles, side="right")
+        counts = high - low
+        numbers = np.repeat(np.arange(len(needles)), counts)
+        places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
+
+    def nbytes(self, column: pa.ChunkedArray | None) -> int:
+        """Bytes held beside the table; `column` is given where the hashes may be its buffer."""
+        shared = (
+            column is not None
+            and is_exact([column.type])
+            and column.type.bit_width == 64
+            and not column.null_count
+        )
+        own = 0 if self.rows is None and shared else self.hashes.nbytes
+        return own + (0 if self.rows is None else self.rows.nbytes)
