@@ -74,9 +74,10 @@ class Executors:
             if not self._lookups.fits(size):
                 left_out.append(name)
                 continue
-            rows = relation.mirror.scan(relation.state)
-            if not self._lookups.add(ResidentTable(name, relation.schema.key, rows)):
+            if not self._lookups.add(_resident(name, relation)):
                 left_out.append(name)
+            # Else what was needed to read one table adds to what the next one needs.
+            pa.default_memory_pool().release_unused()
         return left_out
 
     def rows(self, relation: str) -> int:
@@ -151,6 +152,10 @@ class Executors:
         """Free what is held in memory."""
         self._lookups.close()
         self._evaluator.close()
+
+
+def _resident(name: str, relation: Relation) -> ResidentTable:
+    return ResidentTable(name, relation.schema.key, relation.mirror.scan(relation.state))
 
 
 def row_bytes(columns: Sequence[Column]) -> int:

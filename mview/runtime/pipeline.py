@@ -39,7 +39,7 @@ from mview.runtime.offsets import BatchOffsets
 from mview.runtime.query import EpochQuery, WorkerStartError
 from mview.runtime.recover import forget_folders, recover
 from mview.runtime.report import EpochReport, Listener, Silence, ViewChange
-from mview.runtime.session import spark_session
+from mview.runtime.session import release_heap, spark_session
 from mview.runtime.sources import CHUNKS_READ, register_sources
 from mview.runtime.spec import QuerySpec, TableSpec, open_changelog
 from mview.runtime.upkeep import Upkeep
@@ -179,6 +179,7 @@ class Run:
             self._upkeep = Upkeep(engine)
             build_views(engine, views)
             self._announce_builds(views)
+        release_heap(engine.spark)  # what loads and builds needed, before mirrors come into memory
         if left_out := engine.executors.warm():
             self._listener.on_message(f"looked up on Spark, beyond memory: {', '.join(left_out)}")
         self._query(load=False)

@@ -107,6 +107,12 @@ def _local_settings(master: str) -> dict[str, str]:
     }
 
 
+def release_heap(session: SparkSession) -> None:
+    """Have the JVM give back memory that it does not need now; takes some tenths of a second."""
+    assert session.sparkContext._jvm is not None
+    getattr(session.sparkContext._jvm, "java.lang.System").gc()
+
+
 def _file_system(jar_files: list[Path]) -> dict[str, str]:
     """A local file system in Java alone: Hadoop's forks a `chmod` for every file that it makes.
 
