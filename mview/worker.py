@@ -1,4 +1,4 @@
-"""What every Python worker of Spark does first."""
+"""What every Python worker of Spark does when its first task ends: by then all is imported."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ _Work = tuple[int, list[str], bytes, "bytes | None", bool]
 
 
 def _scan_all(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
-    settle_worker()
     for number, files, schema, keys, null_safe in works:
         wanted = from_ipc(schema).schema
         found = scan_files(files, wanted, None if keys is None else from_ipc(keys), null_safe)
         if found.num_rows:
             yield number, to_ipc(found)
+    settle_worker()
 
 
 class SparkExecutor:

@@ -42,11 +42,11 @@ def merge_stream(stream: DataFrame, tables: Sequence[LoadingTable]) -> DataFrame
     def merge(
         key: tuple[str, int], frames: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
-        settle_worker()
         rows: list[dict[str, Any]] = []
         for frame in frames:
             rows += [dict(zip(_COLUMNS, row, strict=True)) for row in frame.itertuples(index=False)]
         yield _frame(_merge_group(key, rows, state, by_name.get(key[0])))
+        settle_worker()
 
     # The condition must name the event time: Spark pushes any other one below the watermark, which
     # then never sees a heartbeat.

@@ -122,7 +122,6 @@ class SnapshotReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stage one chunk; yields its marker row only."""
         assert isinstance(partition, ChunkPartition)
-        settle_worker()
         spec, config = read_spec(self.spec_path)
         table, chunk = spec.chunks[partition.index]
         assert table.plan is not None
@@ -152,6 +151,7 @@ class SnapshotReader(DataSourceStreamReader):
                 )
             ]
         )
+        settle_worker()
 
 
 def stage_chunk(
@@ -342,7 +342,6 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Change batches of this task's pieces, then its heartbeat."""
         assert isinstance(partition, ChangelogPartition)
-        settle_worker()
         spec, config = read_spec(self.spec_path)
         for name in dict.fromkeys(name for name, _ in partition.work):
             splits = [split for connection, split in partition.work if connection == name]
@@ -356,6 +355,7 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield stream_batch(rows)
         if partition.watermark >= 0:
             yield stream_batch([StreamRow("heartbeat", event_time=SourceMs(partition.watermark))])
+        settle_worker()
 
     def stop(self) -> None:
         """Close all clients."""
