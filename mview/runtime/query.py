@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.errors.exceptions.base import PySparkException
@@ -17,7 +17,7 @@ from mview.errors import MviewError, RetryableError
 from mview.merge.rules import LoadingTable
 from mview.merge.stateful import merge_stream
 from mview.runtime.offsets import BatchOffsets, batch_offsets
-from mview.runtime.sources import CHANGELOG, SNAPSHOT
+from mview.runtime.sources import CHANGELOG, SNAPSHOT, ChangelogReader
 from mview.runtime.spec import QuerySpec
 
 #: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published;
@@ -66,6 +66,14 @@ class EpochQuery:
         # do not count: a live query always starts from the manifest.
         self._beside = None if loading else ThreadPoolExecutor(1, "mview-epoch")
         self._running: Future[None] | None = None
+        # And the few changes that one task would read are read here, without a Spark job: it takes
+        # longer to start a task than to read them.
+        self._here = None if loading else ChangelogReader(str(self._spec_file))
+        self._read_to: dict[str, Any] = {}
+
+    @property
+    def _spec_file(self) -> Path:
+        return self._folder / "spec.json"
 
     @property
     def checkpoint(self) -> Path:
@@ -80,7 +88,7 @@ class EpochQuery:
         Raises:
             MviewError: what an epoch or a source raised.
         """
-        self._spec.write(self._folder / "spec.json")
+        self._spec.write(self._spec_file)
         query = self._start("load" if self._loading else "live")
         try:
             while query.isActive and not self._failed() and not until():
@@ -101,10 +109,9 @@ class EpochQuery:
             raise translate_failure(str(failure))
 
     def _start(self, mode: Literal["load", "live"]) -> StreamingQuery:
-        spec_file = str(self._folder / "spec.json")
-
         def stream(source: str) -> DataFrame:
-            return self._spark.readStream.format(source).option("spec", spec_file).load()
+            reader = self._spark.readStream.format(source)
+            return reader.option("spec", str(self._spec_file)).load()
 
         frame = stream(CHANGELOG)
         if mode == "load":
@@ -124,7 +131,7 @@ class EpochQuery:
                 raise _StoppingError
             try:
                 offsets = batch_offsets(self.checkpoint, batch)
-                rows = frame.toArrow()
+                rows = self._rows(frame, offsets)
                 if self._beside is None:
                     self._on_batch(rows, offsets, batch)
                 else:
@@ -136,6 +143,15 @@ class EpochQuery:
                     self._error = error
                 self._stopping = True
                 raise
+
+    def _rows(self, frame: DataFrame, offsets: BatchOffsets) -> pa.Table:
+        if self._here is None:
+            return frame.toArrow()
+        start = self._read_to or self._here.initialOffset()
+        end = {"connections": offsets.connections, "watermark": offsets.watermark}
+        self._read_to = end
+        rows = self._here.read_here(start, end)
+        return frame.toArrow() if rows is None else rows
 
     # --- the epoch that runs beside --------------------------------------------------------------
 
@@ -159,6 +175,8 @@ class EpochQuery:
         finally:
             if self._beside is not None:
                 self._beside.shutdown()
+            if self._here is not None:
+                self._here.stop()
 
 
 def translate_failure(text: str) -> MviewError:

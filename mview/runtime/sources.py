@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mview.changelog import STREAM_DDL, StreamRow, stream_batch
+from mview.changelog import STREAM_ARROW, STREAM_DDL, StreamRow, stream_batch
 from mview.clock import SourceMs, SystemClock, last_tick
 from mview.config import Config
 from mview.connector import Changelog, Offsets, Progress, Split
@@ -55,6 +55,10 @@ QUIET_MS = 5_000
 #: How long one planning call waits for something new before it answers "nothing": long enough to
 #: cost little when idle, short enough to stop quickly.
 WAIT_MS = 1_000
+
+#: Live epochs begin at most this often. Without it 11 epochs/s took 1.25 cores at 300 changes/s;
+#: with it 5.4 epochs/s took 0.78, and changes were as fresh (0.22 s): no epoch was in the way.
+_PACE_MS = 180
 
 #: Messages that pay for a task more: it costs as much CPU as to decode so many.
 _WORTH_A_TASK = 1_000
@@ -269,6 +273,7 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch reads, over all connections; `start` when there is nothing new."""
         spec, config = read_spec(self.spec_path)
         self._end_load(spec, config)
+        self._keep_pace(spec)
         ends, watermark, moved = self._advance(start, spec, config)
         pinned = start["pinned_ms"]
         if spec.tick_ms:
@@ -279,6 +284,11 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._last_progress = time.monotonic()
         return {"connections": ends, "watermark": watermark, "pinned_ms": pinned}
+
+    def _keep_pace(self, spec: QuerySpec) -> None:
+        """Wait until a live epoch may follow the one before."""
+        if not self._bounded and not _is_loading(spec):
+            time.sleep(max(0.0, self._last_progress + _PACE_MS / 1000 - time.monotonic()))
 
     def _patience_ms(self, spec: QuerySpec) -> int:
         """How long to wait for news: not at all while chunks wait to be read in the same batch."""
@@ -321,9 +331,17 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
         if watermark <= before:
             return False
-        loading = any(table.plan is not None for table in spec.tables.values())
         quiet = (time.monotonic() - self._last_progress) * 1000 >= QUIET_MS
-        return loading or quiet or self._bounded
+        return quiet or self._bounded or _is_loading(spec)
+
+    def read_here(self, start: dict[str, Any], end: dict[str, Any]) -> pa.Table | None:
+        """The rows between two offsets, read in this process; None: they are worth a task."""
+        partitions = self.partitions(start, end)
+        messages = sum(split.messages for one in partitions for _, split in one.work)
+        if messages > _WORTH_A_TASK:
+            return None
+        batches = [batch for partition in partitions for batch in self.rows(partition)]
+        return pa.Table.from_batches(batches, STREAM_ARROW)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangelogPartition]:
         """The pieces between two offsets, packed into at most as many tasks as there are cores."""
@@ -340,8 +358,13 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [p for p in packed if p.work or p.watermark >= 0]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Change batches of this task's pieces, then its heartbeat."""
+        """`rows`, in a worker process of Spark."""
         assert isinstance(partition, ChangelogPartition)
+        yield from self.rows(partition)
+        settle_worker()
+
+    def rows(self, partition: ChangelogPartition) -> Iterator[pa.RecordBatch]:
+        """Change batches of these pieces, then their heartbeat."""
         spec, config = read_spec(self.spec_path)
         for name in dict.fromkeys(name for name, _ in partition.work):
             splits = [split for connection, split in partition.work if connection == name]
@@ -355,13 +378,16 @@ class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield stream_batch(rows)
         if partition.watermark >= 0:
             yield stream_batch([StreamRow("heartbeat", event_time=SourceMs(partition.watermark))])
-        settle_worker()
 
     def stop(self) -> None:
         """Close all clients."""
         for changelog in self._changelogs.values():
             changelog.close()
         self._changelogs = {}
+
+
+def _is_loading(spec: QuerySpec) -> bool:
+    return any(table.plan is not None for table in spec.tables.values())
 
 
 def held_back(found: Mapping[str, Progress], max_drift_ms: int) -> set[str]:

@@ -152,7 +152,10 @@ class Rewriter:
         inserted = self._inserted(rows, weight)
         wanted = self._wanted(rows, weight, inserted)
         candidates = self._candidates(live, wanted.rows)
-        found = list(_pool.map(lambda file: self._find(file, wanted.rows), candidates))
+        unknown = [file for file in candidates if file.path not in self._looked]
+        for file, looked in zip(unknown, _pool.map(self._look, unknown), strict=True):
+            self._looked[file.path] = looked
+        found = [self._find(file, wanted.rows) for file in candidates]
         hits = self._select(wanted, found)
         marked = [hit for hit in hits if self._is_marked(hit)]
         anew = [hit for hit in hits if not self._is_marked(hit)]
@@ -220,14 +223,14 @@ class Rewriter:
                 return False
         return True
 
+    def _look(self, file: DataFile) -> _Looked:
+        rows = self._written.get(file.path)
+        if rows is None:
+            rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
+        return _Looked.at(rows.select(self._names))
+
     def _find(self, file: DataFile, wanted: pa.Table) -> _Hits:
-        looked = self._looked.get(file.path)
-        if looked is None:
-            rows = self._written.get(file.path)
-            if rows is None:
-                rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
-            looked = self._looked[file.path] = _Looked.at(rows.select(self._names))
-        positions, found = looked.match(wanted)
+        positions, found = self._looked[file.path].match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
             positions, found = positions[counts], found[counts]
