@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -39,8 +39,7 @@ Kind = Literal["c", "u", "d", "truncate", "ddl", "heartbeat"]
 UNCHANGED = type("Unchanged", (), {"__repr__": lambda self: "UNCHANGED"})()
 
 
-@dataclass(frozen=True)
-class ChangeEvent:
+class ChangeEvent(NamedTuple):
     """One decoded message of a changelog, before it is typed by a table's schema.
 
     Attributes:

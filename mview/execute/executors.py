@@ -6,7 +6,7 @@ function and type of it is admitted. Everything else is Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -63,8 +63,12 @@ class Executors:
         #: Rows that all look-ups so far have found.
         self.rows_read = 0
 
-    def warm(self) -> list[str]:
-        """Bring mirrors into memory, small ones first; returns those that did not fit."""
+    def warm(self, keys: Mapping[str, Iterable[tuple[str, ...]]]) -> list[str]:
+        """Bring mirrors into memory, small ones first; returns those that did not fit.
+
+        Args:
+            keys: columns that rows will be looked up by, per relation, beside its primary key.
+        """
         left_out = []
         by_rows = sorted(self._relations.items(), key=lambda item: item[1].state.rows)
         for name, relation in by_rows:
@@ -78,6 +82,9 @@ class Executors:
                 left_out.append(name)
             # Else what was needed to read one table adds to what the next one needs.
             pa.default_memory_pool().release_unused()
+        for name, relation in self._relations.items():
+            for columns in {relation.schema.key, *keys.get(name, ())}:
+                self._lookups.prepare(name, columns)
         return left_out
 
     def rows(self, relation: str) -> int:

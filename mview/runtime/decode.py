@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,8 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
         return [_Change("d", dict(zip(key_names, key, strict=True)), event)]
     if event.after is None:
         raise DecodeError("a create or update has no after-image", where=_place(event), safe=_SAFE)
-    if missing := [name for name in table.schema.names if name not in event.after]:
+    if not event.after.keys() >= table.column_names:
+        missing = [name for name in table.schema.names if name not in event.after]
         raise DecodeError(
             f"column {missing[0]!r} of {table.name} is not in the message",
             where=_place(event),
@@ -97,11 +98,9 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     change = _Change(event.kind, event.after, event)
     # An update that moves a row to another key is a delete and a create: each goes its own way.
     if event.kind == "u" and event.before is not None:
-        before = event.before
-        if all(before.get(name) is not None for name in key_names) and any(
-            before[name] != event.after[name] for name in key_names
-        ):
-            old = {name: before[name] for name in key_names}
+        old = {name: event.before.get(name) for name in key_names}
+        moved = any(value != event.after[name] for name, value in old.items())
+        if moved and all(value is not None for value in old.values()):
             return [_Change("d", old, event), _Change("c", event.after, event)]
     return [change]
 
@@ -128,10 +127,18 @@ def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Str
 
 def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
     events = [change.event for change in changes]
-    unchanged = [
-        [name for name, value in change.cells.items() if value is UNCHANGED] or None
-        for change in changes
-    ]
+    cells = [change.cells for change in changes]
+    unchanged: list[list[str] | None] = [None] * len(changes)
+    columns = []
+    for column in table.schema.columns:
+        values = [row.get(column.name) for row in cells]
+        if UNCHANGED in values:
+            _note_unchanged(column.name, values, unchanged)
+            values = [None if value is UNCHANGED else value for value in values]
+        try:
+            columns.append(decoder.convert(values, column))
+        except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
+            raise _misfit(changes, values, table, column.name, decoder) from None
     meta = [
         [change.kind for change in changes],
         [encode_position(event.position) for event in events],
@@ -141,15 +148,13 @@ def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Tabl
         unchanged,
     ]
     arrays = [pa.array(values, kind) for values, (_, kind) in zip(meta, META, strict=True)]
-    for column in table.schema.columns:
-        values = [change.cells.get(column.name) for change in changes]
-        if any(unchanged):
-            values = [None if value is UNCHANGED else value for value in values]
-        try:
-            arrays.append(decoder.convert(values, column))
-        except (ValueError, TypeError, OverflowError, pa.ArrowInvalid):
-            raise _misfit(changes, values, table, column.name, decoder) from None
-    return pa.Table.from_arrays(arrays, schema=batch_schema(table.schema))
+    return pa.Table.from_arrays(arrays + columns, schema=batch_schema(table.schema))
+
+
+def _note_unchanged(name: str, values: Sequence[Any], unchanged: list[list[str] | None]) -> None:
+    for number, value in enumerate(values):
+        if value is UNCHANGED:
+            unchanged[number] = [*(unchanged[number] or ()), name]
 
 
 def _misfit(

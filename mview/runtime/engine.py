@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from mview.execute.executors import Executors
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.plan import ViewPlan
+from mview.ivm.steps import Fetch
 from mview.plan.clocks import INSTANT
 from mview.plan.definition import ViewDefinition
 from mview.runtime.failpoints import failpoint
@@ -106,6 +108,17 @@ class Engine:
             config.engine.memory,
             lambda: self.manifest.pinned_ms,
         )
+
+    def look_up_keys(self) -> dict[str, set[tuple[str, ...]]]:
+        """The columns by which views look rows up, per relation."""
+        found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for view in self.views.values():
+            for plan in (*view.plan.parts, view.plan):
+                reads = reads_of(plan.tables)
+                for step in (step for trace in plan.traces for step in trace.steps):
+                    if isinstance(step, Fetch) and step.table in reads:
+                        found[reads[step.table]].add(step.columns)
+        return found
 
     def open_relations(self) -> None:
         """Open every mirror the manifest names."""

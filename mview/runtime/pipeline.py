@@ -180,7 +180,7 @@ class Run:
             build_views(engine, views)
             self._announce_builds(views)
         release_heap(engine.spark)  # what loads and builds needed, before mirrors come into memory
-        if left_out := engine.executors.warm():
+        if left_out := engine.executors.warm(engine.look_up_keys()):
             self._listener.on_message(f"looked up on Spark, beyond memory: {', '.join(left_out)}")
         self._query(load=False)
 

@@ -19,6 +19,7 @@ from mview.merge.stateful import merge_stream
 from mview.runtime.offsets import BatchOffsets, batch_offsets
 from mview.runtime.sources import CHANGELOG, SNAPSHOT, ChangelogReader
 from mview.runtime.spec import QuerySpec
+from mview.runtime.workers import WakefulWorkers
 
 #: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published;
 #: never runs twice at once.
@@ -76,6 +77,10 @@ class EpochQuery:
         return self._folder / "spec.json"
 
     @property
+    def _is_endless(self) -> bool:
+        return not self._loading and not self._spec.once
+
+    @property
     def checkpoint(self) -> Path:
         """Spark's checkpoint folder of this query."""
         return self._folder / "checkpoint"
@@ -90,6 +95,9 @@ class EpochQuery:
         """
         self._spec.write(self._spec_file)
         query = self._start("load" if self._loading else "live")
+        workers = WakefulWorkers(self._spark, str(self._spec_file)) if self._is_endless else None
+        if workers is not None:
+            workers.start()
         try:
             while query.isActive and not self._failed() and not until():
                 query.awaitTermination(0.1)  # type: ignore[arg-type]  # seconds; the stub says int
@@ -99,6 +107,8 @@ class EpochQuery:
             with self._lock:
                 self._stopping = True
                 failure = query.exception()
+            if workers is not None:
+                workers.stop()
             # Outside the lock: stopping waits for a batch that has just begun, and that one for
             # the lock, to see that it must not run.
             query.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,11 @@ class TableSpec:
     def connection(self) -> str:
         """The connection's name."""
         return self.name.partition(".")[0]
+
+    @cached_property
+    def column_names(self) -> frozenset[str]:
+        """The names of the schema's columns."""
+        return frozenset(self.schema.names)
 
     @property
     def source_name(self) -> str:

@@ -89,7 +89,7 @@ class Bench:
             name: self._engine.manifest.tables[f"{CONNECTION}.{name}"].schema for name in KEYS
         }
         self.build_seconds = self._build(config, vectors)
-        self._engine.executors.warm()
+        self._engine.executors.warm(self._engine.look_up_keys())
         self._upkeep = Upkeep(self._engine)
         self._format = open_format(config, CONNECTION)
         self._specs = {

@@ -39,7 +39,7 @@ from mview.schema import Column
 from mview_connectors.formats import values as v
 from mview_connectors.formats.messages import format_options, parse_object, undecodable
 
-_FIELDS = ("table", "op", "before", "after", "key", "ts", "position", "transaction")
+_FIELDS = dict.fromkeys(("table", "op", "before", "after", "key", "ts", "position", "transaction"))
 _KINDS: dict[str, Kind] = {
     "insert": "c",
     "update": "u",
@@ -72,16 +72,18 @@ class UnifiedFormat:
         kind = _KINDS.get(body.get("op", ""))
         if kind is None:
             raise _bad_op(message, body)
-        if unknown := [name for name in body if name not in _FIELDS]:
+        if not body.keys() <= _FIELDS.keys():
             raise undecodable(
                 message,
-                f"a change has an unknown field {unknown[0]!r}",
+                f"a change has an unknown field {next(n for n in body if n not in _FIELDS)!r}",
                 f"fields are {', '.join(_FIELDS)}",
             )
         ts = body.get("ts")
         if ts is not None and type(ts) is not int:
             raise undecodable(message, "'ts' is not an integer of milliseconds")
-        before, after, key = (_row(message, body, name) for name in ("before", "after", "key"))
+        before = _row(message, body, "before")
+        after = _row(message, body, "after")
+        key = _row(message, body, "key")
         table = body.get("table", "")
         _complete(message, kind, table, before or key, after, ts)
         return (
@@ -143,6 +145,8 @@ def _complete(
 
 
 def _position(message: Message, position: Any) -> tuple[int, ...]:
+    if type(position) is int and 0 <= position < _POSITION_LIMIT:
+        return (position,)
     if position is None:
         return ()
     parts = position if type(position) is list else [position]

@@ -69,7 +69,7 @@ def convert(
     Raises:
         ValueError: a value does not fit; the message names it.
     """
-    if any(value is UNCHANGED for value in values):
+    if UNCHANGED in values:
         values = [None if value is UNCHANGED else value for value in values]
     found = next((family for belongs, family in _FAMILIES if belongs(column.type)), None)
     if found is None:

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
 from mview.execute.local.keys import first_duplicate, typed_keys
-from mview.lake.hashing import Hashes, hash_rows, is_exact, maybe_null, same_rows
+from mview.lake.hashing import (
+    Hashes,
+    hash_rows,
+    is_exact,
+    is_hashable,
+    maybe_null,
+    same_rows,
+)
 from mview.lake.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
@@ -122,6 +129,13 @@ class ResidentTable:
         """All live rows."""
         with self._lock:
             return self._gather((segment, segment.living()) for segment in self._segments)
+
+    def prepare(self, columns: Iterable[str]) -> None:
+        """Make the index over some columns before it is asked for; look-ups go on meanwhile."""
+        wanted = set(columns)
+        names = tuple(name for name in self.schema.names if name in wanted)
+        if all(is_hashable(self.schema.field(name).type) for name in names):
+            self._segments[0].find(names, np.empty(0, np.int64))
 
     def lookup(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -51,6 +51,11 @@ class LocalLookups:
             return False
         self._tables[table.name] = table
         return True
+
+    def prepare(self, name: str, columns: Iterable[str]) -> None:
+        """Have an index made beside the epochs, if the table is resident."""
+        if name in self._tables:
+            self._merger.submit(self._tables[name].prepare, columns)
 
     def drop(self, name: str) -> None:
         """Forget a table; nothing happens when it is not resident."""
