@@ -23,7 +23,8 @@ from tests.bench.w1 import Change, Changes, make_tables
 
 #: Seconds at the full rate before the measurement: the JVM compiles its hot code.
 _WARM_UP = 15.0
-_IDLE = 10.0
+#: Seconds without changes before those that count as idle, for what the JVM still compiles.
+_SETTLE, _IDLE = 15.0, 10.0
 #: Seconds between two sends.
 _TICK = 0.01
 #: Seconds of freshness at which a run counts as recovered from a kill.
@@ -62,7 +63,7 @@ def main() -> None:
     changes = Changes(tables).take(int(options.rate * (options.seconds + _WARM_UP)))
     with running(tables, extra, vectors) as run:
         run.wait_until_live()
-        time.sleep(5)
+        time.sleep(_SETTLE)
         idle = _cores(run, _IDLE)
         kill_after = _WARM_UP + options.seconds / 2 if options.kill else None
         steady = feed(run, changes, options.rate, kill_after)

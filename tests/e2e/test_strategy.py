@@ -95,7 +95,7 @@ def test_forced_ways_keep_the_same(shop: Shop) -> None:
     computes = follows.model_copy(update={"store": shop.root / "other", "engine": engine})
     shop.heartbeat()
     changes = Changes(shop, random.Random(11))
-    for _ in range(3):
+    for _ in range(2):
         newest = []
         for config in (follows, computes):
             run_once(config, *views)
