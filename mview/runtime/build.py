@@ -196,14 +196,15 @@ def _build_part(
 
 
 def _write(frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Path]:
-    """Write Parquet files in key order, so that a later change touches few of them."""
-    spark = frame.sparkSession
+    """Write Parquet files in key order, so that a later change touches few of them.
+
+    Each of Spark's partitions has an order of its own. One order over all of them would touch fewer
+    files, but a build took 1.6 times as long as a plain batch then, not 1.2 times.
+    """
     # Delta readers expect micros; Spark's default is the deprecated INT96.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     if key:
-        columns = [F.col(f"`{name}`") for name in key]
-        slots = 2 * spark.sparkContext.defaultParallelism
-        frame = frame.repartitionByRange(slots, *columns).sortWithinPartitions(*columns)
+        frame = frame.sortWithinPartitions(*(F.col(f"`{name}`") for name in key))
     writer = frame.write.mode("overwrite").option("maxRecordsPerFile", _FILE_ROWS)
     writer.parquet(str(folder))
     return sorted(folder.glob("*.parquet"))
