@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
-from mview.runtime.cost import Costs, costs_of
+from mview.runtime.cost import Costs, costs_of, full_rows
 from mview.runtime.names import VIEW, reads_of, view_of
 from mview.store.manifest import Manifest
 
@@ -59,7 +59,7 @@ def plan_cost(plan: ViewPlan, manifest: Manifest | None) -> PlanCost | None:
     rows = {name: manifest.tables[relation].rows for name, relation in reads.items()}
     view = manifest.views.get(view_of(VIEW + plan.name))
     costs = Costs() if view is None else costs_of(view, plan.name)
-    full = sum(rows[name] for name in rows if name not in plan.indexes)
+    full = full_rows(plan, manifest.tables)
     deltas = [] if plan.evaluation == "full" else [_delta(plan, t, rows, costs) for t in rows]
     return PlanCost(manifest.epoch, tuple(deltas), full, costs.full_estimate(full))
 

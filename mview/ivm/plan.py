@@ -118,6 +118,15 @@ class ViewPlan:
         return (*self.definition.table_names, *self.indexes)
 
     @property
+    def full_definition(self) -> ViewDefinition:
+        """The query by which a view or part is computed as a whole: the user's own text.
+
+        Of rows that are equal in ORDER BY, a LIMIT takes any: there it is the text that takes the
+        same ones as the state does.
+        """
+        return self.declared if self.top is None and self.declared else self.definition
+
+    @property
     def clocks(self) -> tuple[str, ...]:
         """The clocks that the view or a part of it asks."""
         names = [name for plan in (*self.parts, self) for name in plan.tables if is_clock(name)]

@@ -29,7 +29,7 @@ from mview.lake.durable import later
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
-from mview.runtime.cost import COSTS, Costs
+from mview.runtime.cost import COSTS, Costs, full_rows
 from mview.runtime.definitions import digest_of, save_definition
 from mview.runtime.engine import Engine, LiveView, tick_of
 from mview.runtime.failpoints import failpoint
@@ -130,9 +130,7 @@ def _build(
         with watch.over(part, tables):
             _build_part(engine, part, tables, folder / "part")
     with watch.over(view.plan, tables):
-        files = _batch(
-            engine, full_definition(view.plan), tables, folder / "build", view.schema.key
-        )
+        files = _batch(engine, view.plan.full_definition, tables, folder / "build", view.schema.key)
         _build_state(engine, view.plan, tables, folder / "state")
     _check_key(engine, view, folder / "build")
     if view.is_read:
@@ -271,20 +269,6 @@ def _build_state(
     shutil.rmtree(folder)
 
 
-def full_definition(plan: ViewPlan) -> ViewDefinition:
-    """The query by which a view or part is computed as a whole: the user's own text.
-
-    Of rows that are equal in ORDER BY, a LIMIT takes any: there it is the text that takes the same
-    ones as the state does.
-    """
-    return plan.declared if plan.top is None and plan.declared else plan.definition
-
-
-def full_rows(plan: ViewPlan, tables: Mapping[str, TableState]) -> int:
-    """The rows of the relations from which a view or part is computed as a whole."""
-    return sum(tables[one].rows for one in reads_of(full_definition(plan).table_names).values())
-
-
 def recompute(
     engine: Engine, plan: ViewPlan, tables: Mapping[str, TableState], old: pa.Table
 ) -> ViewDelta:
@@ -296,7 +280,7 @@ def recompute(
         tables: the tables after this epoch.
         old: its published rows.
     """
-    rows = _change(engine, full_definition(plan), tables, old, plan.result)
+    rows = _change(engine, plan.full_definition, tables, old, plan.result)
     relation = state_of(plan)
     if relation is None or plan.state_definition is None:
         return ViewDelta(rows)

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
-from mview.store.manifest import ViewState
+from mview.runtime.names import reads_of
+from mview.store.manifest import TableState, ViewState
 
 Forced = Literal["auto", "incremental", "full"]
 
@@ -128,6 +130,11 @@ class Costs:
         if not self.full_seconds:
             return None
         return self.full_seconds * max(1.0, rows / max(1, self.full_rows))
+
+
+def full_rows(plan: ViewPlan, tables: Mapping[str, TableState]) -> int:
+    """The rows of the relations from which a view or part is computed as a whole."""
+    return sum(tables[one].rows for one in reads_of(plan.full_definition.table_names).values())
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from mview.execute.executors import TooManyRowsError, row_bytes
 from mview.execute.program import ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
-from mview.runtime.build import full_rows, recompute
-from mview.runtime.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose
+from mview.runtime.build import recompute
+from mview.runtime.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
 from mview.runtime.engine import Engine
 from mview.runtime.names import VIEW, inputs_of, reads_of, state_of
 from mview.store.manifest import TableState
