@@ -22,11 +22,13 @@ from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
 from mview.runtime.build import build_views, unbuilt
 from mview.runtime.catalog import check_changelogs, describe_tables
+from mview.runtime.changelogs import CHUNKS_READ
 from mview.runtime.definitions import all_definitions, published_definitions
 from mview.runtime.engine import Engine, LiveView, tick_of
 from mview.runtime.epoch import EpochInput, of_table, position_key, run_epoch
 from mview.runtime.failpoints import failpoint
 from mview.runtime.functions import declared_functions, with_functions
+from mview.runtime.live import LiveQuery
 from mview.runtime.load_plan import (
     LoadPlan,
     group_by_connection,
@@ -36,11 +38,12 @@ from mview.runtime.load_plan import (
 )
 from mview.runtime.names import is_source
 from mview.runtime.offsets import BatchOffsets
-from mview.runtime.query import EpochQuery, WorkerStartError
+from mview.runtime.query import LoadQuery
 from mview.runtime.recover import forget_folders, recover
 from mview.runtime.report import EpochReport, Listener, Silence, ViewChange
 from mview.runtime.session import release_heap, spark_session
-from mview.runtime.sources import CHUNKS_READ, register_sources
+from mview.runtime.sources import register_sources
+from mview.runtime.spark_errors import WorkerStartError
 from mview.runtime.spec import QuerySpec, TableSpec, open_changelog
 from mview.runtime.upkeep import Upkeep
 from mview.runtime.views import open_sinks, open_views
@@ -311,21 +314,12 @@ class Run:
 
     def _follow(self, load: bool) -> None:
         engine = self._engine
-        # A load goes on in its own checkpoint, which holds the merge's state; a live query has no
-        # state and always starts anew from the manifest.
+        # A load goes on in its own checkpoint, which holds the merge's state; a live query has none
+        # and always starts anew from the manifest.
         generation = engine.manifest.generation + (0 if load else 1)
         folder = engine.store.checkpoint(generation)
         self._chunks_read = False
         spec = self._spec(generation, load)
-        loading = [
-            LoadingTable(
-                name,
-                self._schemas[name],
-                engine.config.changes[name.partition(".")[0]].delay,
-                self._plans[name].begin,
-            )
-            for name in (self._plans if load else ())
-        ]
 
         def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
             if (generation, batch) <= (engine.manifest.generation, engine.manifest.batch):
@@ -343,7 +337,15 @@ class Run:
                 self._explain_a_wait(folder / CHUNKS_READ)
             return self._stop.is_set() or (load and not self._tables("loading"))
 
-        EpochQuery(engine.spark, spec, folder, loading, on_batch).run(until)
+        if load:
+            loading = [self._loading_table(name) for name in self._plans]
+            LoadQuery(engine.spark, spec, folder, loading, on_batch).run(until)
+        else:
+            LiveQuery(engine.spark, spec, folder, on_batch).run(until)
+
+    def _loading_table(self, name: str) -> LoadingTable:
+        delay = self._engine.config.changes[name.partition(".")[0]].delay
+        return LoadingTable(name, self._schemas[name], delay, self._plans[name].begin)
 
     def _spec(self, generation: int, load: bool) -> QuerySpec:
         engine = self._engine

@@ -5,12 +5,10 @@ Both keep their offsets in the streaming checkpoint, so a replayed batch plans t
 
 from __future__ import annotations
 
-import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,54 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from mview.changelog import STREAM_ARROW, STREAM_DDL, StreamRow, stream_batch
-from mview.clock import SourceMs, SystemClock, last_tick
-from mview.config import Config
-from mview.connector import Changelog, Offsets, Progress, Split
+from mview.changelog import STREAM_DDL, StreamRow, stream_batch
 from mview.lake.durable import force
 from mview.lake.parquet import ROW_GROUP
-from mview.runtime.decode import decode_split
+from mview.runtime.changelogs import Changelogs, Piece
 from mview.runtime.failpoints import failpoint
-from mview.runtime.spec import (
-    QuerySpec,
-    TableSpec,
-    open_changelog,
-    open_database,
-    open_format,
-    read_spec,
-)
+from mview.runtime.spec import TableSpec, open_database, read_spec
 from mview.snapshot import Chunk, Marker
 from mview.worker import settle_worker
 
 SNAPSHOT = "mview_snapshot"
 CHANGELOG = "mview_changelog"
-
-#: Made beside the checkpoint when all chunks of a load are read: a bounded log may end then.
-CHUNKS_READ = "chunks-read"
-
-#: A live stream whose watermark moves but brings no change makes an epoch this often at most.
-QUIET_MS = 5_000
-
-#: How long one planning call waits for something new before it answers "nothing": long enough to
-#: cost little when idle, short enough to stop quickly.
-WAIT_MS = 1_000
-
-#: Live epochs begin at most this often. Without it 11 epochs/s took 1.25 cores at 300 changes/s;
-#: with it 5.4 epochs/s took 0.78, and changes were as fresh (0.22 s): no epoch was in the way.
-_PACE_MS = 180
-
-#: Messages that pay for a task more: it costs as much CPU as to decode so many.
-_WORTH_A_TASK = 1_000
-
-#: With several logs each waits this long in its turn, and twice as long in the next, up to a limit:
-#: the first bounds what a busy log loses by silent ones, the second what silence costs.
-_TURN_MS, _LONGEST_TURN_MS = 10, 80
 
 
 def register_sources(spark: SparkSession) -> None:
@@ -197,210 +160,34 @@ class ChangelogSource(_MviewSource):
         return ChangelogReader(self.options["spec"])
 
 
-@dataclass
-class ChangelogPartition(InputPartition):
-    """What one task reads: pieces of changelogs, and the watermark to stamp (-1: none)."""
-
-    work: list[tuple[str, Split]]
-    watermark: int
-
-
-class ChangelogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms}`.
-
-    The watermark (-1: unknown) is part of the offset so that a replayed batch stamps the same
-    heartbeat, and so is the time that its epoch pins. A tick is news like any change.
-    """
+class ChangelogReader(DataSourceStreamReader):
+    """`Changelogs` by the names that Spark calls."""
 
     def __init__(self, spec_path: str) -> None:
-        self.spec_path = spec_path
-        self._changelogs: dict[str, Changelog] = {}
-        self._bounded = False
-        self._ended_ms: int | None = None
-        self._last_progress = time.monotonic()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Executors get a copy: clients stay with the driver.
-        return {**self.__dict__, "_changelogs": {}}
-
-    def _open(self) -> dict[str, Changelog]:
-        if not self._changelogs:
-            spec, config = read_spec(self.spec_path)
-            for name in spec.start:
-                tables = [table.source_name for table in spec.tables_of(name)]
-                self._changelogs[name] = open_changelog(config, name, tables)
-            if self._bounded:
-                self._finish()
-        return self._changelogs
-
-    def _finish(self) -> None:
-        self._bounded = True
-        for changelog in self._changelogs.values():
-            changelog.finish()
-
-    def _end_load(self, spec: QuerySpec, config: Config) -> None:
-        """A bounded load ends its logs only when every chunk is read and T has passed since.
-
-        Earlier ends would miss changes that the chunks have seen, and publish a mixture. Logs with
-        heartbeats of their own need no end: their watermark moves on.
-        """
-        flag = Path(self.spec_path).with_name(CHUNKS_READ)
-        if self._bounded or not spec.once or not spec.chunks or not flag.exists():
-            return
-        delay = max(config.changes[name].delay for name in spec.start)
-        if (time.time() - flag.stat().st_mtime) * 1000 > delay:
-            self._bounded = True
-            for name, changelog in self._open().items():
-                if config.changes[name].source == "files":
-                    changelog.finish()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on stop at the ends of all logs, and at the time, as they are at this moment."""
-        self._ended_ms = SystemClock().now()
-        self._open()
-        self._finish()
+        self._changelogs = Changelogs(spec_path)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the manifest or the start of the load says."""
-        spec, _ = read_spec(self.spec_path)
-        return {"connections": spec.start, "watermark": spec.watermark, "pinned_ms": spec.pinned_ms}
+        """Where the load began."""
+        return self._changelogs.begin()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next batch reads, over all connections; `start` when there is nothing new."""
+        return self._changelogs.advance(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limit of changes per epoch applies inside `latestOffset`."""
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next batch reads, over all connections; `start` when there is nothing new."""
-        spec, config = read_spec(self.spec_path)
-        self._end_load(spec, config)
-        self._keep_pace(spec)
-        ends, watermark, moved = self._advance(start, spec, config)
-        pinned = start["pinned_ms"]
-        if spec.tick_ms:
-            now = SystemClock().now() if self._ended_ms is None else self._ended_ms
-            pinned = max(pinned, last_tick(now, spec.tick_ms))
-        news = moved or pinned > start["pinned_ms"]
-        if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
-            return start
-        self._last_progress = time.monotonic()
-        return {"connections": ends, "watermark": watermark, "pinned_ms": pinned}
-
-    def _keep_pace(self, spec: QuerySpec) -> None:
-        """Wait until a live epoch may follow the one before."""
-        if not self._bounded and not _is_loading(spec):
-            time.sleep(max(0.0, self._last_progress + _PACE_MS / 1000 - time.monotonic()))
-
-    def _patience_ms(self, spec: QuerySpec) -> int:
-        """How long to wait for news: not at all while chunks wait to be read in the same batch."""
-        reading = spec.chunks and not Path(self.spec_path).with_name(CHUNKS_READ).exists()
-        return 0 if reading else WAIT_MS
-
-    def _advance(
-        self, start: dict[str, Any], spec: QuerySpec, config: Config
-    ) -> tuple[dict[str, Offsets], int, bool]:
-        changelogs, patience_ms = self._open(), self._patience_ms(spec)
-        deadline = time.monotonic() + patience_ms / 1000
-        # One log may wait for its own news; several take turns, so that none delays another.
-        turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
-        share = max(1, config.engine.max_changes // max(1, len(changelogs)))
-        while True:
-            found = {
-                name: changelog.advance(start["connections"][name], share, wait_ms=turn_ms)
-                for name, changelog in changelogs.items()
-            }
-            held = held_back(found, config.engine.max_drift)
-            ends: dict[str, Offsets] = {
-                name: start["connections"][name] if name in held else progress.offsets
-                for name, progress in found.items()
-            }
-            # What is held back is not read: it vouches for no more than before.
-            marks = [
-                SourceMs(start["watermark"]) if name in held else progress.watermark
-                for name, progress in found.items()
-            ]
-            known = [mark for mark in marks if mark is not None]
-            watermark = int(min(known)) if len(known) == len(marks) else -1
-            watermark = max(watermark, start["watermark"])
-            moved = ends != start["connections"]
-            # A watermark not yet worth an epoch is no answer: Spark would ask again at once.
-            news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
-            if news or self._bounded or time.monotonic() >= deadline:
-                return ends, watermark, moved
-            turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
-
-    def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
-        if watermark <= before:
-            return False
-        quiet = (time.monotonic() - self._last_progress) * 1000 >= QUIET_MS
-        return quiet or self._bounded or _is_loading(spec)
-
-    def read_here(self, start: dict[str, Any], end: dict[str, Any]) -> pa.Table | None:
-        """The rows between two offsets, read in this process; None: they are worth a task."""
-        partitions = self.partitions(start, end)
-        messages = sum(split.messages for one in partitions for _, split in one.work)
-        if messages > _WORTH_A_TASK:
-            return None
-        batches = [batch for partition in partitions for batch in self.rows(partition)]
-        return pa.Table.from_batches(batches, STREAM_ARROW)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChangelogPartition]:
-        """The pieces between two offsets, packed into at most as many tasks as there are cores."""
-        spec, _ = read_spec(self.spec_path)
-        work: list[tuple[str, Split]] = []
-        for name, changelog in self._open().items():
-            splits = changelog.splits(start["connections"][name], end["connections"][name])
-            work += [(name, split) for split in splits]
-        worth = sum(split.messages for _, split in work) // _WORTH_A_TASK + 1
-        tasks = max(1, min(spec.tasks, len(work), worth))
-        packed = [ChangelogPartition(work[n::tasks], -1) for n in range(tasks)]
-        if end["watermark"] > start["watermark"]:
-            packed[0] = ChangelogPartition(packed[0].work, end["watermark"])
-        return [p for p in packed if p.work or p.watermark >= 0]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Piece]:
+        """One task per piece."""
+        return self._changelogs.pieces(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """`rows`, in a worker process of Spark."""
-        assert isinstance(partition, ChangelogPartition)
-        yield from self.rows(partition)
+        """The rows of a piece."""
+        assert isinstance(partition, Piece)
+        yield from self._changelogs.rows(partition)
         settle_worker()
-
-    def rows(self, partition: ChangelogPartition) -> Iterator[pa.RecordBatch]:
-        """Change batches of these pieces, then their heartbeat."""
-        spec, config = read_spec(self.spec_path)
-        for name in dict.fromkeys(name for name, _ in partition.work):
-            splits = [split for connection, split in partition.work if connection == name]
-            tables = {table.source_name: table for table in spec.tables_of(name)}
-            changelog = open_changelog(config, name, list(tables))
-            try:
-                rows = decode_split(changelog.read(splits), open_format(config, name), tables)
-            finally:
-                changelog.close()
-            if rows:
-                yield stream_batch(rows)
-        if partition.watermark >= 0:
-            yield stream_batch([StreamRow("heartbeat", event_time=SourceMs(partition.watermark))])
 
     def stop(self) -> None:
         """Close all clients."""
-        for changelog in self._changelogs.values():
-            changelog.close()
-        self._changelogs = {}
-
-
-def _is_loading(spec: QuerySpec) -> bool:
-    return any(table.plan is not None for table in spec.tables.values())
-
-
-def held_back(found: Mapping[str, Progress], max_drift_ms: int) -> set[str]:
-    """Connections that must wait for the slowest.
-
-    Only a log that still has messages to be read counts as slow: one that is silent has told all it
-    knows, and must not stop the others.
-    """
-    slow = [p.watermark for p in found.values() if p.backlog and p.watermark is not None]
-    if not slow:
-        return set()
-    return {
-        name
-        for name, progress in found.items()
-        if progress.watermark is not None and progress.watermark > min(slow) + max_drift_ms
-    }
+        self._changelogs.close()

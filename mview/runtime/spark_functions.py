@@ -12,7 +12,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from mview.execute.calls import Callee
 from mview.plan.definition import ViewDefinition
-from mview.runtime.query import WorkerStartError, translate_failure
+from mview.runtime.spark_errors import WorkerStartError, translate_failure
 
 
 def register_functions(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mview.runtime import pipeline
-from mview.runtime.query import EpochQuery, WorkerStartError
+from mview.runtime.live import LiveQuery
+from mview.runtime.query import LoadQuery
+from mview.runtime.spark_errors import WorkerStartError
 from tests.e2e.running import Notes, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -21,19 +23,20 @@ VIEWS = {
 }
 
 
-class Interrupted(EpochQuery):
-    """The first load query and the first live query end after a while, for want of a worker."""
+def interrupted_once(monkeypatch: pytest.MonkeyPatch, query: type[LoadQuery | LiveQuery]) -> None:
+    """The first query of a kind ends after a while, for want of a worker."""
+    interrupted: list[object] = []
+    run = query.run
 
-    interrupted: set[bool]
-
-    def run(self, until: Callable[[], bool]) -> None:
-        load = bool(self._loading)
-        if load in self.interrupted:
-            return super().run(until)
-        self.interrupted.add(load)
+    def run_a_while(self: Any, until: Callable[[], bool]) -> None:
+        if interrupted:
+            return run(self, until)
+        interrupted.append(self)
         end = time.monotonic() + 3
-        super().run(lambda: time.monotonic() > end or until())
+        run(self, lambda: time.monotonic() > end or until())
         raise WorkerStartError("a Python worker of Spark did not start in time")
+
+    monkeypatch.setattr(query, "run", run_a_while)
 
 
 def tries(notes: Notes) -> int:
@@ -43,8 +46,8 @@ def tries(notes: Notes) -> int:
 def test_queries_are_started_again(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Interrupted, "interrupted", set(), raising=False)
-    monkeypatch.setattr(pipeline, "EpochQuery", Interrupted)
+    interrupted_once(monkeypatch, LoadQuery)
+    interrupted_once(monkeypatch, LiveQuery)
     shop = Shop(tmp_path, size=40)
     try:
         config = shop.config()
@@ -62,10 +65,10 @@ def test_queries_are_started_again(
 def test_it_is_given_up_in_the_end(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(self: EpochQuery, until: Callable[[], bool]) -> None:
+    def never(self: LoadQuery, until: Callable[[], bool]) -> None:
         raise WorkerStartError("a Python worker of Spark did not start in time")
 
-    monkeypatch.setattr(EpochQuery, "run", never)
+    monkeypatch.setattr(LoadQuery, "run", never)
     shop = Shop(tmp_path, size=8)
     try:
         with pytest.raises(WorkerStartError):

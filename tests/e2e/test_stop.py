@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mview.runtime.query import EpochQuery, _StoppingError
+from mview.runtime.query import LoadQuery, _StoppingError
 
 
 class Query:
@@ -39,10 +39,10 @@ class Query:
 
 def test_stop_does_not_wait_for_a_batch_that_waits_for_stop(tmp_path, monkeypatch) -> None:
     ran: list[int] = []
-    spec = SimpleNamespace(write=lambda file: None, once=True)
-    epochs = EpochQuery(None, spec, tmp_path, [], lambda rows, offsets, batch: ran.append(batch))
+    spec = SimpleNamespace(write=lambda file: None, generation=1)
+    epochs = LoadQuery(None, spec, tmp_path, [], lambda rows, offsets, batch: ran.append(batch))
     query = Query(epochs._batch)
-    monkeypatch.setattr(epochs, "_start", lambda mode: query)
+    monkeypatch.setattr(epochs, "_start", lambda: query)
     epochs.run(lambda: True)
     assert len(query.refused) == 1
     assert not ran

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mview.clock import SourceMs
 from mview.config import load_config
 from mview.connector import Progress
 from mview.errors import CorruptionError
+from mview.runtime.changelogs import Changelogs, held_back
 from mview.runtime.offsets import batch_offsets
-from mview.runtime.sources import ChangelogReader, held_back, stage_chunk
+from mview.runtime.sources import stage_chunk
 from mview.runtime.spec import QuerySpec, TableSpec, open_changelog, read_spec
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
@@ -120,45 +120,45 @@ def reader(tmp_path, monkeypatch):
         "store: data\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
         "changes: {a: {source: files, format: unified, path: log}}\n"
     )
-    monkeypatch.setattr("mview.runtime.sources.SystemClock", Clock)
-    monkeypatch.setattr("mview.runtime.sources.WAIT_MS", 0)
+    monkeypatch.setattr("mview.runtime.changelogs.SystemClock", Clock)
+    monkeypatch.setattr("mview.runtime.changelogs.WAIT_MS", 0)
     monkeypatch.setattr(Clock, "ms", Clock.ms)
 
     def make(tick_ms):
         log = open_changelog(load_config(config), "a", [])
         spec = QuerySpec(1, config, {}, {"a": log.begin()}, -1, 1, False, 60_000, tick_ms)
         spec.write(tmp_path / "spec.json")
-        return ChangelogReader(str(tmp_path / "spec.json"))
+        return Changelogs(str(tmp_path / "spec.json"))
 
     return make
 
 
 def test_a_tick_is_news(reader):
     stream = reader(1_000)
-    start = stream.initialOffset()
+    start = stream.begin()
     assert start["pinned_ms"] == 60_000
-    first = stream.latestOffset(start, ReadAllAvailable())
+    first = stream.advance(start)
     assert first == {**start, "pinned_ms": 61_000}
-    assert stream.partitions(start, first) == []
-    assert stream.latestOffset(first, ReadAllAvailable()) == first
+    assert stream.pieces(start, first) == []
+    assert stream.advance(first) == first
     Clock.ms = 62_000
-    second = stream.latestOffset(first, ReadAllAvailable())
+    second = stream.advance(first)
     assert second["pinned_ms"] == 62_000
     Clock.ms = 50_000  # the machine's clock was set back
-    assert stream.latestOffset(second, ReadAllAvailable()) == second
+    assert stream.advance(second) == second
 
 
 @pytest.mark.parametrize("tick_ms", [0, 86_400_000])
 def test_no_tick_before_its_time(reader, tick_ms):
     stream = reader(tick_ms)
-    start = stream.initialOffset()
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    start = stream.begin()
+    assert stream.advance(start) == start
 
 
 def test_a_bounded_run_ends_at_the_time_of_its_start(reader):
     stream = reader(1_000)
-    stream.prepareForTriggerAvailableNow()
+    stream.finish()
     Clock.ms = 99_000
-    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    end = stream.advance(stream.begin())
     assert end["pinned_ms"] == 61_000
-    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    assert stream.advance(end) == end

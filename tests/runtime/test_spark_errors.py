@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError
-from mview.runtime.query import WorkerStartError, translate_failure
+from mview.runtime.spark_errors import WorkerStartError, translate_failure
 
 TRACE = """[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure:
   File "/x/worker.py", line 1, in main
