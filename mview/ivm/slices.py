@@ -177,10 +177,10 @@ def _side(delta: pa.Table, sign: int) -> pa.Table:
     """The rows of positive or negative weight, as often as the weight says."""
     weights = delta[WEIGHT]
     rows = delta.filter(pc.equal(pc.sign(weights), sign))
-    times = pc.abs(rows[WEIGHT]).to_pylist()
-    if all(one == 1 for one in times):
+    times = pc.abs(rows[WEIGHT]).to_numpy()
+    if (times == 1).all():
         return rows
-    return rows.take(pa.array([i for i, one in enumerate(times) for _ in range(one)], pa.int64()))
+    return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
 
 def add_up(

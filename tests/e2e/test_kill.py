@@ -119,7 +119,7 @@ def change(shop: Shop, seed: int) -> None:
 def test_killed_while_loading(shop: Shop) -> None:
     config = shop.config()
     truth = Truth(config, shop, views_of(**VIEWS))
-    for number, point in enumerate(chosen(LOADING, 3)):
+    for number, point in enumerate(chosen(LOADING, 2)):
         with shop.busy(seed=number, pause=0.05):
             assert run(shop, point) == -signal.SIGKILL, f"{point} was not hit"
         truth.check_published()
@@ -135,7 +135,7 @@ def test_killed_while_live(shop: Shop) -> None:
     truth = Truth(config, shop, views_of(**VIEWS))
     with shop.busy(pause=0.05):
         assert run(shop) == 0
-    for number, point in enumerate(chosen(LIVE, 3)):
+    for number, point in enumerate(chosen(LIVE, 2)):
         change(shop, number)
         assert run(shop, point) == -signal.SIGKILL, f"{point} was not hit"
         truth.check()

@@ -18,7 +18,7 @@ from tests.tpc.world import BenchmarkWorld, small_data
 from tests.tpcds.data import Tpcds
 
 SCALE = float(os.environ.get("MVIEW_TPCDS_SCALE", "1"))
-EPOCHS = int(os.environ.get("MVIEW_TPCDS_EPOCHS", "2"))
+EPOCHS = int(os.environ.get("MVIEW_TPCDS_EPOCHS", "1"))
 QUERIES = Path(__file__).parents[2] / "sql" / "tpcds"
 
 

@@ -18,7 +18,7 @@ from tests.tpc.world import BenchmarkWorld, small_data
 from tests.tpch.data import Tpch
 
 SCALE = float(os.environ.get("MVIEW_TPCH_SCALE", "0.01"))
-EPOCHS = int(os.environ.get("MVIEW_TPCH_EPOCHS", "3"))
+EPOCHS = int(os.environ.get("MVIEW_TPCH_EPOCHS", "2"))
 QUERIES = Path(__file__).parents[2] / "sql" / "tpch"
 
 
