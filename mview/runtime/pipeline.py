@@ -1,7 +1,7 @@
 """`mview run`: from view definitions to published epochs, until stopped.
 
 The manifest decides what happens next: tables that are not loaded are loaded (load query), views
-that are not built are built (one batch job), then the changes are followed. A restart does the same.
+that are not built are built (one batch job), then changes are followed. A restart does the same.
 """
 
 from __future__ import annotations

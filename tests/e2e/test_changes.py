@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.errors import AlreadyRunningError, DecodeError, UserError
+from mview.runtime import live as following
 from mview.runtime.pipeline import Pipeline
 from mview.runtime.status import StoredView, drop, status
 from tests.e2e.running import Live, live, run_once, views_of
@@ -79,17 +80,22 @@ def sent_again(shop: Shop) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "what", "few"),
     [
-        ('{"table": "products", "op": "insert", "after": {"code": "x", "pri', "JSON"),
+        ('{"table": "products", "op": "insert", "after": {"code": "x", "pri', "JSON", 1000),
         (
             '{"table": "products", "op": "insert", "after": {"code": "x", "price": "much"},'
             ' "position": 999, "ts": 1}',
             "price",
+            0,
         ),
     ],
+    ids=["read where the epoch runs", "read by tasks of Spark"],
 )
-def test_a_bad_line_halts_the_run(shop: Shop, line: str, what: str) -> None:
+def test_a_bad_line_halts_the_run(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, line: str, what: str, few: int
+) -> None:
+    monkeypatch.setattr(following, "WORTH_A_TASK", few)
     config = shop.config()
     views = views_of(codes=VIEWS["codes"])
     truth = Truth(config, shop, views)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -119,10 +119,23 @@ def test_forced_ways_keep_the_same(shop: Shop) -> None:
     assert set(strategies(newest[0], newest[0].epoch).values()) == {INCREMENTAL}
 
 
-def test_most_rows_change_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tables count as large ones here, and a few rows as many."""
-    for name in ("SMALL_ROWS", "UNMEASURED_ROWS", "MANY_ROWS"):
-        monkeypatch.setattr(cost, name, 10)
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"MANY_ROWS": 10}, "not measured yet"),
+        ({"MANY_ROWS": 1, "REACH": 10**9, "MARGIN": 0.0}, "estimated"),
+    ],
+    ids=["from shares", "from measured times"],
+)
+def test_most_rows_change_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, rule: Mapping[str, float], why: str
+) -> None:
+    """Small tables count as large ones here, and a few rows as many.
+
+    Of so few rows a FULL is never cheaper: what was measured decides, but with another margin.
+    """
+    for name, value in {"SMALL_ROWS": 10, "UNMEASURED_ROWS": 10, **rule}.items():
+        monkeypatch.setattr(cost, name, value)
     config, views = shop.config(), views_of(**VIEWS)
     truth = Truth(config, shop, views)
     shop.heartbeat()
@@ -150,7 +163,7 @@ def test_most_rows_change_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> N
 
     (spent,) = [one for one in status(config, epochs=9).views if one.name == "spent"]
     assert [one.strategy for one in spent.runs] == [INCREMENTAL, FULL, INCREMENTAL]
-    assert spent.runs[1].why == "100 % of shop.lines changed, not measured yet"
+    assert spent.runs[1].why.startswith(f"100 % of shop.lines changed, {why}")
     assert (spent.runs[1].changed, spent.runs[1].read) == (48, 48)
 
 

@@ -1,0 +1,126 @@
+"""What follows the changes: one epoch at a time, errors as they were, nothing begun after one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mview.changelog import STREAM_ARROW
+from mview.errors import CorruptionError, DataLostError, RetryableError
+from mview.runtime import live
+from mview.runtime.live import Epochs, LiveQuery
+from mview.runtime.offsets import BatchOffsets
+from mview.runtime.spec import QuerySpec
+
+ROWS = STREAM_ARROW.empty_table()
+OFFSETS = BatchOffsets({}, -1, 0)
+
+
+def test_an_epoch_begins_after_the_one_before() -> None:
+    running, most, done = 0, 0, []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        threading.Event().wait(0.02)
+        running -= 1
+        done.append(batch)
+
+    with Epochs(on_batch) as epochs:
+        for batch in range(4):
+            epochs.begin(ROWS, OFFSETS, batch)
+    assert (most, done) == (1, [0, 1, 2, 3])
+
+
+def test_what_an_epoch_raises_is_raised_before_the_next_and_at_the_end() -> None:
+    begun = []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        begun.append(batch)
+        raise CorruptionError(f"epoch {batch}")
+
+    def begin(count: int) -> None:
+        with Epochs(on_batch) as epochs:
+            for batch in range(count):
+                epochs.begin(ROWS, OFFSETS, batch)
+
+    with pytest.raises(CorruptionError, match="epoch 0"):
+        begin(1)
+    with pytest.raises(CorruptionError, match="epoch 0"):
+        begin(3)
+    assert begun == [0, 0]
+
+
+class Logs:
+    """Logs with two batches; `advance` fails where told."""
+
+    fails: BaseException | None = None
+
+    def __init__(self, spec_path: str) -> None:
+        self.closed = False
+
+    def begin(self) -> dict[str, Any]:
+        return {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0}
+
+    def finish(self) -> None:
+        """There is an end anyway."""
+
+    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        at = start["connections"]["a"]["p"]
+        return {**start, "connections": {"a": {"p": min(2, at + 1)}}}
+
+    def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], bool]], list[int]]:
+    """Follow these logs to their end; returns where each batch ended."""
+    monkeypatch.setattr(live, "Changelogs", Logs)
+    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+
+    def run(until: Callable[[], bool]) -> list[int]:
+        taken: list[int] = []
+
+        def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+            taken.append(offsets.connections["a"]["p"])
+
+        LiveQuery(None, spec, tmp_path, on_batch).run(until)  # type: ignore[arg-type]
+        return taken
+
+    return run
+
+
+def test_a_bounded_run_ends_where_nothing_new_comes(run) -> None:
+    assert run(lambda: False) == [1, 2]
+
+
+def test_it_stops_between_two_epochs(run) -> None:
+    asked = iter([False, True])
+    assert run(lambda: next(asked)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (DataLostError("gone", where="t/0"), DataLostError),
+        (OSError("no route"), RetryableError),
+    ],
+)
+def test_errors_of_sources(run, monkeypatch, raised, kind) -> None:
+    monkeypatch.setattr(Logs, "fails", raised)
+    with pytest.raises(kind, match=r"gone|changelogs cannot be read"):
+        run(lambda: False)
