@@ -38,6 +38,15 @@ class SortedIndex:
         places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
         return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
 
+    def common(self, other: SortedIndex) -> tuple[Rows, Rows]:
+        """All (row, row of the other) pairs of equal hashes, in any order."""
+        if len(self.hashes) < len(other.hashes):
+            theirs, ours = other.common(self)
+            return ours, theirs
+        numbers, ours = self.find(other.hashes)
+        theirs = numbers if other.rows is None else other.rows[numbers].astype(np.int64)
+        return ours, theirs
+
     def nbytes(self, column: pa.ChunkedArray | None) -> int:
         """Bytes held beside the table; `column` is given where the hashes may be its buffer."""
         shared = (

@@ -25,7 +25,7 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
 from mview.lake.deletion import Deleted
-from mview.lake.hashing import hash_rows, is_hashable
+from mview.lake.hashing import hash_rows, is_hashable, same_rows
 from mview.lake.log import DeltaLog
 from mview.lake.match import Positions, first_rows, match, row_codes
 from mview.lake.parquet import (
@@ -52,7 +52,7 @@ _MOST_DELETED = 2048
 #: Shared by all views: threads cost more to start than most files to look into.
 _pool = ThreadPoolExecutor(os.cpu_count(), "mview-rewrite")
 
-_Remembered = TypeVar("_Remembered", "pa.Table", "_Looked")
+_Remembered = TypeVar("_Remembered", "pa.Table", "_Sought")
 
 
 @dataclass(frozen=True)
@@ -64,43 +64,55 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """Distinct rows to look for, how many of each go, and the row that replaces each (or -1)."""
-
-    rows: pa.Table
-    goes: Positions
-    replacement: Positions
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """The columns of one file that rows are looked for in, and an index over them."""
+class _Sought:
+    """Rows by which others are looked for, and an index over all columns that can be in one."""
 
     rows: pa.Table
     hashed: list[str]
     index: SortedIndex | None
 
     @classmethod
-    def at(cls, rows: pa.Table) -> _Looked:
-        """Index all columns that can be; none: every row is compared."""
+    def of(cls, rows: pa.Table) -> _Sought:
+        """Index rows; without a column that can be indexed every row is compared."""
         hashed = [field.name for field in rows.schema if is_hashable(field.type)]
         columns = [rows[name] for name in hashed]
         return cls(rows, hashed, SortedIndex.build(hash_rows(columns)) if hashed else None)
 
-    def match(self, wanted: pa.Table) -> tuple[Positions, Positions]:
+    def match(self, wanted: _Sought) -> tuple[Positions, Positions]:
         """See `mview.lake.match.match`."""
-        if self.index is None or not wanted.num_rows:
-            return match(self.rows, wanted)
-        needles = np.unique(hash_rows([wanted[name] for name in self.hashed]))
-        candidates = np.unique(self.index.find(needles)[1])
-        positions, found = match(self.rows.take(pa.array(candidates)), wanted)
-        return candidates[positions], found
+        if self.index is None or wanted.index is None:
+            return match(self.rows, wanted.rows)
+        ours, theirs = self.index.common(wanted.index)
+        if len(self.hashed) < self.rows.num_columns:
+            ours, theirs = np.unique(ours), np.unique(theirs)
+            place, found = match(self.rows.take(pa.array(ours)), wanted.rows.take(pa.array(theirs)))
+            return ours[place], theirs[found]
+        equal = same_rows(
+            self.rows.take(pa.array(ours)).columns, wanted.rows.take(pa.array(theirs)).columns
+        )
+        ours, theirs = ours[equal], theirs[equal]
+        order = np.argsort(ours, kind="stable")
+        return ours[order], theirs[order]
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
         index = 0 if self.index is None else self.index.nbytes(None)
         return int(self.rows.nbytes) + index
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Distinct rows to look for, how many of each go, and the row that replaces each (or -1)."""
+
+    sought: _Sought
+    goes: Positions
+    replacement: Positions
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows."""
+        return self.sought.rows
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,7 @@ class Rewriter:
         self._ranges: dict[str, Mapping[str, Any]] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
         self._written: dict[str, pa.Table] = {}
-        self._looked: dict[str, _Looked] = {}
+        self._looked: dict[str, _Sought] = {}
 
     def plan(self, epoch: int, delta: pa.Table, live: Mapping[str, DataFile]) -> Rewrite:
         """Write the files that make a delta true.
@@ -155,7 +167,7 @@ class Rewriter:
         unknown = [file for file in candidates if file.path not in self._looked]
         for file, looked in zip(unknown, _pool.map(self._look, unknown), strict=True):
             self._looked[file.path] = looked
-        found = [self._find(file, wanted.rows) for file in candidates]
+        found = list(_pool.map(lambda file: self._find(file, wanted.sought), candidates))
         hits = self._select(wanted, found)
         marked = [hit for hit in hits if self._is_marked(hit)]
         anew = [hit for hit in hits if not self._is_marked(hit)]
@@ -196,7 +208,8 @@ class Rewriter:
         replacement = np.full(len(first), -1, dtype=np.int64)
         if self._key:
             replacement[group[removed.num_rows :]] = np.arange(inserted.num_rows)
-        return _Wanted(pa.concat_tables(looked).take(first), goes, replacement)
+        sought = _Sought.of(pa.concat_tables(looked).take(first))
+        return _Wanted(sought, goes, replacement)
 
     def _candidates(self, live: Mapping[str, DataFile], wanted: pa.Table) -> list[DataFile]:
         values = {
@@ -223,13 +236,13 @@ class Rewriter:
                 return False
         return True
 
-    def _look(self, file: DataFile) -> _Looked:
+    def _look(self, file: DataFile) -> _Sought:
         rows = self._written.get(file.path)
         if rows is None:
             rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
-        return _Looked.at(rows.select(self._names))
+        return _Sought.of(rows.select(self._names))
 
-    def _find(self, file: DataFile, wanted: pa.Table) -> _Hits:
+    def _find(self, file: DataFile, wanted: _Sought) -> _Hits:
         positions, found = self._looked[file.path].match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
