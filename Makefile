@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Test processes: each has its own Spark session (about 2 GB), and waits for it a part of the time.
-WORKERS ?= 3
+# Test processes: each has its own Spark session (about 2 GB).
+WORKERS ?= 2
 # More arguments for pytest, e.g. make test ARGS='-k merge'
 ARGS ?=
 
