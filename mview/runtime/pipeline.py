@@ -18,6 +18,7 @@ from mview.changelog import encode_position
 from mview.clock import SystemClock, utc_text
 from mview.config import Config, Mask, secret_values
 from mview.connector import Offsets
+from mview.errors import FencedError
 from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
 from mview.runtime.build import build_views, unbuilt
@@ -326,7 +327,11 @@ class Run:
                 return  # published before a crash; Spark replays what it had not noted
             chunks = {name: len(plan.chunks.chunks) for name, plan in self._plans.items()}
             epoch = EpochInput.of(rows, offsets, generation, batch)
-            report = run_epoch(engine, self._upkeep, epoch, chunks)
+            try:
+                report = run_epoch(engine, self._upkeep, epoch, chunks)
+            except FencedError:
+                engine.lease.check()  # who took the store over says more than what stopped it first
+                raise
             self._listener.on_epoch(report)
             if load:
                 self._after_load_epoch(spec, offsets, folder)
