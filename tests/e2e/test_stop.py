@@ -39,7 +39,7 @@ class Query:
 
 def test_stop_does_not_wait_for_a_batch_that_waits_for_stop(tmp_path, monkeypatch) -> None:
     ran: list[int] = []
-    spec = SimpleNamespace(write=lambda file: None, generation=1)
+    spec = SimpleNamespace(write=lambda file: None)
     epochs = LoadQuery(None, spec, tmp_path, [], lambda rows, offsets, batch: ran.append(batch))
     query = Query(epochs._batch)
     monkeypatch.setattr(epochs, "_start", lambda: query)

@@ -164,9 +164,6 @@ class Rewriter:
         inserted = self._inserted(rows, weight)
         wanted = self._wanted(rows, weight, inserted)
         candidates = self._candidates(live, wanted.rows)
-        unknown = [file for file in candidates if file.path not in self._looked]
-        for file, looked in zip(unknown, _pool.map(self._look, unknown), strict=True):
-            self._looked[file.path] = looked
         found = list(_pool.map(lambda file: self._find(file, wanted.sought), candidates))
         hits = self._select(wanted, found)
         marked = [hit for hit in hits if self._is_marked(hit)]
@@ -243,7 +240,10 @@ class Rewriter:
         return _Sought.of(rows.select(self._names))
 
     def _find(self, file: DataFile, wanted: _Sought) -> _Hits:
-        positions, found = self._looked[file.path].match(wanted)
+        looked = self._looked.get(file.path)
+        if looked is None:
+            looked = self._looked[file.path] = self._look(file)
+        positions, found = looked.match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
             positions, found = positions[counts], found[counts]
