@@ -57,6 +57,8 @@ class Executors:
         self._spark, self._relations, self._choice = spark, relations, choice
         self._pinned = pinned
         self._lookups = LocalLookups(0 if choice == "spark" else memory)
+        #: The columns that rows are looked up by, per relation.
+        self._keys: dict[str, set[tuple[str, ...]]] = {}
         self._evaluator = LocalEvaluator()
         #: Why a view's SQL runs on Spark, by view.
         self.refused: dict[str, str] = {}
@@ -66,9 +68,15 @@ class Executors:
     def warm(self, keys: Mapping[str, Iterable[tuple[str, ...]]]) -> list[str]:
         """Bring mirrors into memory, small ones first; returns those that did not fit.
 
+        Executors of Spark then have copies of these, see `SparkExecutor.prepare`.
+
         Args:
             keys: columns that rows will be looked up by, per relation, beside its primary key.
         """
+        self._keys = {
+            name: {relation.schema.key, *keys.get(name, ())}
+            for name, relation in self._relations.items()
+        }
         left_out = []
         by_rows = sorted(self._relations.items(), key=lambda item: item[1].state.rows)
         for name, relation in by_rows:
@@ -82,10 +90,24 @@ class Executors:
                 left_out.append(name)
             # Else what was needed to read one table adds to what the next one needs.
             pa.default_memory_pool().release_unused()
-        for name, relation in self._relations.items():
-            for columns in {relation.schema.key, *keys.get(name, ())}:
-                self._lookups.prepare(name, columns)
+        for name, columns in self._keys.items():
+            for one in columns:
+                self._lookups.prepare(name, one)
+        for name in left_out:
+            self.prepare(name, self._relations[name].base_files)
         return left_out
+
+    def prepare(self, relation: str, files: Sequence[tuple[str, int]]) -> None:
+        """Make base files ready to be looked into on Spark; nothing where memory has the rows.
+
+        May be called beside epochs.
+
+        Args:
+            relation: the files' relation.
+            files: (path, rows).
+        """
+        if relation in self._keys and not self._lookups.resident(relation, ()):
+            self._spark.prepare(relation, files, self._keys[relation])
 
     def rows(self, relation: str) -> int:
         """The number of rows of a relation or clock as published."""

@@ -33,13 +33,13 @@ class Relation:
         tail = scan_files([path for path, _ in files.tail], self._tail_schema(), None, False)
         self.tail: pa.Table = tail.filter(pc.greater(tail[EPOCH], state.folded))
 
-    def base_schema(self, columns: Sequence[str]) -> pa.Schema:
-        """The Arrow schema of some columns of a base file."""
-        return pa.schema([self._rows.field(name) for name in columns])
+    def base_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """The Arrow schema of a base file; only of some columns where given."""
+        return pa.schema([self._rows.field(name) for name in columns or self.schema.names])
 
     def _tail_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
-        return pa.schema([*meta, *self.base_schema(columns or self.schema.names)])
+        return pa.schema([*meta, *self.base_schema(columns)])
 
     def rows(
         self,

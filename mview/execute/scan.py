@@ -1,4 +1,4 @@
-"""Reading rows of a mirror by key: the one function that both executors run over Parquet files."""
+"""Reading rows by key with DuckDB: of changes held in memory, and of Parquet files as a whole."""
 
 from __future__ import annotations
 

@@ -1,33 +1,48 @@
 """The Spark executor: look-ups as one Spark job over the mirrors' base files, SQL on Spark.
 
-It needs no memory on the driver beyond the tails, so it serves mirrors of any size.
+It needs no memory on the driver beyond the tails, so it serves mirrors of any size; executors need
+room on their local disks (execute/copies.py).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mview.changelog import from_ipc, to_ipc
+from mview.execute.copies import look_up_files, make_copies
 from mview.execute.program import Request
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.schema import type_name
 from mview.worker import settle_worker
 
-#: One unit of scan work: request number, files, Arrow schema (IPC), keys (IPC) or None, null_safe.
-_Work = tuple[int, list[str], bytes, "bytes | None", bool]
+
+class _Work(NamedTuple):
+    """What one task does for one request; schemas and keys as Arrow IPC."""
+
+    number: int
+    files: list[str]
+    wanted: bytes
+    table: bytes
+    keys: bytes | None
+    null_safe: bool
 
 
-def _scan_all(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
-    for number, files, schema, keys, null_safe in works:
-        wanted = from_ipc(schema).schema
-        found = scan_files(files, wanted, None if keys is None else from_ipc(keys), null_safe)
+def _work_off(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
+    for work in works:
+        wanted = from_ipc(work.wanted).schema
+        if work.keys is None:
+            found = scan_files(work.files, wanted, None, work.null_safe)
+        else:
+            table, keys = from_ipc(work.table).schema, from_ipc(work.keys)
+            found = look_up_files(work.files, wanted, table, keys, work.null_safe)
         if found.num_rows:
-            yield number, to_ipc(found)
+            yield work.number, to_ipc(found)
     settle_worker()
 
 
@@ -59,21 +74,42 @@ class SparkExecutor:
             schema = relation.base_schema(request.select)
             schemas.append(schema)
             keys = None if request.keys is None else to_ipc(request.keys)
-            packed = to_ipc(schema.empty_table())
+            wanted, table = (to_ipc(one.empty_table()) for one in (schema, relation.base_schema()))
             for files in _spread(relation.base_files, self._slots):
-                works.append((number, files, packed, keys, request.null_safe))
+                works.append(_Work(number, files, wanted, table, keys, request.null_safe))
         parts: dict[int, list[pa.Table]] = defaultdict(list)
         if works:
             slots = min(self._slots, len(works))
             # Dealt out in turns: each task gets a share of every request.
             dealt = [work for slot in range(slots) for work in works[slot::slots]]
-            job = self._spark.sparkContext.parallelize(dealt, slots).mapPartitions(_scan_all)
+            job = self._spark.sparkContext.parallelize(dealt, slots).mapPartitions(_work_off)
             for number, blob in job.collect():
                 parts[number].append(from_ipc(blob))
         return [
             pa.concat_tables([schema.empty_table(), *parts[number]])
             for number, schema in enumerate(schemas)
         ]
+
+    def prepare(
+        self, relation: str, files: Sequence[tuple[str, int]], columns: Iterable[tuple[str, ...]]
+    ) -> None:
+        """Have the executors copy base files to their disks before they look into them.
+
+        Args:
+            relation: the files' relation.
+            files: (path, rows).
+            columns: what rows will be looked up by.
+        """
+        table, wanted = to_ipc(self._relations[relation].base_schema().empty_table()), [*columns]
+        spread = _spread(files, self._slots)
+        if spread:
+
+            def copy(groups: Iterable[list[str]]) -> None:
+                for group in groups:
+                    make_copies(group, from_ipc(table).schema, wanted)
+
+            job = self._spark.sparkContext.parallelize(spread, len(spread))
+            job.foreachPartition(copy)
 
     def run(
         self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None

@@ -22,12 +22,6 @@ _TAIL_SHARE = 0.1
 _CLEAN_EVERY = 50
 
 
-def _compact(mirror: Mirror, state: TableState) -> tuple[int, int]:
-    found = mirror.compact(state)
-    failpoint("after-compact")
-    return found
-
-
 class Upkeep:
     """Keeps the mirrors and sinks of an engine small."""
 
@@ -62,12 +56,19 @@ class Upkeep:
             due = rows >= _TAIL_ROWS and rows >= _TAIL_SHARE * relation.state.rows
             if due and name not in self._compactions and relation.state.phase == "loaded":
                 self._compactions[name] = self._worker.submit(
-                    _compact, relation.mirror, relation.state
+                    self._compact, name, relation.mirror, relation.state
                 )
         if manifest.epoch % _CLEAN_EVERY == 0 and (self._cleaning is None or self._cleaning.done()):
             if self._cleaning is not None:
                 self._cleaning.result()
             self._cleaning = self._worker.submit(self._clean, manifest)
+
+    def _compact(self, name: str, mirror: Mirror, state: TableState) -> tuple[int, int]:
+        version, folded = mirror.compact(state)
+        failpoint("after-compact")
+        files = mirror.files(replace(state, base_version=version, folded=folded))
+        self._engine.executors.prepare(name, files.base)
+        return version, folded
 
     def _clean(self, newest: Manifest) -> None:
         engine = self._engine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +79,7 @@ class MirrorFiles(NamedTuple):
 class Mirror:
     """The mirror of one table. One object per table in the process that writes.
 
-    `append`, `register` and `files` are on the hot path; `compact` and `maintain` may run beside
+    `append` and `register` are on the hot path; `files`, `compact` and `maintain` may run beside
     them in another thread.
     """
 
@@ -92,6 +93,7 @@ class Mirror:
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
         self._changes = pa.schema([*meta, *self._rows])
         self._listed: dict[tuple[str, int, int], Sequence[tuple[str, int]]] = {}
+        self._listing = threading.Lock()
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -305,17 +307,18 @@ class Mirror:
     def _list(
         self, part: str, log: DeltaLog, version: int, folded: int
     ) -> Sequence[tuple[str, int]]:
-        known = self._listed.get((part, version, folded))
-        if known is None:
-            known = tuple(
-                (str(log.folder / file.path), file.rows)
-                for file in log.at(version).files.values()
-                if part == "base" or _last_epoch(file) > folded
-            )
-            while len(self._listed) >= 8:
-                self._listed.pop(next(iter(self._listed)))
-            self._listed[part, version, folded] = known
-        return known
+        with self._listing:
+            known = self._listed.get((part, version, folded))
+            if known is None:
+                known = tuple(
+                    (str(log.folder / file.path), file.rows)
+                    for file in log.at(version).files.values()
+                    if part == "base" or _last_epoch(file) > folded
+                )
+                while len(self._listed) >= 8:
+                    self._listed.pop(next(iter(self._listed)))
+                self._listed[part, version, folded] = known
+            return known
 
 
 def _stage(generation: int) -> str:

@@ -1,0 +1,207 @@
+"""Look-ups by key in base files that are not held in the driver's memory.
+
+A Parquet file must be decoded wherever a key may be in it, which for keys from all over a table is
+everywhere. So an executor that looks into a file first makes a copy of it on its local disk: the
+rows as plain Arrow, mapped into memory, and the sorted hashes of the columns asked for. From then
+on a key costs a few pages. A base file never changes, so a copy is right as long as it is there;
+it goes when its file has gone, and with the executor: Spark deletes the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mview.execute.local.keys import typed_keys
+from mview.execute.scan import scan_files
+from mview.lake.hashing import Hashes, hash_rows, is_hashable, same_rows
+from mview.lake.parquet import read_parquet
+from mview.lake.sorted_index import SortedIndex
+
+#: Copies that one worker holds open; each has a file descriptor.
+_MOST_OPEN = 256
+
+_ROWS, _SOURCE = "rows.arrow", "source"
+
+
+def look_up_files(
+    files: Sequence[str], schema: pa.Schema, table: pa.Schema, keys: pa.Table, null_safe: bool
+) -> pa.Table:
+    """The rows of Parquet files whose key columns are among `keys`.
+
+    Args:
+        files: absolute paths of files that never change.
+        schema: columns and types to return.
+        table: all columns of the files.
+        keys: distinct key rows, columns named as in the files.
+        null_safe: NULL matches NULL.
+    """
+    typed = typed_keys(table, keys.column_names, keys, null_safe)
+    if typed is None:  # values that have no hash
+        return scan_files(files, schema, keys, null_safe)
+    needles = Needles.of(typed)
+    parts = [schema.empty_table()]
+    for file in files:
+        try:
+            found = _opened(file, table).look_up(needles, schema.names)
+        except OSError as error:
+            print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
+            found = scan_files([file], schema, keys, null_safe)
+        if found.num_rows:
+            parts.append(found.cast(schema))
+    return pa.concat_tables(parts)
+
+
+def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[str, ...]]) -> None:
+    """Make the copies and their indexes before they are asked for, as far as the disk allows."""
+    for file in files:
+        try:
+            copy = _opened(file, table)
+            for names in columns:
+                if all(is_hashable(table.field(name).type) for name in names):
+                    copy.index(tuple(name for name in table.names if name in names))
+        except OSError:  # the look-up says so
+            return
+
+
+class Needles:
+    """Typed keys with their hashes in order."""
+
+    def __init__(self, keys: pa.Table, hashes: Hashes) -> None:
+        self.keys, self.hashes = keys, hashes
+        self.names = tuple(keys.column_names)
+
+    @classmethod
+    def of(cls, keys: pa.Table) -> Needles:
+        """The needles of some keys."""
+        hashes = hash_rows(keys.columns)
+        order = np.argsort(hashes, kind="stable")
+        return cls(keys.take(pa.array(order)).combine_chunks(), hashes[order])
+
+
+class FileCopy:
+    """A file's rows on the local disk, mapped into memory, and the indexes over them.
+
+    Args:
+        folder: where the copy is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows = pa.ipc.open_file(pa.memory_map(str(folder / _ROWS))).read_all()
+        self._indexes: dict[tuple[str, ...], SortedIndex] = {}
+
+    def look_up(self, needles: Needles, select: Sequence[str]) -> pa.Table:
+        """The rows that equal a needle, each once."""
+        index = self.index(needles.names)
+        if not len(index.hashes):
+            return self._rows.select(select)
+        # Files cover ranges of the primary key: most needles are below or above.
+        low = np.searchsorted(needles.hashes, index.hashes[0], side="left")
+        high = np.searchsorted(needles.hashes, index.hashes[-1], side="right")
+        numbers, rows = index.find(needles.hashes[low:high])
+        if len(rows):
+            there = self._rows.select(needles.names).take(pa.array(rows))
+            wanted = needles.keys.take(pa.array(numbers + low))
+            rows = np.unique(rows[same_rows(there.columns, wanted.columns)])
+        return self._rows.select(select).take(pa.array(rows))
+
+    def index(self, names: tuple[str, ...]) -> SortedIndex:
+        """The index over some columns, in the order of the table; made on first use."""
+        known = self._indexes.get(names)
+        if known is None:
+            known = self._indexes[names] = self._read(names) or self._build(names)
+        return known
+
+    def _read(self, names: tuple[str, ...]) -> SortedIndex | None:
+        places = self._file(names, "rows")
+        if not places.exists():
+            return None
+        rows = _mapped(places)
+        return SortedIndex(_mapped(self._file(names, "hashes")), rows if len(rows) else None)
+
+    def _build(self, names: tuple[str, ...]) -> SortedIndex:
+        index = SortedIndex.build(hash_rows(self._rows.select(names).columns))
+        rows = np.empty(0, np.int32) if index.rows is None else index.rows
+        # The rows last: where they are, the hashes are.
+        _write(self._file(names, "hashes"), lambda file: np.save(file, index.hashes))
+        _write(self._file(names, "rows"), lambda file: np.save(file, rows))
+        found = self._read(names)
+        assert found is not None
+        return found
+
+    def _file(self, names: tuple[str, ...], what: str) -> Path:
+        numbers = "-".join(str(self._rows.schema.get_field_index(name)) for name in names)
+        return self._folder / f"{numbers}-{what}.npy"
+
+
+def _mapped(file: Path) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = np.asarray(np.load(file, mmap_mode="r"))
+    return found
+
+
+def _write(file: Path, write: Callable[[Path], None]) -> None:
+    """Write a file as a whole or not at all; another task may write the same one."""
+    fresh = file.with_name(f"{uuid.uuid4().hex}-{file.name}")
+    try:
+        write(fresh)
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _opened(file: str, table: pa.Schema) -> FileCopy:
+    """The copy of a file, made if it is not there yet."""
+    # A store that was dropped and made again may have another file of that name.
+    about = Path(file).stat()
+    name = f"{zlib.crc32(file.encode()):08x}-{about.st_ino}-{about.st_size}-{about.st_mtime_ns}"
+    folder = _root() / name
+    if not (folder / _SOURCE).exists():
+        _forget_gone_files()
+        _copy(file, table, folder)
+    return _open(folder)
+
+
+@lru_cache(_MOST_OPEN)
+def _open(folder: Path) -> FileCopy:
+    return FileCopy(folder)
+
+
+def _copy(file: str, table: pa.Schema, folder: Path) -> None:
+    rows = read_parquet(Path(file), table).combine_chunks()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(fresh: Path) -> None:
+        with pa.OSFile(str(fresh), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+
+    _write(folder / _ROWS, write)
+    _write(folder / _SOURCE, lambda fresh: _text(fresh, file))
+
+
+def _text(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+
+
+def _forget_gone_files() -> None:
+    """Delete the copies of files that compaction has replaced."""
+    for source in _root().glob(f"*/{_SOURCE}"):
+        if not Path(source.read_text(encoding="utf-8")).exists():
+            shutil.rmtree(source.parent, ignore_errors=True)
+
+
+def _root() -> Path:
+    """A folder that all workers of an executor share and Spark deletes with it."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return Path(folders[0] or tempfile.gettempdir()) / "mview-copies"
