@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
+from mview.queries import Queries
+
 _local = threading.local()
 
 
-def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
+def _files() -> duckdb.DuckDBPyConnection:
     connection = getattr(_local, "connection", None)
     if connection is None:
         # Kept, because it remembers the files' metadata between epochs.
@@ -19,13 +21,14 @@ def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
             config={"threads": "1", "enable_object_cache": "true"}
         )
         connection.execute("SET TimeZone = 'UTC'")
-    for name, table in relations.items():
-        connection.register(name, table)
-    try:
-        return connection.sql(sql).to_arrow_table().cast(schema)
-    finally:
-        for name in relations:
-            connection.unregister(name)
+    return connection
+
+
+def _queries() -> Queries:
+    queries = getattr(_local, "queries", None)
+    if queries is None:
+        queries = _local.queries = Queries()
+    return queries
 
 
 def quote(name: str) -> str:
@@ -63,7 +66,14 @@ def scan_files(
         return schema.empty_table()
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     query = semi_join(f"read_parquet([{listed}])", schema.names, keys, null_safe)
-    return _query(query, schema, **({} if keys is None else {"keys": keys}))
+    connection = _files()
+    if keys is not None:
+        connection.register("keys", keys)
+    try:
+        return connection.sql(query).to_arrow_table().cast(schema)
+    finally:
+        if keys is not None:
+            connection.unregister("keys")
 
 
 def scan_table(
@@ -73,4 +83,4 @@ def scan_table(
     if keys is None or rows.num_rows == 0:
         return rows.select(schema.names).cast(schema)
     query = semi_join("source_rows", schema.names, keys, null_safe)
-    return _query(query, schema, keys=keys, source_rows=rows)
+    return _queries().run(query, {"keys": keys, "source_rows": rows}).cast(schema)

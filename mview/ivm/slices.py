@@ -21,20 +21,12 @@ _local = threading.local()
 
 
 def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
-    connection = getattr(_local, "connection", None)
-    if connection is None:
-        import duckdb  # here: planning a view (`mview check`) needs no engine
+    queries = getattr(_local, "queries", None)
+    if queries is None:
+        from mview.queries import Queries  # here: planning a view (`mview check`) needs no engine
 
-        connection = _local.connection = duckdb.connect(config={"threads": "1"})
-        connection.execute("SET TimeZone = 'UTC'")
-    for name, table in relations.items():
-        connection.register(name, table)
-    try:
-        result: pa.Table = connection.sql(sql).to_arrow_table()
-        return result.cast(schema)
-    finally:
-        for name in relations:
-            connection.unregister(name)
+        queries = _local.queries = Queries()
+    return queries.run(sql, relations).cast(schema)
 
 
 def quoted(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
+from mview.queries import Queries
 
 
 class EvaluationError(Exception):
@@ -21,22 +22,18 @@ class EvaluationError(Exception):
 
 
 class LocalEvaluator:
-    """One in-process DuckDB connection; queries are translated once and reused.
+    """An in-process DuckDB; queries are translated and planned once and reused.
 
-    Not for use by several threads at once.
+    Several threads may evaluate different queries at once, but not the same one.
     """
 
     def __init__(self) -> None:
-        # The default order of rows is kept: without it, DuckDB returns ORDER BY unsorted. Slices
-        # are small as a rule: a second thread takes longer to wake up than to help.
-        self._connection = duckdb.connect(config={"threads": 1})
+        self._queries = Queries()
         self._prepared: dict[tuple[object, ...], tuple[str, pa.Schema]] = {}
 
     def close(self) -> None:
-        """Free the connection; the evaluator is of no use afterwards."""
-        self._connection.close()
-        # The stream's callback threads outlive the interpreter; they must hold no DuckDB object.
-        del self._connection
+        """Free DuckDB; the evaluator is of no use afterwards."""
+        self._queries.close()
 
     def prepare(
         self, sql: str, tables: Mapping[str, pa.Schema], result: pa.Schema | None
@@ -77,14 +74,10 @@ class LocalEvaluator:
         tables = {name: table.schema for name, table in relations.items()}
         text, schema = self.prepare(sql, tables, result)
         try:
-            for name, table in relations.items():
-                self._connection.register(name.lower(), _for_duckdb(table))
-            rows = self._connection.sql(text).to_arrow_table()
+            given = {name.lower(): _for_duckdb(table) for name, table in relations.items()}
+            rows = self._queries.run(text, given)
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
-        finally:
-            for name in relations:
-                self._connection.unregister(name.lower())
         columns = [c.cast(field.type) for c, field in zip(rows.columns, schema, strict=True)]
         return cast(pa.Table, pa.Table.from_arrays(columns, schema=schema))
 
