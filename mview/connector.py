@@ -264,7 +264,8 @@ class Sink(Protocol):
 
     Order per epoch: stage (or stage_full) -> [intent on disk] -> commit | rollback. `stage` makes
     the delta durable without showing it; its token is JSON and is all that `commit` needs, also in
-    another process after a crash. Committing a token twice is the same as once.
+    another process after a crash. Committing a token twice is the same as once. Sinks of several
+    views stage at the same time, each in some thread.
     """
 
     def stage(self, epoch: int, delta: pa.Table) -> dict[str, Any]:

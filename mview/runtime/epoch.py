@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -369,10 +370,18 @@ def _count(work: Work, view: LiveView, counts: Counts, ran: Ran) -> None:
 # --- 4. stage ------------------------------------------------------------------------------------
 
 
+#: Sinks that stage at once: they wait for files more than they compute.
+_staging = ThreadPoolExecutor(8, "mview-stage")
+
+
 def _stage_sinks(engine: Engine, work: Work) -> None:
-    for name, rows in work.view_rows.items():
+    def stage(name: str) -> dict[str, Any]:
         with concerning(f"view {name}"):
-            work.tokens[name] = engine.views[name].sink.stage(work.epoch, rows)
+            return engine.views[name].sink.stage(work.epoch, work.view_rows[name])
+
+    running = {name: _staging.submit(stage, name) for name in work.view_rows}
+    wait(running.values())  # a roll-back must not overtake one
+    work.tokens = {name: staged.result() for name, staged in running.items()}
 
 
 # --- 7. what is published ------------------------------------------------------------------------

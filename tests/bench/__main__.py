@@ -15,6 +15,8 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "bulk_load": (),
     "epoch": ("--sf", "{sf}"),
     "epoch:vectors": ("--sf", "{sf}", "--deletion-vectors", "--executors", "local"),
+    "epoch:nation": ("--sf", "{sf}", "--view", "nation", "--executors", "local"),
+    "first_build": ("--sf", "{sf}"),
     "growth": ("--sf", "{scales}"),
     "views": ("--sf", "{sf}"),
     "strategies": ("--sf", "{sf}"),

@@ -93,7 +93,7 @@ def variant_of(options: argparse.Namespace, *more: str) -> str:
         more: other options to tell variants by.
     """
     parts = [f"sf{options.sf:g}"]
-    usual = {"executor": "auto", "memory": MEMORY, "keys": "uniform"}
+    usual = {"executor": "auto", "memory": MEMORY, "keys": "uniform", "view": "order"}
     for name in (*more, "executor", "memory", "deletion_vectors", "kill"):
         value = getattr(options, name, None)
         if value is True:
