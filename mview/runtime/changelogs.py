@@ -93,7 +93,6 @@ class Changelogs:
         """How far the next batch reads; `start` when nothing new has come within WAIT_MS."""
         spec, config = read_spec(self.spec_path)
         self._end_load(spec, config)
-        self._keep_pace(spec)
         ends, watermark, moved = self._advance(start, spec, config)
         pinned = start["pinned_ms"]
         if spec.tick_ms:
@@ -104,6 +103,11 @@ class Changelogs:
             return start
         self._last_progress = time.monotonic()
         return {"connections": ends, "watermark": watermark, "pinned_ms": pinned}
+
+    def keep_pace(self) -> None:
+        """Wait until a live epoch may follow the one before."""
+        if not self._bounded:
+            time.sleep(max(0.0, self._last_progress + _PACE_MS / 1000 - time.monotonic()))
 
     def close(self) -> None:
         """Close all clients."""
@@ -141,11 +145,6 @@ class Changelogs:
             for name, changelog in self._open().items():
                 if config.changes[name].source == "files":
                     changelog.finish()
-
-    def _keep_pace(self, spec: QuerySpec) -> None:
-        """Wait until a live epoch may follow the one before."""
-        if not self._bounded and not _is_loading(spec):
-            time.sleep(max(0.0, self._last_progress + _PACE_MS / 1000 - time.monotonic()))
 
     def _patience_ms(self, spec: QuerySpec) -> int:
         """How long to wait for news: not at all while chunks wait to be read in the same batch."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors.exceptions.base import PySparkException
@@ -29,7 +30,7 @@ from mview.worker import settle_worker
 
 
 class LiveQuery:
-    """Hands the changes to epochs, batch by batch; the next is read while an epoch runs.
+    """Hands the changes to epochs, batch by batch; many are read while the last epoch runs.
 
     Args:
         spark: the session.
@@ -80,10 +81,10 @@ class LiveQuery:
                 logs.finish()
         batch = 0
         while not until():
-            with _reading():
-                end = logs.advance(at)
-                rows = self._read(logs, logs.pieces(at, end)) if end != at else None
-            if rows is not None:
+            end, pieces = self._next(logs, at, epochs)
+            if end != at:
+                with _reading():
+                    rows = self._read(logs, pieces)
                 offsets = BatchOffsets(end["connections"], end["watermark"], 0, end["pinned_ms"])
                 epochs.begin(rows, offsets, batch)
                 at, batch = end, batch + 1
@@ -92,8 +93,24 @@ class LiveQuery:
             else:
                 epochs.check()
 
+    def _next(
+        self, logs: Changelogs, at: dict[str, Any], epochs: Epochs
+    ) -> tuple[dict[str, Any], list[Piece]]:
+        """How far the next epoch goes, and what it reads."""
+        with _reading():
+            logs.keep_pace()
+            end = logs.advance(at)
+            pieces = logs.pieces(at, end)
+        if end == at or not epochs.running or _messages(pieces) > WORTH_A_TASK:
+            return end, pieces
+        # Few changes would only wait for the running epoch: those that come meanwhile join them.
+        epochs.finish()
+        with _reading():
+            end = logs.advance(at)
+            return end, logs.pieces(at, end)
+
     def _read(self, logs: Changelogs, pieces: list[Piece]) -> pa.Table:
-        if sum(piece.messages for piece in pieces) <= WORTH_A_TASK:
+        if _messages(pieces) <= WORTH_A_TASK:
             batches = [batch for piece in pieces for batch in logs.rows(piece)]
             return pa.Table.from_batches(batches, STREAM_ARROW)
 
@@ -104,6 +121,10 @@ class LiveQuery:
 
         tasks = self._spark.range(len(pieces), numPartitions=len(pieces))
         return tasks.mapInArrow(read, STREAM_DDL).toArrow()
+
+
+def _messages(pieces: list[Piece]) -> int:
+    return sum(piece.messages for piece in pieces)
 
 
 class Epochs:
@@ -125,21 +146,27 @@ class Epochs:
         """Finish the running epoch; what it raises comes after what was raised before."""
         try:
             if error is None:
-                self._finish()
+                self.finish()
         finally:
             self._thread.shutdown()
 
     def begin(self, rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
         """Begin an epoch, after the one before; raises what that one raised."""
-        self._finish()
+        self.finish()
         self._running = self._thread.submit(self._on_batch, rows, offsets, batch)
 
     def check(self) -> None:
         """Raise what an epoch raised that has ended."""
         if self._running is not None and self._running.done():
-            self._finish()
+            self.finish()
 
-    def _finish(self) -> None:
+    @property
+    def running(self) -> bool:
+        """Whether an epoch is running."""
+        return self._running is not None and not self._running.done()
+
+    def finish(self) -> None:
+        """Wait for the epoch that runs; raises what it raised."""
         running, self._running = self._running, None
         if running is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from mview.changelog import STREAM_ARROW
 from mview.errors import CorruptionError, DataLostError, RetryableError
 from mview.runtime import live
+from mview.runtime.changelogs import WORTH_A_TASK
 from mview.runtime.live import Epochs, LiveQuery
 from mview.runtime.offsets import BatchOffsets
 from mview.runtime.spec import QuerySpec
@@ -80,6 +82,9 @@ class Logs:
     def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return []
 
+    def keep_pace(self) -> None:
+        """Nothing to wait for."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -111,6 +116,51 @@ def test_a_bounded_run_ends_where_nothing_new_comes(run) -> None:
 def test_it_stops_between_two_epochs(run) -> None:
     asked = iter([False, True])
     assert run(lambda: next(asked)) == [1]
+
+
+class Growing(Logs):
+    """Logs with two batches, the second of `more` messages; it grows by one as an epoch ends."""
+
+    more, ended = 1, False
+
+    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+        at = start["connections"]["a"]["p"]
+        end = 1 if at == 0 else 1 + self.more + self.ended
+        return {**start, "connections": {"a": {"p": end}}}
+
+    def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        count = end["connections"]["a"]["p"] - start["connections"]["a"]["p"]
+        return [SimpleNamespace(messages=count)]
+
+
+@pytest.mark.parametrize(
+    ("more", "batches", "beside"),
+    [(1, [1, 3], False), (WORTH_A_TASK + 1, [1, WORTH_A_TASK + 2, WORTH_A_TASK + 3], True)],
+    ids=["few join what comes meanwhile", "many are read meanwhile"],
+)
+def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, beside) -> None:
+    monkeypatch.setattr(live, "Changelogs", Growing)
+    monkeypatch.setattr(Growing, "more", more)
+    monkeypatch.setattr(Growing, "ended", False)
+    taken: list[int] = []
+    asked, read_beside = threading.Event(), []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        if batch == 0:
+            # The second batch is read now, if at all before this epoch ends.
+            read_beside.append(asked.wait(timeout=1))
+            monkeypatch.setattr(Growing, "ended", True)
+        taken.append(offsets.connections["a"]["p"])
+
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> pa.Table:
+        if pieces[0].messages > 1:
+            asked.set()
+        return ROWS
+
+    monkeypatch.setattr(LiveQuery, "_read", read)
+    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+    LiveQuery(None, spec, tmp_path, on_batch).run(lambda: False)  # type: ignore[arg-type]
+    assert (taken, read_beside) == (batches, [beside])
 
 
 @pytest.mark.parametrize(
