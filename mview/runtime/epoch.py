@@ -3,7 +3,7 @@
 1. net       changes per key by position, old rows from the mirrors -> dR per table
 2. mirrors   append dR, register released chunks: invisible until the manifest names the versions
 3. views     dV per view in DAG order; the dV of a view that others read is a dR for them
-4. stage     every sink makes its dV durable, nothing is shown
+4. stage     every sink makes its dV durable as soon as it is there, nothing is shown
 5. intent    the manifest-to-be and the sinks' tokens: from here on the epoch will be published
 6. commit    sinks show their dV
 7. publish   the manifest, put-if-absent: only now the epoch exists
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -96,8 +97,8 @@ class Work:
     deltas: dict[str, pa.Table] = field(default_factory=dict)
     #: The same of the clocks, which have no mirror.
     clocks: dict[str, pa.Table] = field(default_factory=dict)
-    #: What the sinks get: weighted rows per view.
-    view_rows: dict[str, pa.Table] = field(default_factory=dict)
+    #: What sinks are staging, and their tokens, per view.
+    staging: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     report: dict[str, ViewChange] = field(default_factory=dict)
 
@@ -132,9 +133,9 @@ def run_epoch(
     failpoint("after-net")
     _write_mirrors(engine, batch, work, chunks)
     failpoint("after-mirrors")
-    _maintain_views(engine, work)
-    failpoint("after-views")
-    _stage_sinks(engine, work)
+    with _all_staged(work):
+        _maintain_views(engine, work)
+        failpoint("after-views")
     failpoint("after-stage")
     manifest = engine.commit(_manifest(engine, batch, work), work.tokens)
     engine.move(work.deltas)
@@ -299,7 +300,7 @@ def _maintain_view(
     delta = done.delta
     if delta.rows.num_rows:
         changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
-        work.view_rows[view.name] = delta.rows
+        _begin_stage(engine, work, view, delta.rows)
         _count(work, view, counts, done.ran)
         if view.is_read:
             work.deltas[VIEW + view.name] = changes
@@ -369,19 +370,28 @@ def _count(work: Work, view: LiveView, counts: Counts, ran: Ran) -> None:
 
 # --- 4. stage ------------------------------------------------------------------------------------
 
-
 #: Sinks that stage at once: they wait for files more than they compute.
-_staging = ThreadPoolExecutor(8, "mview-stage")
+_stagers = ThreadPoolExecutor(8, "mview-stage")
 
 
-def _stage_sinks(engine: Engine, work: Work) -> None:
-    def stage(name: str) -> dict[str, Any]:
-        with concerning(f"view {name}"):
-            return engine.views[name].sink.stage(work.epoch, work.view_rows[name])
+def _begin_stage(engine: Engine, work: Work, view: LiveView, rows: pa.Table) -> None:
+    """Have a sink stage its rows while other views are maintained."""
 
-    running = {name: _staging.submit(stage, name) for name in work.view_rows}
-    wait(running.values())  # a roll-back must not overtake one
-    work.tokens = {name: staged.result() for name, staged in running.items()}
+    def stage() -> dict[str, Any]:
+        with concerning(f"view {view.name}"):
+            return view.sink.stage(work.epoch, rows)
+
+    work.staging[view.name] = _stagers.submit(stage)
+
+
+@contextmanager
+def _all_staged(work: Work) -> Iterator[None]:
+    """Wait for the sinks at the end, also after an error: a roll-back must not overtake one."""
+    try:
+        yield
+    finally:
+        wait(work.staging.values())
+    work.tokens = {name: staged.result() for name, staged in work.staging.items()}
 
 
 # --- 7. what is published ------------------------------------------------------------------------
