@@ -10,7 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.lake.hashing import hash_rows, is_exact, is_hashable, maybe_null, same_rows
+from mview.lake.sorted_index import SortedIndex
+
 Positions = npt.NDArray[np.int64]
+
+#: To sort so many times as many rows as are wanted takes longer than to search without.
+_FEW = 8
 
 
 def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
@@ -19,20 +25,53 @@ def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
     The integers are dense enough to index arrays, but carry no order.
     """
     sizes = [part.num_rows for part in parts]
-    total = sum(sizes)
-    codes = np.zeros(total, dtype=np.int64)
-    for name in parts[0].column_names if total else ():
+    codes = np.zeros(sum(sizes), dtype=np.int64)
+    if len(codes) and parts[0].num_columns:
+        found = _codes_by_hash(parts) if _are_hashable(parts[0].schema) else None
+        codes = _codes_by_column(parts) if found is None else found
+    return list(np.split(codes, np.cumsum(sizes)[:-1]))
+
+
+def _are_hashable(schema: pa.Schema) -> bool:
+    return all(is_hashable(kind) for kind in schema.types)
+
+
+def _codes_by_hash(parts: Sequence[pa.Table]) -> Positions | None:
+    """Codes by the order of the hashes; None where two rows that differ have one hash."""
+    hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
+    order = np.argsort(hashes)  # not stable: that takes four times as long
+    ranked = hashes[order]
+    other = ranked[1:] != ranked[:-1]
+    again = np.flatnonzero(~other)
+    if len(again) and (not is_exact(parts[0].schema.types) or maybe_null(hashes)):
+        rows = pa.concat_tables(parts)
+        pairs = (rows.take(pa.array(order[again + step])).columns for step in (0, 1))
+        if not same_rows(*pairs).all():
+            return None
+    codes = np.empty(len(order), dtype=np.int64)
+    codes[order] = np.concatenate([[0], np.cumsum(other)])
+    return codes
+
+
+def _codes_by_column(parts: Sequence[pa.Table]) -> Positions:
+    codes = np.zeros(sum(part.num_rows for part in parts), dtype=np.int64)
+    for name in parts[0].column_names:
         column = _column_codes(pa.chunked_array([c for p in parts for c in p[name].chunks]))
         width = int(column.max()) + 1
         # Re-numbering keeps the product of the columns' cardinalities within 64 bits.
         codes = np.unique(codes * width + column, return_inverse=True)[1].astype(np.int64)
-    return list(np.split(codes, np.cumsum(sizes)[:-1]))
+    return codes
 
 
 def first_rows(codes: Positions) -> tuple[Positions, Positions]:
     """For codes: the position of each code's first row, and for every row its group number."""
-    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
-    return first.astype(np.int64), group.astype(np.int64)
+    first = np.full(codes.max(initial=-1) + 1, -1, dtype=np.int64)
+    # Of several rows the one that is assigned last stays.
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    there = first >= 0
+    if there.all():
+        return first, codes
+    return first[there], (np.cumsum(there) - 1)[codes]
 
 
 def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
@@ -48,10 +87,12 @@ def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
     empty = np.empty(0, dtype=np.int64)
     if not rows.num_rows or not wanted.num_rows:
         return empty, empty
-    if rows.num_columns == 1 and not pa.types.is_list(rows.schema.types[0]):
+    if rows.num_columns == 1 and is_hashable(rows.schema.types[0]):
         found = pc.index_in(_normal(rows[0]), value_set=_normal(wanted[0]).combine_chunks())
         positions = np.flatnonzero(found.is_valid().to_numpy())
         return positions, found.drop_null().to_numpy().astype(np.int64)
+    if _are_hashable(rows.schema):
+        return _matches(rows, wanted)
     # Column by column first: few rows survive, and only those are compared in full.
     mask = _maybe_wanted(rows, wanted)
     candidates = np.flatnonzero(mask) if mask is not None else np.arange(rows.num_rows)
@@ -61,6 +102,20 @@ def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
     place = np.minimum(np.searchsorted(ranked, ours), len(ranked) - 1)
     hit = ranked[place] == ours
     return candidates[hit].astype(np.int64), order[place[hit]].astype(np.int64)
+
+
+def _matches(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
+    here, there = hash_rows(rows.columns), SortedIndex.build(hash_rows(wanted.columns))
+    if len(here) > _FEW * len(there.hashes):
+        ours, theirs = there.find(here)
+    else:
+        ours, theirs = SortedIndex.build(here).common(there)
+    pairs = rows.take(pa.array(ours)).columns, wanted.take(pa.array(theirs)).columns
+    equal = same_rows(*pairs)
+    found = np.full(rows.num_rows, -1, dtype=np.int64)
+    found[ours[equal]] = theirs[equal]
+    hit = np.flatnonzero(found >= 0)
+    return hit, found[hit]
 
 
 def _maybe_wanted(rows: pa.Table, wanted: pa.Table) -> Any:

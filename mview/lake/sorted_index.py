@@ -25,16 +25,18 @@ class SortedIndex:
         """The index of rows with these hashes."""
         if bool(np.all(hashes[1:] >= hashes[:-1])):
             return cls(hashes, None)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)
         ordered = hashes[order]
         return cls(ordered, order.astype(np.int32) if len(order) < 1 << 31 else order)
 
     def find(self, needles: Hashes) -> tuple[Rows, Rows]:
         """All (needle number, row) pairs of equal hashes; sorted needles are faster."""
         low = np.searchsorted(self.hashes, needles, side="left")
-        high = np.searchsorted(self.hashes, needles, side="right")
-        counts = high - low
-        numbers = np.repeat(np.arange(len(needles)), counts)
+        hit = np.flatnonzero(low < len(self.hashes))
+        hit = hit[self.hashes[low[hit]] == needles[hit]]
+        low = low[hit]
+        counts = np.searchsorted(self.hashes, needles[hit], side="right") - low
+        numbers = np.repeat(hit, counts)
         places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
         return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
 

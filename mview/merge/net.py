@@ -6,7 +6,7 @@ key. -U and -D rows come from the mirror, never from the event, so they always m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from mview.changelog import batch_schema
 from mview.clock import utc_text
 from mview.errors import CorruptionError, UserError
+from mview.lake.match import row_codes
 from mview.schema import TableSchema
 
 #: The entry of `high_water` that holds for every partition: the position of the last truncate.
@@ -79,7 +80,7 @@ def net_changes(
     taken, marks, times = rows.num_rows, _raised(rows, high_water), _newest(rows)
     rows, truncated = _after_truncate(rows, high_water)
     _check_keys(rows, schema)
-    (key,) = _key_ids([rows], schema.key)
+    (key,) = row_codes([rows.select(schema.key)])
     order = _order(key, rows)
     last = np.flatnonzero(np.append(np.diff(key[order]), 1)) if len(order) else order
     netted = _fill_within(rows, order, key[order], last, schema)
@@ -110,7 +111,9 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     """
     names, upserts = list(schema.names), netted.upserts
     old_rows = old_rows.select(names).cast(pa.schema([(c.name, c.type) for c in schema.columns]))
-    old_key, new_key, gone_key = _key_ids([old_rows, upserts, netted.deleted], schema.key)
+    old_key, new_key, gone_key = row_codes(
+        [table.select(schema.key) for table in (old_rows, upserts, netted.deleted)]
+    )
     ids = np.concatenate([old_key, new_key, gone_key])
     at = np.full(ids.max(initial=-1) + 1, -1)
     at[old_key] = np.arange(len(old_key))
@@ -279,22 +282,15 @@ def _check_keys(rows: pa.Table, schema: TableSchema) -> None:
             )
 
 
-def _key_ids(tables: Sequence[pa.Table], key: Sequence[str]) -> Iterator[Ints]:
-    """For each table one number per row, equal exactly for equal keys across all tables."""
-    keys = pa.concat_tables([table.select(list(key)) for table in tables])
-    ids = np.zeros(keys.num_rows, np.int64)
-    for name in key:
-        column = keys[name].combine_chunks()
-        codes = column.dictionary_encode()
-        codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
-        ids = ids * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
-        if len(key) > 1:
-            ids = np.unique(ids, return_inverse=True)[1]
-    return iter(np.split(ids, np.cumsum([table.num_rows for table in tables])[:-1]))
-
-
 def _order(key: Ints, rows: pa.Table) -> Ints:
-    """Row numbers sorted by key and then as the source ordered the changes."""
+    """Row numbers sorted by key and then as the source ordered the changes.
+
+    Args:
+        key: dense numbers of the keys.
+        rows: the changes.
+    """
+    if key.max(initial=-1) + 1 == len(key):  # every key once
+        return np.argsort(key)
     by = ["__position", "__offset"] if _has_positions(rows) else ["__partition", "__offset"]
     table = rows.select(by).add_column(0, "key", pa.array(key))
     order: Ints = (

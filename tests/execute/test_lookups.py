@@ -40,7 +40,7 @@ def test_fetches_what_each_request_names(lookups: LocalLookups) -> None:
             Request("a", pa.table({"id": [5, 500]}), ("id", "v")),
         ]
     )
-    assert answers[0].column("id").to_pylist() == list(range(3, 100, 7))
+    assert sorted(answers[0].column("id").to_pylist()) == list(range(3, 100, 7))
     assert answers[1].column_names == ["v", "id"]
     assert answers[2].to_pylist() == [{"id": 5, "v": 5}]
 

@@ -270,13 +270,15 @@ class ResidentTable:
         names = tuple(typed.column_names)
         hashes = hash_rows(typed.columns)
         by_key = set(names) == set(self.key)
-        needles, firsts = np.unique(hashes, return_index=True)
+        order = np.argsort(hashes)
+        ranked = hashes[order]
+        once = np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)]
+        needles, firsts = ranked[once], order[once]
         exact = is_exact([column.type for column in typed.columns]) and not maybe_null(hashes)
         checked = by_key and not exact
         if checked and len(needles) < typed.num_rows:
             # Two keys of one hash must both be compared: keep them all.
-            firsts = np.argsort(hashes, kind="stable")
-            needles = hashes[firsts]
+            needles, firsts = ranked, order
         for segment in self._segments:
             numbers, rows = segment.find(names, needles)
             numbers = firsts[numbers]

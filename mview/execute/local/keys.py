@@ -55,8 +55,9 @@ def typed_keys(
 def first_duplicate(keys: pa.Table) -> int | None:
     """The number of a row whose values stand in the table before; None when all differ."""
     hashes = hash_rows(keys.columns)
-    order = np.argsort(hashes, kind="stable")
-    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    order = np.argsort(hashes)
+    ranked = hashes[order]
+    again = np.flatnonzero(ranked[1:] == ranked[:-1])
     if not len(again):
         return None
     left, right = (keys.take(pa.array(order[again + step])).columns for step in (0, 1))
