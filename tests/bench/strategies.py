@@ -4,14 +4,17 @@
 
 An epoch changes that share of the lines and of the orders: half updates, 30% inserts, 20% deletes,
 of rows anywhere. It begins with decoded change batches, as they come from the executors. The
-recompute is plain Spark over the same Parquet files. Every view has a store and a process of its
-own.
+recompute is plain Spark over the same Parquet files. It does less than an epoch, which also nets
+the changes, keeps the mirrors and publishes; so epochs that are FULL stand beside those that are
+incremental. Every view and strategy has a store and a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -21,7 +24,7 @@ import pyarrow.compute as pc
 
 from mview.changelog import batch_schema
 from mview.schema import TableSchema
-from tests.bench.inprocess import Bench, apart, opened
+from tests.bench.inprocess import apart, opened
 from tests.bench.results import MEMORY, Result, variant_of
 from tests.bench.w1 import CONNECTION, VIEW, Tables, make_tables
 
@@ -77,8 +80,8 @@ _TOUCHED = {
 }
 _OPS = (("u", 0.5), ("c", 0.3), ("d", 0.2))
 
-#: Changed rows of an epoch up to which it is repeated often.
-_MANY = 1.0
+#: Percent of changed rows up to which epochs are repeated, and from which FULL is tried as well.
+_MANY, _FULL_FROM = 1.0, 10.0
 
 
 class Supply:
@@ -133,30 +136,55 @@ def _plus(rows: pa.Table, column: str, more: npt.NDArray[np.int64]) -> pa.Table:
     return rows.set_column(place, column, added)
 
 
-def measure(
-    scale: float, view: str, shares: list[float], extra: str
-) -> tuple[str, list[tuple[int, float, float]]]:
-    """The strategy; rows changed, seconds of an epoch and of a recompute by share."""
+@dataclass(frozen=True)
+class Found:
+    """What was found of a view: its strategy; seconds of epochs and of recomputes by share."""
+
+    strategy: str
+    epochs: dict[float, float]
+    recomputes: dict[float, float]
+
+    @property
+    def ratios(self) -> dict[float, float]:
+        """Epochs to recomputes."""
+        return {share: epoch / self.recomputes[share] for share, epoch in self.epochs.items()}
+
+    @property
+    def cells(self) -> dict[float, str]:
+        """The epochs as shown."""
+        ratios = self.ratios
+        return {
+            share: f"{epoch * 1000:,.0f} ms, {ratios[share]:.2g}"
+            for share, epoch in self.epochs.items()
+        }
+
+
+def measure(scale: float, view: str, shares: list[float], extra: str) -> Found:
+    """Epochs and recomputes of a view."""
     tables = make_tables(scale)
     with opened(tables, {"bench": VIEWS[view]}, extra) as bench:
         supply = Supply(tables, bench.schemas)
         bench.recompute("bench")
         bench.apply(*supply.take(0.1))
-        found = [_share(bench, supply, share) for share in shares]
-        return bench.strategy("bench"), found
+        found = Found(bench.strategy("bench"), {}, {})
+        for share in shares:
+            recomputes = [bench.recompute("bench")]
+            times = 5 if share <= _MANY else 1
+            found.epochs[share] = median(bench.apply(*supply.take(share)) for _ in range(times))
+            recomputes.append(bench.recompute("bench"))
+            found.recomputes[share] = median(recomputes)
+        return found
 
 
-def _share(bench: Bench, supply: Supply, percent: float) -> tuple[int, float, float]:
-    recomputes, epochs = [bench.recompute("bench")], []
-    for _ in range(5 if percent <= _MANY else 1):
-        batch, rows = supply.take(percent)
-        epochs.append(bench.apply(batch, rows))
-    recomputes += [bench.recompute("bench") for _ in range(2)]
-    return rows, median(epochs), median(recomputes)
+def crossing(measured: Mapping[float, float]) -> str:
+    """The share at which an epoch costs as much as something else: between two measured ones.
 
-
-def crossing(shares: list[float], ratios: list[float]) -> str:
-    """The share at which an epoch costs as much as a recompute: between two measured ones."""
+    Args:
+        measured: the ratio of the costs by share.
+    """
+    shares, ratios = sorted(measured), [measured[share] for share in sorted(measured)]
+    if not shares:
+        return ""
     if ratios[0] >= 1:
         return f"below {shares[0]:g}%"
     for number in range(1, len(shares)):
@@ -166,6 +194,11 @@ def crossing(shares: list[float], ratios: list[float]) -> str:
             steps = math.log(shares[number] / shares[number - 1])
             return f"{shares[number - 1] * math.exp(part * steps):.2g}%"
     return f"above {shares[-1]:g}%"
+
+
+def _settings(options: argparse.Namespace, strategy: str) -> str:
+    engine = f"executor: {options.executor}, memory: {options.memory}, strategy: {strategy}"
+    return f"engine: {{{engine}}}\nspark: {{master: '{options.master}'}}"
 
 
 def main() -> None:
@@ -182,12 +215,11 @@ def main() -> None:
     result = Result(
         "strategies",
         f"Epochs by strategy and changed rows, W1 at scale {options.sf:g}",
-        ["view", "strategy", "recompute ms", *(f"{share:g}%" for share in shares), "equal at"],
+        [
+            *("view", "strategy", "recompute ms", *(f"{share:g}%" for share in shares)),
+            *("equal to a recompute at", "equal to FULL at"),
+        ],
         variant_of(options),
-    )
-    extra = (
-        f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
-        f"spark: {{master: '{options.master}'}}"
     )
     result.notes += [
         "by share of the lines and of the orders, each: milliseconds of an epoch, and its ratio to"
@@ -195,16 +227,22 @@ def main() -> None:
         "an epoch begins with decoded batches; recompute ms: median over all shares",
         "equal at: interpolated on logarithmic scales",
     ]
+    many = [share for share in shares if share >= _FULL_FROM]
     for view in options.views.split(";"):
-        strategy, found = apart(measure, options.sf, view, shares, extra)
-        ratios = [epoch / full for _, epoch, full in found]
+        followed = apart(measure, options.sf, view, shares, _settings(options, "incremental"))
+        full = apart(measure, options.sf, view, many, _settings(options, "full")) if many else None
+        against = {s: followed.epochs[s] / time for s, time in full.epochs.items()} if full else {}
         result.add(
             view,
-            strategy,
-            median(full for *_, full in found) * 1000,
-            *(f"{epoch * 1000:,.0f} ms, {epoch / full:.2g}" for _, epoch, full in found),
-            crossing(shares, ratios),
+            followed.strategy,
+            median(followed.recomputes.values()) * 1000,
+            *followed.cells.values(),
+            crossing(followed.ratios),
+            crossing(against),
         )
+        if full:
+            shown = (full.cells.get(share, "") for share in shares)
+            result.add("", "FULL", median(full.recomputes.values()) * 1000, *shown, "", "")
         result.keep()
     result.save()
 
