@@ -32,10 +32,19 @@ def small_config(folder: Path, **sections: Any) -> Config:
 # First: xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`)."""
+    """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`).
+
+    Tests that may take half an hour come first: at the end one worker would wait for the other.
+    """
     for item in items:
         if item.get_closest_marker("service"):
             item.add_marker(pytest.mark.xdist_group("services"))
+    items.sort(key=lambda item: not _is_long(item))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    timeout = item.get_closest_marker("timeout")
+    return timeout is not None and timeout.args[0] >= 1800
 
 
 @pytest.fixture
