@@ -110,6 +110,13 @@ def _matches(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
         ours, theirs = there.find(here)
     else:
         ours, theirs = SortedIndex.build(here).common(there)
+    return confirmed(rows, wanted, ours, theirs)
+
+
+def confirmed(
+    rows: pa.Table, wanted: pa.Table, ours: Positions, theirs: Positions
+) -> tuple[Positions, Positions]:
+    """Of pairs of one hash those that are equal rows, ascending in the rows of `rows`."""
     pairs = rows.take(pa.array(ours)).columns, wanted.take(pa.array(theirs)).columns
     equal = same_rows(*pairs)
     found = np.full(rows.num_rows, -1, dtype=np.int64)

@@ -25,9 +25,9 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
 from mview.lake.deletion import Deleted
-from mview.lake.hashing import hash_rows, is_hashable, same_rows
+from mview.lake.hashing import hash_rows, is_hashable
 from mview.lake.log import DeltaLog
-from mview.lake.match import Positions, first_rows, match, row_codes
+from mview.lake.match import Positions, confirmed, first_rows, match, row_codes
 from mview.lake.parquet import (
     DataFile,
     column_range,
@@ -87,12 +87,7 @@ class _Sought:
             ours, theirs = np.unique(ours), np.unique(theirs)
             place, found = match(self.rows.take(pa.array(ours)), wanted.rows.take(pa.array(theirs)))
             return ours[place], theirs[found]
-        equal = same_rows(
-            self.rows.take(pa.array(ours)).columns, wanted.rows.take(pa.array(theirs)).columns
-        )
-        ours, theirs = ours[equal], theirs[equal]
-        order = np.argsort(ours, kind="stable")
-        return ours[order], theirs[order]
+        return confirmed(self.rows, wanted.rows, ours, theirs)
 
     @property
     def nbytes(self) -> int:
