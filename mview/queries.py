@@ -7,6 +7,7 @@ a prepared statement over them; a run only puts other rows behind the streams.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import cast
@@ -19,6 +20,9 @@ _MOST = 500
 
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
+
+
+_local = threading.local()
 
 
 class _Stream:
@@ -106,3 +110,11 @@ class Queries:
         self._database.close()
         # The stream's callback threads outlive the interpreter; they must hold no DuckDB object.
         del self._database
+
+
+def of_this_thread() -> Queries:
+    """Queries that no other thread runs; they stay as long as the thread."""
+    found: Queries | None = getattr(_local, "queries", None)
+    if found is None:
+        found = _local.queries = Queries()
+    return found

@@ -151,7 +151,7 @@ def _mapped(file: Path) -> NDArray[np.int64]:
     return found
 
 
-def _write(file: Path, write: Callable[[Path], None]) -> None:
+def _write(file: Path, write: Callable[[Path], object]) -> None:
     """Write a file as a whole or not at all; another task may write the same one."""
     fresh = file.with_name(f"{uuid.uuid4().hex}-{file.name}")
     try:
@@ -187,11 +187,7 @@ def _copy(file: str, table: pa.Schema, folder: Path) -> None:
             writer.write_table(rows)
 
     _write(folder / _ROWS, write)
-    _write(folder / _SOURCE, lambda fresh: _text(fresh, file))
-
-
-def _text(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
+    _write(folder / _SOURCE, lambda fresh: fresh.write_text(file, encoding="utf-8"))
 
 
 def _forget_gone_files() -> None:

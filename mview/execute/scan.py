@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from mview.queries import Queries
+from mview.queries import of_this_thread
 
 _local = threading.local()
 
@@ -22,13 +22,6 @@ def _files() -> duckdb.DuckDBPyConnection:
         )
         connection.execute("SET TimeZone = 'UTC'")
     return connection
-
-
-def _queries() -> Queries:
-    queries = getattr(_local, "queries", None)
-    if queries is None:
-        queries = _local.queries = Queries()
-    return queries
 
 
 def quote(name: str) -> str:
@@ -83,4 +76,4 @@ def scan_table(
     if keys is None or rows.num_rows == 0:
         return rows.select(schema.names).cast(schema)
     query = semi_join("source_rows", schema.names, keys, null_safe)
-    return _queries().run(query, {"keys": keys, "source_rows": rows}).cast(schema)
+    return of_this_thread().run(query, {"keys": keys, "source_rows": rows}).cast(schema)

@@ -5,7 +5,6 @@ Equality of rows is that of grouping: NULL equals NULL, NaN equals NaN, -0.0 equ
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,16 +16,12 @@ from mview.lake.match import first_rows as code_groups
 from mview.lake.match import match, row_codes
 from mview.schema import TableSchema
 
-_local = threading.local()
-
 
 def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
-    queries = getattr(_local, "queries", None)
-    if queries is None:
-        from mview.queries import Queries  # here: planning a view (`mview check`) needs no engine
+    # Here: planning a view (`mview check`) needs no engine.
+    from mview.queries import of_this_thread
 
-        queries = _local.queries = Queries()
-    return queries.run(sql, relations).cast(schema)
+    return of_this_thread().run(sql, relations).cast(schema)
 
 
 def quoted(names: Sequence[str]) -> str:

@@ -100,7 +100,7 @@ class LiveQuery:
         with _reading():
             logs.keep_pace()
             end = logs.advance(at)
-            pieces = logs.pieces(at, end)
+            pieces = logs.pieces(at, end) if end != at else []
         if end == at or not epochs.running or _messages(pieces) > WORTH_A_TASK:
             return end, pieces
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
