@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,36 @@ from mview.connector import WEIGHT
 from mview.errors import UserError
 from mview.lake.match import row_codes
 from mview.store.mirror import KIND
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What an epoch changes in a relation.
+
+    Attributes:
+        rows: changelog rows: KIND and the columns.
+    """
+
+    rows: pa.Table
+
+    @cached_property
+    def weighted(self) -> pa.Table:
+        """The rows with WEIGHT instead of KIND: -1 for old ones, 1 for new ones."""
+        plus = pc.starts_with(self.rows[KIND], "+")
+        weights = pc.if_else(plus, pa.scalar(1, pa.int32()), pa.scalar(-1, pa.int32()))
+        return self.rows.drop_columns([KIND]).append_column(WEIGHT, weights)
+
+    @cached_property
+    def changed(self) -> int:
+        """The number of changed rows: an update is one."""
+        after = pc.not_equal(self.rows[KIND], RowKind.UPDATE_BEFORE.value)
+        return int(pc.sum(after).as_py() or 0)
+
+    @property
+    def gained(self) -> int:
+        """By how many rows the relation grows."""
+        plus = pc.sum(pc.starts_with(self.rows[KIND], "+")).as_py() or 0
+        return int(2 * plus - self.rows.num_rows)
 
 
 @dataclass(frozen=True)
@@ -66,13 +97,6 @@ def with_kinds(delta: pa.Table, key: Sequence[str], view: str) -> tuple[pa.Table
     inserted, deleted = int((comes > 0).sum()) - updated, int((goes > 0).sum()) - updated
     counts = Counts(inserted, updated, deleted, inserted - deleted)
     return columns.add_column(0, KIND, pa.array(kinds, pa.string())), counts
-
-
-def with_weights(changes: pa.Table) -> pa.Table:
-    """Changelog rows (KIND and columns) as weighted rows."""
-    plus = pc.starts_with(changes[KIND], "+")
-    weights = pc.if_else(plus, pa.scalar(1, pa.int32()), pa.scalar(-1, pa.int32()))
-    return changes.drop_columns([KIND]).append_column(WEIGHT, weights)
 
 
 def _refuse(rows: pa.Table, key: Sequence[str], view: str) -> None:

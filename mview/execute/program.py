@@ -20,12 +20,11 @@ from mview.ivm.maintained import STATE, VALUE, Maintained
 from mview.ivm.plan import ViewPlan
 from mview.ivm.slices import (
     add_up,
+    before_and_after,
     changed_rows,
     consolidate,
     distinct,
     key_values,
-    new_slice,
-    old_slice,
 )
 from mview.ivm.steps import Fetch, KeySource, Trace, Whole
 from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
@@ -143,9 +142,9 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, pa.Table]) -> Rounds:
             walk.done[step] = None if request is None else answers[_same(request)]
     relations: dict[str, pa.Table] = {}
     for table, schema in schemas.items():
-        old = old_slice(schema, fetched[table], changed.get(table))
+        old, new = before_and_after(schema, fetched[table], changed.get(table))
         relations[plan.slice_name(table, "old")] = old
-        relations[plan.slice_name(table, "new")] = new_slice(schema, old, changed.get(table))
+        relations[plan.slice_name(table, "new")] = new
     return Slices(relations)
 
 
@@ -304,12 +303,12 @@ def _run_top(
         result = pa.schema([pa.field(NUMBER, pa.int64())])
         return rows.take(evaluator.run(top.ranking, {RANKED: numbered}, result)[NUMBER])
 
-    old = rank(old_slice(schema, [state.fetch(None)], None))
+    old = rank(before_and_after(schema, [state.fetch(None)], None)[0])
     new = moved(old, change, top, rank)
     if new is None:
         (everything,) = lookups.fetch([Request(top.part, None, schema.names)])
-        before = old_slice(schema, [everything], change)
-        new = first_rows(new_slice(schema, before, change), top, rank)
+        _, rows = before_and_after(schema, [everything], change)
+        new = first_rows(rows, top, rank)
     shown = [_weighted(top.shown(old), -1), _weighted(top.shown(new), 1)]
     rows = pa.concat_tables(shown).select([*plan.columns, WEIGHT])
     kept = consolidate(pa.concat_tables([_weighted(old, -1), _weighted(new, 1)]))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.lake.match import first_rows as code_groups
-from mview.lake.match import match, row_codes
+from mview.lake.match import row_codes
 from mview.schema import TableSchema
 
 
@@ -117,57 +117,77 @@ def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
     return part
 
 
-def old_slice(schema: TableSchema, fetched: Sequence[pa.Table], delta: pa.Table | None) -> pa.Table:
-    """The old rows at hand: fetched ones and the old versions of changed ones, each once."""
+def before_and_after(
+    schema: TableSchema, fetched: Sequence[pa.Table], delta: pa.Table | None
+) -> tuple[pa.Table, pa.Table]:
+    """The slices of a table: the rows at hand before the epoch, and the same after it.
+
+    Args:
+        schema: columns of the slices.
+        fetched: old rows, by look-up; one may be in several.
+        delta: the table's change; None for none.
+
+    Returns:
+        Fetched rows and the old versions of changed ones, each once; and these without the old
+        versions, with the new ones.
+    """
     arrow = _nullable(schema.arrow)
-    parts = [table.select(schema.names).cast(arrow) for table in fetched if table.num_rows]
-    if delta is not None and delta.num_rows:
-        parts.append(_side(delta, -1).select(schema.names).cast(arrow))
-    parts = [part for part in parts if part.num_rows]
+    parts = [_as(table, arrow) for table in fetched if table.num_rows]
+    gone, come = arrow.empty_table(), arrow.empty_table()
+    if delta is not None:
+        gone, come = (_as(_side(delta, sign), arrow) for sign in (-1, 1))
     if not parts:
-        return arrow.empty_table()
-    if len(parts) == 1:
-        return parts[0]
-    if schema.key:
-        rows = pa.concat_tables(parts)
-        (codes,) = row_codes([rows.select(schema.key)])
-        first, _ = code_groups(codes)
-        return rows.take(pa.array(np.sort(first)))
-    # Equal rows are copies: each part that has a row has all its copies, or those that go away.
+        return gone, come
+    if len(parts) == 1 and not gone.num_rows:
+        old = kept = parts[0]
+    elif schema.key:
+        old, kept = _with_key(schema, parts, gone)
+    else:
+        old, kept = _without_key(schema, parts, gone)
+    return old, pa.concat_tables([kept, come]) if come.num_rows else kept
+
+
+def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    rows = rows.select(schema.names)
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
+
+
+def _with_key(
+    schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
+) -> tuple[pa.Table, pa.Table]:
+    """Each row once, and those of them whose key is not in `gone`."""
+    rows = pa.concat_tables([*parts, gone])
+    (codes,) = row_codes([rows.select(schema.key)])
+    first = np.sort(code_groups(codes)[0])
+    lost = np.zeros(codes.max() + 1, np.bool_)
+    lost[codes[len(codes) - gone.num_rows :]] = True
+    kept = first[~lost[codes[first]]]
+    return rows.take(pa.array(first)), rows.take(pa.array(kept))
+
+
+def _without_key(
+    schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
+) -> tuple[pa.Table, pa.Table]:
+    """The same where equal rows are copies: a part with a row has all copies, or those that go."""
+    everything = [*parts, gone]
     numbered = " UNION ".join(
         f"SELECT *, row_number() OVER (PARTITION BY {quoted(schema.names)}) AS __copy FROM part{i}"
-        for i in range(len(parts))
+        for i in range(len(everything))
     )
     sql = f"SELECT {quoted(schema.names)} FROM ({numbered})"
-    return _query(sql, arrow, **{f"part{i}": part for i, part in enumerate(parts)})
-
-
-def new_slice(schema: TableSchema, old: pa.Table, delta: pa.Table | None) -> pa.Table:
-    """The same rows after the epoch: without the old versions, with the new ones."""
-    if delta is None or delta.num_rows == 0:
-        return old
-    arrow = _nullable(schema.arrow)
-    gone = _side(delta, -1).select(schema.names).cast(arrow)
-    come = _side(delta, 1).select(schema.names).cast(arrow)
-    kept = old
-    if gone.num_rows and schema.key:
-        found, _ = match(old.select(schema.key), distinct(gone.select(schema.key)))
-        mask = np.ones(old.num_rows, np.bool_)
-        mask[found] = False
-        kept = old.filter(pa.array(mask))
-    elif gone.num_rows:
-        kept = _query("SELECT * FROM old EXCEPT ALL SELECT * FROM gone", arrow, old=old, gone=gone)
-    return pa.concat_tables([kept, come])
+    old = _query(sql, gone.schema, **{f"part{i}": part for i, part in enumerate(everything)})
+    sql = "SELECT * FROM old EXCEPT ALL SELECT * FROM gone"
+    return old, _query(sql, gone.schema, old=old, gone=gone)
 
 
 def _side(delta: pa.Table, sign: int) -> pa.Table:
     """The rows of positive or negative weight, as often as the weight says."""
-    weights = delta[WEIGHT]
-    rows = delta.filter(pc.equal(pc.sign(weights), sign))
-    times = pc.abs(rows[WEIGHT]).to_numpy()
-    if (times == 1).all():
-        return rows
-    return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
+    weights = delta[WEIGHT].to_numpy()
+    places = np.flatnonzero(weights > 0 if sign > 0 else weights < 0)
+    times = np.abs(weights[places])
+    if (times != 1).any():
+        places = np.repeat(places, times)
+    return delta.take(pa.array(places))
 
 
 def add_up(

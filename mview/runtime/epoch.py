@@ -3,7 +3,8 @@
 1. net       changes per key by position, old rows from the mirrors -> dR per table
 2. mirrors   append dR, register released chunks: invisible until the manifest names the versions
 3. views     dV per view in DAG order; the dV of a view that others read is a dR for them
-4. stage     every sink makes its dV durable as soon as it is there, nothing is shown
+4. stage     every sink makes its dV durable as soon as it is there, nothing is shown; so do the
+             views' state tables
 5. intent    the manifest-to-be and the sinks' tokens: from here on the epoch will be published
 6. commit    sinks show their dV
 7. publish   the manifest, put-if-absent: only now the epoch exists
@@ -24,13 +25,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mview.changelog import RowKind, from_ipc
 from mview.clock import END_OF_TIME, SourceMs
 from mview.errors import concerning
-from mview.execute.kinds import Counts, with_kinds, with_weights
+from mview.execute.kinds import Counts, Delta, with_kinds
 from mview.execute.program import Request, ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.merge.net import Netted, net_changes, old_and_new
@@ -93,10 +93,12 @@ class Work:
     tables: dict[str, TableState]
     views: dict[str, ViewState]
     netted: dict[str, Netted] = field(default_factory=dict)
-    #: Changelog rows (`__kind` and the columns) per relation.
-    deltas: dict[str, pa.Table] = field(default_factory=dict)
+    #: What has changed, per relation.
+    deltas: dict[str, Delta] = field(default_factory=dict)
     #: The same of the clocks, which have no mirror.
-    clocks: dict[str, pa.Table] = field(default_factory=dict)
+    clocks: dict[str, Delta] = field(default_factory=dict)
+    #: State tables that are being appended to, and what they are then.
+    appending: dict[str, Future[TableState]] = field(default_factory=dict)
     #: What sinks are staging, and their tokens, per view.
     staging: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -133,12 +135,12 @@ def run_epoch(
     failpoint("after-net")
     _write_mirrors(engine, batch, work, chunks)
     failpoint("after-mirrors")
-    with _all_staged(work):
+    with _all_durable(work):
         _maintain_views(engine, work)
         failpoint("after-views")
     failpoint("after-stage")
     manifest = engine.commit(_manifest(engine, batch, work), work.tokens)
-    engine.move(work.deltas)
+    engine.move({name: delta.rows for name, delta in work.deltas.items()})
     upkeep.after_epoch()
     # Of what was taken only: changes that are sent again are old, and no lag.
     newest = max((ms for one in work.netted.values() for ms in one.newest.values()), default=None)
@@ -146,7 +148,7 @@ def run_epoch(
         epoch=work.epoch,
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
-        changes={name: rows.num_rows for name, rows in work.deltas.items() if is_source(name)},
+        changes={n: delta.rows.num_rows for n, delta in work.deltas.items() if is_source(n)},
         views=work.report,
         watermark=manifest.watermark,
         dropped=sum(one.duplicates for one in work.netted.values()),
@@ -175,9 +177,9 @@ def _net(engine: Engine, batch: EpochInput, work: Work) -> None:
     for request, rows in zip(requests, old_rows, strict=True):
         schema = engine.relations[request.table].schema
         with concerning(f"table {request.table}"):
-            delta = old_and_new(work.netted[request.table], rows, schema)
-        if delta.num_rows:
-            work.deltas[request.table] = delta
+            changes = old_and_new(work.netted[request.table], rows, schema)
+        if changes.num_rows:
+            work.deltas[request.table] = Delta(changes)
 
 
 def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
@@ -209,18 +211,16 @@ def _write_mirrors(
         if name in batch.releases:
             state = _release(engine, work, name, batch.releases[name], chunks[name])
         work.tables[name] = state
-        _append(engine, work, name)
+        if name in work.deltas:
+            work.tables[name] = _appended(engine, work, name)
 
 
-def _append(engine: Engine, work: Work, name: str) -> None:
-    delta = work.deltas.get(name)
-    if delta is None:
-        return
-    version = engine.relations[name].mirror.append(work.epoch, delta)
-    gained = pc.sum(pc.starts_with(delta["__kind"], "+")).as_py()
+def _appended(engine: Engine, work: Work, name: str) -> TableState:
+    """A relation with the changes of this epoch."""
+    delta = work.deltas[name]
+    version = engine.relations[name].mirror.append(work.epoch, delta.rows)
     state = work.tables[name]
-    rows = state.rows + 2 * gained - delta.num_rows
-    work.tables[name] = replace(state, changelog_version=version, rows=rows)
+    return replace(state, changelog_version=version, rows=state.rows + delta.gained)
 
 
 def _release(
@@ -268,78 +268,70 @@ def _overtaken(engine: Engine, name: str, release: Release, touched: pa.Table | 
 # --- 3. views ------------------------------------------------------------------------------------
 
 
-def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, pa.Table]:
-    """The changelog rows of the clocks that show another time than before."""
+def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
+    """The changes of the clocks that show another time than before."""
     found = {}
     for clock in CLOCKS:
         old, new = pinned_rows(clock, before_ms), pinned_rows(clock, pinned_ms)
         if not old.equals(new):
             kinds = pa.array([RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value])
-            found[clock] = pa.concat_tables([old, new]).add_column(0, KIND, kinds)
+            found[clock] = Delta(pa.concat_tables([old, new]).add_column(0, KIND, kinds))
     return found
 
 
 def _maintain_views(engine: Engine, work: Work) -> None:
-    changed = {**work.deltas, **work.clocks}
-    weighted = {name: with_weights(rows) for name, rows in changed.items()}
     for view in engine.views.values():
         if view.name not in work.views:
             continue
         with concerning(f"view {view.name}"), function_errors():
-            _maintain_view(engine, view, work, weighted)
+            _maintain_view(engine, view, work)
 
 
-def _maintain_view(
-    engine: Engine, view: LiveView, work: Work, weighted: dict[str, pa.Table]
-) -> None:
+def _maintain_view(engine: Engine, view: LiveView, work: Work) -> None:
     for part in view.plan.parts:
-        _maintain_part(engine, part, work, weighted)
-    done = _perform(engine, view.plan, work, weighted)
+        _maintain_part(engine, part, work)
+    done = _perform(engine, view.plan, work)
     if done is None:
         return
     delta = done.delta
     if delta.rows.num_rows:
         changes, counts = with_kinds(delta.rows, view.schema.key, view.name)
-        _begin_stage(engine, work, view, delta.rows)
+        _begin_stage(work, view, delta.rows)
         _count(work, view, counts, done.ran)
         if view.is_read:
-            work.deltas[VIEW + view.name] = changes
-            weighted[VIEW + view.name] = with_weights(changes)
-            _append(engine, work, VIEW + view.name)
+            work.deltas[VIEW + view.name] = Delta(changes)
+            work.tables[VIEW + view.name] = _appended(engine, work, VIEW + view.name)
     _keep_state(engine, view.plan, work, delta)
 
 
-def _maintain_part(
-    engine: Engine, part: ViewPlan, work: Work, weighted: dict[str, pa.Table]
-) -> None:
+def _maintain_part(engine: Engine, part: ViewPlan, work: Work) -> None:
     """A part is a view without a sink."""
-    done = _perform(engine, part, work, weighted)
+    done = _perform(engine, part, work)
     if done is None:
         return
     delta = done.delta
     if delta.rows.num_rows:
         relation = VIEW + part.name
-        work.deltas[relation] = with_kinds(delta.rows, part.key, part.name)[0]
-        weighted[relation] = with_weights(work.deltas[relation])
-        _append(engine, work, relation)
+        work.deltas[relation] = Delta(with_kinds(delta.rows, part.key, part.name)[0])
+        work.tables[relation] = _appended(engine, work, relation)
     _keep_state(engine, part, work, delta)
 
 
 def _keep_state(engine: Engine, plan: ViewPlan, work: Work, delta: ViewDelta) -> None:
+    """Nothing in the epoch reads a state table once its own view is done: it need not wait."""
     relation = state_of(plan)
     if relation is not None and delta.state is not None and delta.state.num_rows:
-        work.deltas[relation] = with_kinds(delta.state, plan.state_key, plan.name)[0]
-        _append(engine, work, relation)
+        work.deltas[relation] = Delta(with_kinds(delta.state, plan.state_key, plan.name)[0])
+        append = concerning(f"view {view_of(VIEW + plan.name)}")(_appended)
+        work.appending[relation] = _writers.submit(append, engine, work, relation)
 
 
-def _perform(
-    engine: Engine, plan: ViewPlan, work: Work, weighted: Mapping[str, pa.Table]
-) -> Done | None:
+def _perform(engine: Engine, plan: ViewPlan, work: Work) -> Done | None:
     """Bring a view or part up to the epoch and note what it cost; None: nothing has changed."""
     owner = view_of(VIEW + plan.name)
     costs = costs_of(work.views[owner], plan.name)
     deltas = {**work.deltas, **work.clocks}
-    done = perform(engine, Task(plan, work.epoch, work.tables, deltas, weighted, costs))
+    done = perform(engine, Task(plan, work.epoch, work.tables, deltas, costs))
     if done is not None:
         state = work.views[owner]
         facts = with_run(state.facts, plan.name, done.ran, done.costs)
@@ -370,27 +362,25 @@ def _count(work: Work, view: LiveView, counts: Counts, ran: Ran) -> None:
 
 # --- 4. stage ------------------------------------------------------------------------------------
 
-#: Sinks that stage at once: they wait for files more than they compute.
-_stagers = ThreadPoolExecutor(8, "mview-stage")
+#: What is written while other views are maintained: it waits for files more than it computes.
+_writers = ThreadPoolExecutor(8, "mview-write")
 
 
-def _begin_stage(engine: Engine, work: Work, view: LiveView, rows: pa.Table) -> None:
+def _begin_stage(work: Work, view: LiveView, rows: pa.Table) -> None:
     """Have a sink stage its rows while other views are maintained."""
-
-    def stage() -> dict[str, Any]:
-        with concerning(f"view {view.name}"):
-            return view.sink.stage(work.epoch, rows)
-
-    work.staging[view.name] = _stagers.submit(stage)
+    stage = concerning(f"view {view.name}")(view.sink.stage)
+    work.staging[view.name] = _writers.submit(stage, work.epoch, rows)
 
 
 @contextmanager
-def _all_staged(work: Work) -> Iterator[None]:
-    """Wait for the sinks at the end, also after an error: a roll-back must not overtake one."""
+def _all_durable(work: Work) -> Iterator[None]:
+    """Wait for all writers at the end, also after an error: a roll-back must not overtake one."""
     try:
         yield
     finally:
         wait(work.staging.values())
+        wait(work.appending.values())
+    work.tables.update({name: appended.result() for name, appended in work.appending.items()})
     work.tokens = {name: staged.result() for name, staged in work.staging.items()}
 
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from mview.changelog import RowKind
 from mview.execute.executors import TooManyRowsError, row_bytes
+from mview.execute.kinds import Delta
 from mview.execute.program import ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
@@ -23,7 +22,6 @@ from mview.runtime.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choo
 from mview.runtime.engine import Engine
 from mview.runtime.names import VIEW, inputs_of, reads_of, state_of
 from mview.store.manifest import TableState
-from mview.store.mirror import KIND
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,14 @@ class Task:
         plan: its plan.
         epoch: the epoch that is being made.
         tables: all relations as they are after the epoch.
-        deltas: changelog rows of what has changed so far, by relation.
-        weighted: the same as weighted rows.
+        deltas: what has changed so far, by relation.
         costs: what it has cost up to now.
     """
 
     plan: ViewPlan
     epoch: int
     tables: Mapping[str, TableState]
-    deltas: Mapping[str, pa.Table]
-    weighted: Mapping[str, pa.Table]
+    deltas: Mapping[str, Delta]
     costs: Costs
 
 
@@ -59,7 +55,7 @@ class Done:
 def perform(engine: Engine, task: Task) -> Done | None:
     """Bring a view or part up to the epoch; None when nothing changed for it."""
     inputs = inputs_of(task.plan.tables)
-    changed = {name: relation for name, relation in inputs.items() if relation in task.weighted}
+    changed = {name: relation for name, relation in inputs.items() if relation in task.deltas}
     if not changed:
         return None
     load = _load(engine, task, changed)
@@ -86,7 +82,7 @@ def _choice(engine: Engine, task: Task, load: Load) -> Choice:
 
 def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
     plan = task.plan
-    counts = {name: changed_rows(task.deltas[relation]) for name, relation in changed.items()}
+    counts = {name: task.deltas[relation].changed for name, relation in changed.items()}
     # Rows that go away are changed rows, too.
     rows = {
         name: max(task.tables[relation].rows, engine.manifest.tables[relation].rows)
@@ -105,12 +101,6 @@ def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
     )
 
 
-def changed_rows(changelog: pa.Table) -> int:
-    """The rows that a changelog changes: an update is one."""
-    after = pc.not_equal(changelog[KIND], RowKind.UPDATE_BEFORE.value)
-    return int(pc.sum(after).as_py() or 0)
-
-
 def _rows_of(engine: Engine, plan: ViewPlan) -> int:
     if plan.name in engine.views:
         return engine.manifest.views[plan.name].rows
@@ -121,7 +111,7 @@ def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | No
     """The delta from the changes."""
     plan, executors = task.plan, engine.executors
     inputs = inputs_of(plan.tables)
-    deltas = {name: task.weighted[inputs[name]] for name in load.changed}
+    deltas = {name: task.deltas[inputs[name]].weighted for name in load.changed}
     read, began = executors.rows_read, time.monotonic()
     delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
     if delta is None:

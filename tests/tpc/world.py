@@ -19,7 +19,7 @@ from mview.execute.scan import scan_table
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import difference, new_slice, old_slice
+from mview.ivm.slices import before_and_after, difference
 from mview.plan.definition import ViewDefinition, load_views
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
@@ -61,8 +61,7 @@ class Stored:
 
     def settle(self) -> None:
         if self.delta is not None:
-            before = old_slice(self.schema, [self.rows], None)
-            self.rows = new_slice(self.schema, before, self.delta)
+            _, self.rows = before_and_after(self.schema, [self.rows], self.delta)
             self.delta = None
 
 

@@ -29,6 +29,8 @@ from mview.lake.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
 _SMALL = 1 << 16
+#: Of such segments, each has at least so many times the rows of the next: a look-up visits few.
+_RATIO = 8
 #: So many segments of that size make the merge into the base due (in the background).
 _FULL_SEGMENTS = 8
 
@@ -220,10 +222,10 @@ class ResidentTable:
         self._segments = [merged, *(s for s in self._segments if id(s) not in taken)]
 
     def _merge_small(self) -> None:
-        """Merge the newest segments while that keeps each at least twice as large as the next."""
+        """Merge the newest segments, so that each stays `_RATIO` times as large as the next."""
         while len(self._segments) > 2:
             before, last = self._segments[-2:]
-            if len(before.alive) >= _SMALL or len(before.alive) > 2 * len(last.alive):
+            if len(before.alive) >= _SMALL or len(before.alive) > _RATIO * len(last.alive):
                 return
             if self._died is not None:
                 return  # a running merge holds these segments
