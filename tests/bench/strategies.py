@@ -82,6 +82,7 @@ _OPS = (("u", 0.5), ("c", 0.3), ("d", 0.2))
 
 #: Percent of changed rows up to which epochs are repeated, and from which FULL is tried as well.
 _MANY, _FULL_FROM = 1.0, 10.0
+_TIMES = 3
 
 
 class Supply:
@@ -169,7 +170,7 @@ def measure(scale: float, view: str, shares: list[float], extra: str) -> Found:
         found = Found(bench.strategy("bench"), {}, {})
         for share in shares:
             recomputes = [bench.recompute("bench")]
-            times = 5 if share <= _MANY else 1
+            times = _TIMES if share <= _MANY else 1
             found.epochs[share] = median(bench.apply(*supply.take(share)) for _ in range(times))
             recomputes.append(bench.recompute("bench"))
             found.recomputes[share] = median(recomputes)
@@ -207,6 +208,7 @@ def main() -> None:
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--shares", default="0.01,0.1,1,10,20", help="percent of the rows")
     parser.add_argument("--views", default=";".join(VIEWS), help="names, with ; between them")
+    parser.add_argument("--full", default="join, aggregate by order", help="views also as FULL")
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--memory", type=int, default=MEMORY)
     parser.add_argument("--master", default="local[2]")
@@ -227,8 +229,9 @@ def main() -> None:
         "an epoch begins with decoded batches; recompute ms: median over all shares",
         "equal at: interpolated on logarithmic scales",
     ]
-    many = [share for share in shares if share >= _FULL_FROM]
     for view in options.views.split(";"):
+        tried = view in options.full.split(";")
+        many = [share for share in shares if tried and share >= _FULL_FROM]
         followed = apart(measure, options.sf, view, shares, _settings(options, "incremental"))
         full = apart(measure, options.sf, view, many, _settings(options, "full")) if many else None
         against = {s: followed.epochs[s] / time for s, time in full.epochs.items()} if full else {}

@@ -16,7 +16,7 @@ from tests.bench.inprocess import Epochs, apart, opened
 from tests.bench.results import Result, variant_of
 from tests.bench.w1 import VIEW, Changes, make_tables
 
-_EPOCHS = 12
+_EPOCHS = 24
 
 #: The kinds of views; {0} is what makes the variants.
 _KINDS: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -85,10 +85,10 @@ def warehouse(count: int) -> dict[str, str]:
     return dict(islice(views, count))
 
 
-def measure(scale: float, count: int, size: int, extra: str) -> tuple[float, Epochs]:
+def measure(scale: float, count: int, size: int, extra: str, vectors: bool) -> tuple[float, Epochs]:
     """Seconds of the first build, and the epochs."""
     tables = make_tables(scale)
-    with opened(tables, warehouse(count), extra) as bench:
+    with opened(tables, warehouse(count), extra, vectors) as bench:
         return bench.build_seconds, bench.epochs(Changes(tables), size, _EPOCHS)
 
 
@@ -100,17 +100,20 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=300)
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--deletion-vectors", action="store_true")
     options = parser.parse_args()
     result = Result(
         "views",
-        f"Epochs of {options.changes:,} changes with many views, W1 at scale {options.sf:g}",
+        f"Epochs of {options.changes:,} changes with many views, W1 at scale {options.sf:g}"
+        + (", deletion vectors" if options.deletion_vectors else ""),
         ["views", "p50 ms", "max ms", "CPU ms", "time to the first", "CPU to the first", "build s"],
         variant_of(options),
     )
     extra = f"engine: {{executor: {options.executor}}}\nspark: {{master: '{options.master}'}}"
     first: Epochs | None = None
     for count in (int(text) for text in options.views.split(",")):
-        built, epochs = apart(measure, options.sf, count, options.changes, extra)
+        vectors = options.deletion_vectors
+        built, epochs = apart(measure, options.sf, count, options.changes, extra, vectors)
         first = first or epochs
         result.add(
             count,
