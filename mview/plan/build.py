@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan import ir
+from mview.plan.clocks import is_clock
 from mview.plan.declared import check_calls
 from mview.plan.definition import ViewDefinition
 from mview.plan.functions import NONDETERMINISTIC, SESSION, function_name
@@ -87,7 +88,7 @@ class Builder:
             raise self.text.error(
                 f"unknown table {name!r}",
                 span_of_name(table),
-                hint=did_you_mean(name, self.schemas),
+                hint=_known(name, self.schemas),
             )
         relation = self.fresh(table.alias or table.name)
         self.scanned[relation] = name
@@ -270,8 +271,12 @@ def _check_tables(definition: ViewDefinition, schemas: Mapping[str, TableSchema]
             raise definition.text.error(
                 f"unknown table {use.name!r}",
                 (use.start, use.end),
-                hint=did_you_mean(use.name, schemas),
+                hint=_known(use.name, schemas),
             )
+
+
+def _known(name: str, schemas: Mapping[str, TableSchema]) -> str | None:
+    return did_you_mean(name, (table for table in schemas if not is_clock(table)))
 
 
 def _check_names(definition: ViewDefinition, built: Built) -> None:

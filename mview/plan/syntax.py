@@ -37,7 +37,17 @@ def parse_select(text: Text) -> exp.Query:
     tree = parsed[0]
     if not isinstance(tree, exp.Query):
         raise text.error("a view must be a SELECT", (0, len(text.sql.split(None, 1)[0])))
+    drop_hints(tree)
     return tree
+
+
+def drop_hints(tree: exp.Expr) -> None:
+    """Take `/*+ BROADCAST(c) */` out of a tree, where `c` would pass for a table.
+
+    The text keeps it: Spark follows it where it runs the text.
+    """
+    for select in tree.find_all(exp.Select):
+        select.set("hint", None)
 
 
 def _syntax_error(text: Text, error: ParseError) -> UserError:

@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from mview.config import Config
+from mview.config import Config, reveal
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.runtime import jars
 from mview.runtime.java import check_java
@@ -84,7 +84,8 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
     }
     if config.spark.master.startswith("local"):
         settings |= _local_settings(config.spark.master)
-    for key, value in config.spark.conf.items():
+    for key, text in config.spark.conf.items():
+        value = reveal(text, f"spark.conf.{key}")
         separator = _JOINED.get(key)
         settings[key] = settings[key] + separator + value if separator else value
     return settings

@@ -1,4 +1,4 @@
-"""Flink SQL as a process: fetched once, one job over CSV files and topics, two ways to commit."""
+"""Flink SQL as a process: fetched once, one job over files and topics or over a database."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from mview.config import ConnectionSettings, reveal
 from mview.runtime.jars import cache_folder
 from mview.runtime.java import find_java
 from tests.bench.running import Meter
@@ -55,26 +56,53 @@ MODES = {
 }
 
 
-def statements(tables: Tables, folder: Path, servers: str, mode: Mode) -> list[str]:
-    """The job in SQL: each table is its CSV file and then its topic."""
+def files_and_topics(tables: Tables, folder: Path, servers: str) -> list[str]:
+    """The tables in SQL: each is its CSV file and then its topic."""
     found = []
-    kafka = f"'connector' = 'kafka', 'properties.bootstrap.servers' = '{servers}'"
     for name, rows in tables.items():
-        columns = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in rows.schema)
+        columns = _columns(rows)
         found += [
             f"CREATE TABLE {name}_file ({columns}) WITH ('connector' = 'filesystem',"
             f" 'path' = 'file://{folder}/{name}.csv', 'format' = 'csv')",
-            f"CREATE TABLE {name}_topic ({columns}) WITH ({kafka}, 'topic' = '{name}',"
+            f"CREATE TABLE {name}_topic ({columns}) WITH ('connector' = 'kafka',"
+            f" 'properties.bootstrap.servers' = '{servers}', 'topic' = '{name}',"
             " 'scan.startup.mode' = 'earliest-offset', 'format' = 'debezium-json')",
             f"CREATE VIEW {name} AS SELECT * FROM {name}_file UNION ALL SELECT * FROM {name}_topic",
         ]
-    found.append(
+    return found
+
+
+def postgresql(tables: Tables, settings: ConnectionSettings) -> list[str]:
+    """The tables in SQL: each is read from the database by Flink CDC, and followed."""
+    assert settings.password is not None
+    place = (
+        f"'hostname' = '{settings.host}', 'port' = '{settings.port}',"
+        f" 'username' = '{settings.username}', 'password' = '{reveal(settings.password, '')}',"
+        f" 'database-name' = '{settings.database}', 'schema-name' = 'public'"
+    )
+    return [
+        f"CREATE TABLE {name} ({_columns(rows)}, PRIMARY KEY ({', '.join(KEYS[name])})"
+        f" NOT ENFORCED) WITH ('connector' = 'postgres-cdc', {place}, 'table-name' = '{name}',"
+        f" 'slot.name' = 'flink_{name}', 'decoding.plugin.name' = 'pgoutput',"
+        " 'scan.incremental.snapshot.enabled' = 'true')"
+        for name, rows in tables.items()
+    ]
+
+
+def view_into_topic(servers: str, mode: Mode) -> list[str]:
+    """The view over the tables, written into a topic."""
+    return [
         f"CREATE TABLE {OUT} (o_orderkey BIGINT, c_nationkey INT, o_orderdate INT,"
         f" n_lines BIGINT, revenue BIGINT, PRIMARY KEY ({', '.join(GROUP)}) NOT ENFORCED)"
-        f" WITH ('connector' = 'upsert-kafka', 'properties.bootstrap.servers' = '{servers}',"
-        f" 'topic' = '{OUT}', {mode.sink} 'key.format' = 'json', 'value.format' = 'json')"
-    )
-    return [*found, f"INSERT INTO {OUT} {VIEW.format(**{name: name for name in KEYS})}"]
+        f" WITH ('connector' = 'upsert-kafka',"
+        f" 'properties.bootstrap.servers' = '{servers}', 'topic' = '{OUT}',"
+        f" {mode.sink} 'key.format' = 'json', 'value.format' = 'json')",
+        f"INSERT INTO {OUT} {VIEW.format(**{name: name for name in KEYS})}",
+    ]
+
+
+def _columns(rows: pa.Table) -> str:
+    return ", ".join(f"{field.name} {_TYPES[field.type]}" for field in rows.schema)
 
 
 def settings(folder: Path, jars: Sequence[Path], mode: Mode) -> dict[str, str]:

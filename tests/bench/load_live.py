@@ -89,7 +89,7 @@ def main() -> None:
         try:
             with postgresql.new_database() as database:
                 for name, table in tables.items():
-                    _create(postgresql, database, name, table)
+                    create(postgresql, database, name, table)
                     kafka.create_topic(f"{CONNECTION}.{name}")
                 config = folder / "mview.yml"
                 settings = orjson.dumps(postgresql.settings(database)).decode()
@@ -109,7 +109,8 @@ def main() -> None:
     result.save()
 
 
-def _create(server: PostgresqlServer, database: str, name: str, rows: pa.Table) -> None:
+def create(server: PostgresqlServer, database: str, name: str, rows: pa.Table) -> None:
+    """Make and fill a table."""
     columns = ", ".join(f"{field.name} {_TYPES[field.type]} not null" for field in rows.schema)
     server.execute(f"CREATE TABLE {name} ({columns})", database)
     fill_postgresql(server, database, name, rows)

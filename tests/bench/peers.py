@@ -34,10 +34,11 @@ from tests.bench.flink import (
     OUT,
     PACKAGE,
     Mode,
+    files_and_topics,
     flink,
     flink_python,
     settings,
-    statements,
+    view_into_topic,
 )
 from tests.bench.results import Result, variant_of
 from tests.bench.running import Meter
@@ -250,7 +251,10 @@ def measure(
                 kafka.create_topic(topic)
             job: dict[str, object] = {
                 "settings": settings(folder, jars, mode),
-                "statements": statements(tables, folder, kafka.bootstrap, mode),
+                "statements": [
+                    *files_and_topics(tables, folder, kafka.bootstrap),
+                    *view_into_topic(kafka.bootstrap, mode),
+                ],
             }
             with flink(folder, job, python, options.heap) as (process, meter, start):
                 output = Output(kafka.bootstrap, mode, process.check)

@@ -6,6 +6,7 @@ import pytest
 
 from mview.errors import UserError
 from mview.plan.build import build
+from mview.plan.clocks import CLOCKS
 from mview.plan.definition import parse_view
 from mview.plan.ir import Unsupported
 from tests.ivm.world import table_schema
@@ -42,6 +43,12 @@ def test_wrong_names_are_shown(sql: str, wrong: str, hint: str | None) -> None:
     _, line, caret = caught.value.what.splitlines()
     assert line[caret.index("^") : caret.rindex("^") + 1] == wrong
     assert caught.value.hint == hint
+
+
+def test_clocks_are_no_tables_to_choose_from() -> None:
+    with pytest.raises(UserError) as caught:
+        build(parse_view("select id from zzz", "v", "v.sql"), {**SCHEMAS, **CLOCKS})
+    assert caught.value.hint == "one of cust, shop.lines, shop.orders"
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,16 @@ def test_user_settings_win_and_lists_are_joined(make_config):
     assert got["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
 
 
+def test_a_secret_in_a_user_setting_is_read(make_config, monkeypatch):
+    conf = {"spark.hadoop.fs.s3a.secret.key": "${env:S3_KEY}"}
+    monkeypatch.setenv("S3_KEY", "sesame")
+    assert settings(make_config, "local", **conf)["spark.hadoop.fs.s3a.secret.key"] == "sesame"
+    monkeypatch.delenv("S3_KEY")
+    with pytest.raises(ConfigError, match="S3_KEY") as caught:
+        settings(make_config, "local", **conf)
+    assert caught.value.where == "spark.conf.spark.hadoop.fs.s3a.secret.key"
+
+
 def test_another_spark_home_is_refused(config, monkeypatch, tmp_path):
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))

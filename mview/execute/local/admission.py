@@ -23,6 +23,7 @@ from mview.execute.local.expressions import (
 )
 from mview.execute.local.refusal import NotAdmittedError, Reason
 from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
+from mview.plan.syntax import drop_hints
 from mview.schema import TableSchema, type_name
 
 #: Column types by name, of a table or of the result of a query.
@@ -78,6 +79,7 @@ def translate(parsed: exp.Expr, tables: Mapping[str, Mapping[str, pa.DataType]])
         for name, columns in tables.items()
     }
     tree = parsed.copy()
+    drop_hints(tree)
     _name_tables(tree, known)
     _check_names(tree, known)
     _check_using(tree, known)

@@ -1,0 +1,97 @@
+"""From a full PostgreSQL database to a complete view by Flink CDC, W1; beside `load_live`.
+
+    python -m tests.bench.flink_cdc --sf 1
+
+Flink as in `peers`, but each table is read by the CDC connector with its incremental snapshot. The
+seconds are from the start of the process until the last row of the view can be read in its topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mview.config import ConnectionSettings
+from mview.runtime.jars import resolve
+from tests.bench.flink import (
+    LOCK,
+    MODES,
+    OUT,
+    PACKAGE,
+    flink,
+    flink_python,
+    postgresql,
+    settings,
+    view_into_topic,
+)
+from tests.bench.load_live import create
+from tests.bench.peers import Output, expected
+from tests.bench.results import Result, variant_of
+from tests.bench.w1 import Changes, Tables, make_tables
+from tests.services.kafka import KafkaServer
+from tests.services.postgresql import PostgresqlServer
+
+#: Between the snapshots of two tables nothing may come for a while.
+_MODE = replace(MODES["exactly-once"], idle=60.0)
+
+
+def main() -> None:
+    """Measure and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sf", type=float, default=0.1)
+    parser.add_argument("--heap", default="6g", help="of Flink's JVM")
+    options = parser.parse_args()
+    tables, jars = make_tables(options.sf), resolve("flink", LOCK) + resolve("flink-cdc", LOCK)
+    result = Result(
+        "flink_cdc",
+        f"From PostgreSQL to a complete view by Flink CDC, W1 at scale {options.sf:g}",
+        ["what", "value"],
+        variant_of(options),
+    )
+    with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
+        folder = Path(temp)
+        folder.chmod(0o755)
+        for name in ("pg", "kafka"):
+            (folder / name).mkdir()
+        server, kafka = PostgresqlServer(folder / "pg"), KafkaServer(folder / "kafka")
+        try:
+            kafka.create_topic(OUT)
+            with server.new_database() as database:
+                for name, table in tables.items():
+                    create(server, database, name, table)
+                source = ConnectionSettings(**server.settings(database))
+                statements = postgresql(tables, source) + view_into_topic(kafka.bootstrap, _MODE)
+                _measure(tables, folder, statements, (kafka.bootstrap, jars, options.heap), result)
+        finally:
+            kafka.stop()
+            server.stop()
+    names = ", ".join(jar.stem for jar in jars)
+    result.notes.append(f"{PACKAGE}, {names}, heap {options.heap}, checkpoints every second")
+    result.save()
+
+
+def _measure(
+    tables: Tables,
+    folder: Path,
+    statements: list[str],
+    given: tuple[str, Sequence[Path], str],
+    result: Result,
+) -> None:
+    servers, jars, heap = given
+    job: dict[str, object] = {
+        "settings": settings(folder, jars, _MODE),
+        "statements": statements,
+    }
+    with flink(folder, job, flink_python(), heap) as (process, meter, start):
+        output = Output(servers, _MODE, process.check)
+        result.add("until the view is complete, s", output.settle(0) - start)
+        result.add("CPU seconds", meter.cpu_seconds())
+        result.add("peak RSS, MB", meter.peak_bytes / 1e6)
+        result.add("wrong", output.wrong(expected(Changes(tables))))
+
+
+if __name__ == "__main__":
+    main()
