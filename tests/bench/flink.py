@@ -116,6 +116,9 @@ def settings(folder: Path, jars: Sequence[Path], mode: Mode) -> dict[str, str]:
         "execution.checkpointing.interval": mode.checkpoint,
         "execution.checkpointing.storage": "filesystem",
         "execution.checkpointing.dir": f"file://{folder}/checkpoints",
+        # The same before Flink 1.20.
+        "state.checkpoint-storage": "filesystem",
+        "state.checkpoints.dir": f"file://{folder}/checkpoints",
         "execution.checkpointing.timeout": "10 min",
         "table.exec.mini-batch.enabled": "true",
         "table.exec.mini-batch.allow-latency": "200 ms",
@@ -123,16 +126,16 @@ def settings(folder: Path, jars: Sequence[Path], mode: Mode) -> dict[str, str]:
     }
 
 
-def flink_python() -> Path:
+def flink_python(package: str = PACKAGE) -> Path:
     """The Python that has Flink, in an environment of its own in the cache folder."""
-    folder = cache_folder().parent / PACKAGE.replace("==", "-")
+    folder = cache_folder().parent / package.replace("==", "-")
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
-        print(f"installing {PACKAGE} into {folder}", flush=True)
+        print(f"installing {package} into {folder}", flush=True)
         uv = str(Path(sys.executable).with_name("uv"))
         for arguments in (
             ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-            ["pip", "install", "--quiet", "--python", str(python), PACKAGE],
+            ["pip", "install", "--quiet", "--python", str(python), package],
         ):
             subprocess.run([uv, *arguments], check=True)
         ready.touch()

@@ -23,9 +23,9 @@ from tests.bench.bulk_load import fill_mariadb, fill_postgresql
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
 
-#: Latest version per contract, with its customer and tariff.
+#: Latest version per contract, with its customer and tariff; `{more}` are more options.
 VIEW = """
-CREATE MATERIALIZED VIEW current_contracts WITH (key='contract_id') AS
+CREATE MATERIALIZED VIEW current_contracts WITH (key='contract_id'{more}) AS
 SELECT v.contract_id, v.version, v.amount, c.name, c.region, t.title, t.price
 FROM (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY contract_id ORDER BY version DESC) AS place

@@ -97,9 +97,11 @@ def main() -> None:
     result = Result(
         "w2",
         f"W2, the pilot: {pilot.versions:,} contract versions (PostgreSQL), {pilot.customers:,}"
-        f" customers (MariaDB), {pilot.tariffs:,} tariffs (SQLite), {options.rate:g} changes/s",
+        f" customers (MariaDB), {pilot.tariffs:,} tariffs (SQLite), {options.rate:g} changes/s"
+        + (", deletion vectors" if options.deletion_vectors else ""),
         ["what", "value"],
-        f"{options.versions}-{options.rate:g}",
+        f"{options.versions}-{options.rate:g}"
+        + ("-deletion-vectors" if options.deletion_vectors else ""),
     )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mview-bench-")))
@@ -110,7 +112,8 @@ def main() -> None:
         for source in sources:
             kafka.create_topic(source.topic)
             kafka.create_topic(f"{source.connection}.heartbeat")
-        (folder / "current_contracts.sql").write_text(VIEW)
+        more = ", sink.deletion_vectors='true'" if options.deletion_vectors else ""
+        (folder / "current_contracts.sql").write_text(VIEW.format(more=more))
         file = _configured(folder, sources, kafka.bootstrap, options)
         feed = Feed(sources, pilot, options.rate, kafka.bootstrap)
         stack.callback(feed.close)
@@ -128,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, default=30.0)
     parser.add_argument("--memory", type=int, default=MEMORY)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--deletion-vectors", action="store_true")
     return parser.parse_args()
 
 
