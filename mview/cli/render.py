@@ -118,7 +118,8 @@ def status_text(found: StoreStatus) -> str:
     ]
     lines += ["", "tables", *_aligned(tables), "", "views"]
     for line, view in zip(_aligned(views), found.views, strict=True):
-        lines += [line, *_aligned([_run_cells(ran) for ran in view.runs], indent=4)]
+        lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
+        lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
     return "\n".join(lines)
 
 
@@ -143,6 +144,8 @@ def _failure_lines(failure: Failure) -> list[str]:
 
 
 def _freshness(view: ViewStatus) -> str:
+    if view.halted:
+        return "HALTED"
     lag = f"lag {duration_text(view.lag_ms)}"
     if view.freshness_ms is None:
         return lag

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.errors import UserError
+from mview.execute.culprit import failing_rows
 from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
@@ -167,6 +168,34 @@ class Executors:
             except EvaluationError:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
+
+    def failing_rows(
+        self,
+        plan: ViewPlan,
+        relations: Mapping[str, str],
+        deltas: Mapping[str, pa.Table],
+        fails: Callable[[Exception], bool],
+    ) -> tuple[str, pa.Table] | None:
+        """The changed rows over which a view's query fails, see `execute/culprit.py`.
+
+        Args:
+            plan: the view's plan.
+            relations: as for `run`.
+            deltas: as for `run`.
+            fails: whether an exception of Spark is the failure.
+        """
+        # Over whole groups, where the plan only adds changes to a state: their results may fail.
+        plan = plan.plain or plan
+        if plan.evaluation != "slice_diff":
+            return None
+        local = self._choice != "spark" and plan.name not in self.refused
+        return failing_rows(
+            plan,
+            deltas,
+            _Renamed(self, relations),
+            self._evaluator if local else self._spark,
+            lambda error: isinstance(error, EvaluationError) or fails(error),
+        )
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:
         """Follow a published epoch: changelog rows per relation."""

@@ -33,6 +33,7 @@ from mview.runtime.cost import COSTS, Costs, full_rows
 from mview.runtime.definitions import digest_of, save_definition
 from mview.runtime.engine import Engine, LiveView, tick_of
 from mview.runtime.failpoints import failpoint
+from mview.runtime.halts import halted, halting, reads_halted
 from mview.runtime.names import VIEW, is_source, reads_of, state_of
 from mview.runtime.spark_functions import function_errors
 from mview.runtime.views import strategy_of
@@ -61,11 +62,11 @@ def unbuilt(engine: Engine) -> list[LiveView]:
     return found
 
 
-def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
+def build_views(engine: Engine, views: Sequence[LiveView]) -> dict[str, UserError]:
     """Build views over the published mirrors and publish them together, as one epoch.
 
-    Raises:
-        UserError: a declared key is not unique, or the query fails on the data.
+    Returns:
+        Why views were not built: a declared key is not unique, or the query fails on the data.
     """
     epoch = engine.manifest.epoch + 1
     _pin(engine, views)
@@ -74,10 +75,25 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
     tables = {name: state for name, state in before.items() if is_source(name) or name in kept}
     states = dict(engine.manifest.views)
     tokens: dict[str, dict[str, Any]] = {}
+    failed: dict[str, UserError] = {}
     for view in views:
-        watch = _Watch({})
-        with concerning(f"view {view.name}"), function_errors():
-            files = _build(engine, view, tables, view.sink.staging(epoch), watch)
+        watch, built = _Watch({}), dict(tables)
+        try:
+            if reads := failed.keys() & set(view.definition.table_names):
+                raise reads_halted(view.name, min(reads))
+            with concerning(f"view {view.name}"), function_errors():
+                files = _build(engine, view, built, view.sink.staging(epoch), watch)
+        except Exception as error:
+            told = halting(error, view.name)
+            if told is None:
+                raise
+            failed[view.name] = told
+            if view.name in states:
+                states[view.name] = halted(states[view.name], told)
+            # What it kept is of no use without it, and may have been begun anew.
+            tables = {k: v for k, v in tables.items() if k not in view.relations}
+            continue
+        tables = built
         states[view.name] = _built(view, epoch, files, watch)
         tokens[view.name] = view.sink.stage_full(epoch, files)
         save_definition(engine.store, view.definition)
@@ -88,6 +104,7 @@ def build_views(engine: Engine, views: Sequence[LiveView]) -> None:
     )
     engine.commit(manifest, tokens)
     engine.open_relations()
+    return failed
 
 
 def _pin(engine: Engine, views: Sequence[LiveView]) -> None:

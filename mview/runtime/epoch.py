@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from mview.changelog import RowKind, from_ipc
 from mview.clock import END_OF_TIME, SourceMs
-from mview.errors import concerning
+from mview.errors import UserError, concerning
 from mview.execute.kinds import Counts, Delta, with_kinds
 from mview.execute.program import Request, ViewDelta
 from mview.ivm.plan import ViewPlan
@@ -39,6 +39,7 @@ from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.runtime.cost import FULL, Ran, costs_of, with_run
 from mview.runtime.engine import Engine, LiveView
 from mview.runtime.failpoints import failpoint
+from mview.runtime.halts import halted, halting, reads_halted, with_rows
 from mview.runtime.names import VIEW, is_source, state_of, view_of
 from mview.runtime.offsets import BatchOffsets
 from mview.runtime.report import EpochReport, ViewChange
@@ -103,6 +104,8 @@ class Work:
     staging: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     report: dict[str, ViewChange] = field(default_factory=dict)
+    #: Views that have halted in this epoch.
+    halted: dict[str, UserError] = field(default_factory=dict)
 
 
 def run_epoch(
@@ -152,6 +155,7 @@ def run_epoch(
         views=work.report,
         watermark=manifest.watermark,
         dropped=sum(one.duplicates for one in work.netted.values()),
+        halted=work.halted,
     )
 
 
@@ -281,10 +285,32 @@ def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
 
 def _maintain_views(engine: Engine, work: Work) -> None:
     for view in engine.views.values():
-        if view.name not in work.views:
+        if view.name not in work.views or work.views[view.name].stale:
             continue
-        with concerning(f"view {view.name}"), function_errors():
-            _maintain_view(engine, view, work)
+        try:
+            _check_inputs(view, work)
+            with concerning(f"view {view.name}"), function_errors():
+                _maintain_view(engine, view, work)
+        except Exception as error:
+            told = halting(error, view.name)
+            if told is None or view.name in work.staging:
+                raise
+            _halt(engine, view, work, told)
+
+
+def _check_inputs(view: LiveView, work: Work) -> None:
+    for name in view.definition.table_names:
+        if name in work.views and work.views[name].stale:
+            raise reads_halted(view.name, name)
+
+
+def _halt(engine: Engine, view: LiveView, work: Work, error: UserError) -> None:
+    """Leave a view out, from this epoch on; without any other one the epoch fails."""
+    error = with_rows(error, engine, view.plan, work.deltas)
+    work.views[view.name] = halted(work.views[view.name], error)
+    if all(state.stale for state in work.views.values()):
+        raise error
+    work.halted[view.name] = error
 
 
 def _maintain_view(engine: Engine, view: LiveView, work: Work) -> None:

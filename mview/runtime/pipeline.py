@@ -18,7 +18,7 @@ from mview.changelog import encode_position
 from mview.clock import SystemClock, utc_text
 from mview.config import Config, Mask, secret_values
 from mview.connector import Offsets
-from mview.errors import FencedError
+from mview.errors import FencedError, MviewError, UserError
 from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
 from mview.runtime.build import build_views, unbuilt
@@ -156,13 +156,20 @@ class Run:
         self._upkeep = Upkeep(engine)
         self._explained = 0.0
         self._chunks_read = False
+        self._halted: dict[str, MviewError] = {}
 
     def go(self) -> None:
-        """Load, build, follow."""
+        """Load, build, follow.
+
+        Raises:
+            MviewError: what ended the run, or, after all, why a view has halted meanwhile.
+        """
         try:
             self._go()
         finally:
             self._upkeep.close()
+        for error in self._halted.values():
+            raise error
 
     def _go(self) -> None:
         engine = self._engine
@@ -177,16 +184,35 @@ class Run:
         if self._stop.is_set():
             return
         if views := unbuilt(engine):
-            names = ", ".join(view.name for view in views)
-            self._listener.on_message(f"building {names} from the mirrors")
-            self._upkeep.close()  # a mirror that begins anew must not be compacted meanwhile
-            self._upkeep = Upkeep(engine)
-            build_views(engine, views)
-            self._announce_builds(views)
+            self._build(views)
         release_heap(engine.spark)  # what loads and builds needed, before mirrors come into memory
         if left_out := engine.executors.warm(engine.look_up_keys()):
             self._listener.on_message(f"looked up on Spark, beyond memory: {', '.join(left_out)}")
         self._query(load=False)
+
+    def _build(self, views: Sequence[LiveView]) -> None:
+        """Build views; what fails on the data is tried again with the changes that are there."""
+        engine = self._engine
+        failed = self._built(views)
+        if failed and not self._stop.is_set():
+            names = ", ".join(failed)
+            self._listener.on_message(f"{names}: not built yet; taking the changes first")
+            engine.executors.warm(engine.look_up_keys())
+            self._query(load=False, once=True)
+            failed = self._built([view for view in views if view.name in failed])
+        self._note_halts(failed)
+        if failed and all(state.stale for state in engine.manifest.views.values()):
+            raise next(iter(failed.values()))
+
+    def _built(self, views: Sequence[LiveView]) -> dict[str, UserError]:
+        """Build views once; returns those that failed."""
+        names = ", ".join(view.name for view in views)
+        self._listener.on_message(f"building {names} from the mirrors")
+        self._upkeep.close()  # a mirror that begins anew must not be compacted meanwhile
+        self._upkeep = Upkeep(self._engine)
+        failed = build_views(self._engine, views)
+        self._announce_builds([view for view in views if view.name not in failed])
+        return failed
 
     def _load(self) -> None:
         """Load tables while the published views go on as they are; new ones come afterwards."""
@@ -207,6 +233,11 @@ class Run:
     def _tables(self, phase: str) -> list[str]:
         tables = self._engine.manifest.tables
         return [name for name, state in tables.items() if state.phase == phase and is_source(name)]
+
+    def _note_halts(self, halted: Mapping[str, MviewError]) -> None:
+        for name, error in halted.items():
+            self._halted[name] = error
+            self._listener.on_message(f"view {name} halts, alone: {error.render()}")
 
     def _announce_builds(self, views: Sequence[LiveView]) -> None:
         manifest = self._engine.manifest
@@ -301,11 +332,16 @@ class Run:
 
     # --- queries ---------------------------------------------------------------------------------
 
-    def _query(self, *, load: bool) -> None:
-        """Follow the changes until the end; a machine that is too busy gets more than one try."""
+    def _query(self, *, load: bool, once: bool | None = None) -> None:
+        """Follow the changes until the end; a machine that is too busy gets more than one try.
+
+        Args:
+            load: load tables on the way.
+            once: only take what is there; None: as the run does.
+        """
         for left in reversed(range(_STARTS)):
             try:
-                self._follow(load)
+                self._follow(load, self._once if once is None else once)
                 break
             except WorkerStartError as error:
                 if not left or self._stop.is_set():
@@ -313,14 +349,14 @@ class Run:
                 self._listener.on_message(f"{error.what}; trying again")
                 forget_folders(self._engine.store, self._engine.manifest)
 
-    def _follow(self, load: bool) -> None:
+    def _follow(self, load: bool, once: bool) -> None:
         engine = self._engine
         # A load goes on in its own checkpoint, which holds the merge's state; a live query has none
         # and always starts anew from the manifest.
         generation = engine.manifest.generation + (0 if load else 1)
         folder = engine.store.checkpoint(generation)
         self._chunks_read = False
-        spec = self._spec(generation, load)
+        spec = self._spec(generation, load, once)
 
         def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
             if (generation, batch) <= (engine.manifest.generation, engine.manifest.batch):
@@ -333,6 +369,7 @@ class Run:
                 engine.lease.check()  # who took the store over says more than what stopped it first
                 raise
             self._listener.on_epoch(report)
+            self._note_halts(report.halted)
             if load:
                 self._after_load_epoch(spec, offsets, folder)
 
@@ -352,7 +389,7 @@ class Run:
         delay = self._engine.config.changes[name.partition(".")[0]].delay
         return LoadingTable(name, self._schemas[name], delay, self._plans[name].begin)
 
-    def _spec(self, generation: int, load: bool) -> QuerySpec:
+    def _spec(self, generation: int, load: bool, once: bool) -> QuerySpec:
         engine = self._engine
         # Views that are not built yet, while tables are loaded, ask for no time.
         kept = [view for view in engine.views.values() if view.name in engine.manifest.views]
@@ -369,7 +406,7 @@ class Run:
             start=engine.manifest.offsets,
             watermark=-1 if engine.manifest.watermark is None else engine.manifest.watermark,
             tasks=engine.spark.sparkContext.defaultParallelism,
-            once=self._once,
+            once=once,
             pinned_ms=engine.manifest.pinned_ms,
             tick_ms=tick_of(kept, engine.config.engine.tick),
         )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mview.errors import MviewError
+
 
 @dataclass(frozen=True)
 class ViewChange:
@@ -42,6 +44,7 @@ class EpochReport:
         views: what happened to each view that changed.
         watermark: source milliseconds; None unknown.
         dropped: changes that were sent again and dropped: they had been taken before.
+        halted: views whose query failed on the data; they keep the rows of the epoch before.
     """
 
     epoch: int
@@ -51,6 +54,7 @@ class EpochReport:
     views: Mapping[str, ViewChange] = field(default_factory=dict)
     watermark: int | None = None
     dropped: int = 0
+    halted: Mapping[str, MviewError] = field(default_factory=dict)
 
 
 class Listener(Protocol):

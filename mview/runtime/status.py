@@ -61,6 +61,7 @@ class ViewStatus:
         lag_ms: now minus the watermark of the newest epoch; None: unknown.
         missed: it is older than promised.
         runs: how it was brought up to its newest epochs, the last one first.
+        halted: why it has halted; empty: it goes on.
     """
 
     name: str
@@ -71,6 +72,7 @@ class ViewStatus:
     lag_ms: int | None
     missed: bool
     runs: tuple[Ran, ...] = ()
+    halted: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,14 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     for name, state in manifest.views.items():
         definition = load_definition(store, manifest, name)
         promised = definition.freshness_ms
-        missed = promised is not None and (lag is None or lag > promised)
+        late = lag is None or (promised is not None and lag > promised)
+        missed = promised is not None and (late or bool(state.halted))
         path = sink_path(config, store, definition)
         runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
         views.append(
-            ViewStatus(name, state.strategy, state.rows, path, promised, lag, missed, runs)
+            ViewStatus(
+                name, state.strategy, state.rows, path, promised, lag, missed, runs, state.halted
+            )
         )
     return StoreStatus(
         str(config.store),
@@ -192,6 +197,13 @@ class StoredView:
         self._config, self.name = config, name
         log = ManifestLog(Store(config.store).manifests)
         self._manifest = published(config) if epoch is None else log.read(epoch)
+        if name in self._manifest.views and (why := self._manifest.views[name].halted):
+            raise UserError(
+                f"view {name} has halted: {why.splitlines()[0]}",
+                where=f"epoch {self._manifest.epoch}",
+                safe="its sink has the rows of its last good epoch",
+                hint="correct the row or the query; the next `mview run` builds the view anew",
+            )
         if name not in self._manifest.views or self._manifest.views[name].stale:
             raise UserError(
                 f"there is no view {name!r} at epoch {self._manifest.epoch}",

@@ -68,7 +68,9 @@ class ViewState:
         updated: rows this epoch changed.
         deleted: rows this epoch deleted.
         facts: anything else that is worth a place in the history.
-        stale: the content is of no epoch: a table it reads was dropped; it is to be built again.
+        stale: the content is not of this epoch: a table it reads was dropped, or its query fails;
+            it is to be built again.
+        halted: the error of a query that fails, as text; empty for none.
     """
 
     definition: str
@@ -82,6 +84,7 @@ class ViewState:
     deleted: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     stale: bool = False
+    halted: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
