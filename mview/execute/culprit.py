@@ -1,78 +1,55 @@
-"""Which row a view's query fails on: changed rows are halved until one is left that fails."""
+"""Which changed rows a query fails on: the changes are halved until one is left that fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.execute.program import Evaluator, Lookups, drive, fetch_slices
-from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import changed_rows
-from mview.plan.clocks import is_clock
+from mview.lake.match import row_codes
 
 #: Rows that are shown where not one row alone fails, as where a sum overflows.
 _SHOWN = 3
 
 
 def failing_rows(
-    plan: ViewPlan,
     deltas: Mapping[str, pa.Table],
-    lookups: Lookups,
-    evaluator: Evaluator,
-    fails: Callable[[Exception], bool],
+    keys: Mapping[str, Sequence[str]],
+    fails: Callable[[Mapping[str, pa.Table]], bool],
 ) -> tuple[str, pa.Table] | None:
-    """The changed rows that make a view's query fail.
+    """The changes without which an epoch of a view does not fail.
 
     Args:
-        plan: the view; it is maintained by slices.
-        deltas: weighted rows of the changed tables, by the plan's names.
-        lookups: old rows.
-        evaluator: runs the query, once or twice for every halving.
-        fails: whether an exception of the evaluator is the failure that is looked for.
+        deltas: weighted rows of the changed tables.
+        keys: of the tables that are searched; () for one without.
+        fails: whether the epoch fails with these changes; any part of them is an epoch.
 
     Returns:
-        A table and one of its rows, or some that fail only together; None: no such table.
+        A table and the new version of its row, or of some that fail only together; None: none.
     """
-    slices = drive(fetch_slices(plan, deltas), lookups).relations
-    relations: dict[str, pa.Table] = {}
-    for table in plan.definition.table_names:
-        new, old = (plan.slice_name(table, when) for when in ("new", "old"))
-        relations |= {new: slices[new], old: slices[old].schema.empty_table()}
-
-    def failing(name: str, *parts: pa.Table) -> bool:
-        rows = {**relations, name: pa.concat_tables(parts)}
-        try:
-            evaluator.run(plan.delta_sql, rows, plan.delta_schema)
-        except Exception as error:
-            if not fails(error):
-                raise
-            return True
-        return False
-
-    for table in plan.definition.table_names:
-        if table not in deltas or is_clock(table):
+    if not fails(deltas):
+        return None
+    for table, key in keys.items():
+        rows = deltas[table]
+        if fails({**deltas, table: rows.slice(0, 0)}):
             continue
-        name = plan.slice_name(table, "new")
-        rows = relations[name]
-        change = changed_rows(deltas[table], plan.slice_schema(table))
-        # The new versions of changed rows stand at the end of a slice.
-        come = change.filter(pc.greater(change[WEIGHT], 0)).num_rows
-        kept, suspects = rows.slice(0, rows.num_rows - come), rows.slice(rows.num_rows - come)
-        if failing(name, rows) and not failing(name, kept):
-            return table, _halved(suspects, partial(failing, name, kept))
+        (codes,) = row_codes([rows.select(list(key) or rows.drop_columns([WEIGHT]).column_names)])
+        _, numbers = np.unique(codes, return_inverse=True)
+        low, high = 0, int(numbers.max()) + 1
+        while high - low > 1:
+            half = (low + high) // 2
+            found = [
+                (begin, end)
+                for begin, end in ((low, half), (half, high))
+                if fails({**deltas, table: rows.filter((numbers >= begin) & (numbers < end))})
+            ]
+            if not found:
+                break
+            low, high = found[0]
+        left = rows.filter((numbers >= low) & (numbers < high))
+        new = left.filter(pc.greater(left[WEIGHT], 0))
+        return table, (new if new.num_rows else left).drop_columns([WEIGHT]).slice(0, _SHOWN)
     return None
-
-
-def _halved(rows: pa.Table, failing: Callable[[pa.Table], bool]) -> pa.Table:
-    while rows.num_rows > 1:
-        half = rows.num_rows // 2
-        parts = rows.slice(0, half), rows.slice(half)
-        found = next((part for part in parts if failing(part)), None)
-        if found is None:
-            break
-        rows = found
-    return rows.slice(0, _SHOWN)

@@ -21,6 +21,7 @@ from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.program import Request, ViewDelta, run_view
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
+from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.schema import Column
@@ -173,29 +174,36 @@ class Executors:
         self,
         plan: ViewPlan,
         relations: Mapping[str, str],
+        state: str | None,
         deltas: Mapping[str, pa.Table],
         fails: Callable[[Exception], bool],
     ) -> tuple[str, pa.Table] | None:
-        """The changed rows over which a view's query fails, see `execute/culprit.py`.
+        """The changed rows over which an epoch of a view fails, see `execute/culprit.py`.
 
         Args:
-            plan: the view's plan.
+            plan: the view's plan; it is not computed as a whole.
             relations: as for `run`.
+            state: as for `run`.
             deltas: as for `run`.
             fails: whether an exception of Spark is the failure.
         """
-        # Over whole groups, where the plan only adds changes to a state: their results may fail.
-        plan = plan.plain or plan
-        if plan.evaluation != "slice_diff":
-            return None
+        lookups = _Renamed(self, relations)
+        groups = None if state is None else _State(self, state, self._relations[state])
         local = self._choice != "spark" and plan.name not in self.refused
-        return failing_rows(
-            plan,
-            deltas,
-            _Renamed(self, relations),
-            self._evaluator if local else self._spark,
-            lambda error: isinstance(error, EvaluationError) or fails(error),
-        )
+
+        def failing(some: Mapping[str, pa.Table]) -> bool:
+            try:
+                run_view(plan, some, lookups, self._evaluator if local else self._spark, groups)
+            except (EvaluationError, TooManyRowsError):
+                return True
+            except Exception as error:
+                if not fails(error):
+                    raise
+                return True
+            return False
+
+        searched = [name for name in deltas if not is_clock(name) and not is_part(name)]
+        return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:
         """Follow a published epoch: changelog rows per relation."""

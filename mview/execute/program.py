@@ -337,13 +337,13 @@ def run_view(
     if plan.top is not None:
         assert state is not None, f"view {plan.name} has a state table"
         return _run_top(plan.top, plan, deltas, lookups, evaluator, state)
-    slices = drive(fetch_slices(plan, deltas), lookups)
+    slices = _drive(fetch_slices(plan, deltas), lookups)
     try:
         return evaluate_slices(plan, slices, evaluator, state)
     except _ExtremeGoneError:
         assert plan.maintained is not None
         plan = _with_all_groups(plan, plan.maintained)
-        return evaluate_slices(plan, drive(fetch_slices(plan, deltas), lookups), evaluator, state)
+        return evaluate_slices(plan, _drive(fetch_slices(plan, deltas), lookups), evaluator, state)
     except (NotAdmittedError, EvaluationError):
         raise  # another executor decides
     except Exception:
@@ -354,7 +354,7 @@ def run_view(
         whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
         if plan.maintained is not None:
             whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
-        return evaluate_slices(plan, drive(fetch_slices(whole, deltas), lookups), evaluator, state)
+        return evaluate_slices(plan, _drive(fetch_slices(whole, deltas), lookups), evaluator, state)
 
 
 def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:
@@ -372,8 +372,7 @@ def _all(plan: ViewPlan) -> tuple[Whole, ...]:
     return tuple(Whole(table) for table in plan.definition.table_names)
 
 
-def drive(rounds: Rounds, lookups: Lookups) -> Slices:
-    """The slices, with every look-up answered."""
+def _drive(rounds: Rounds, lookups: Lookups) -> Slices:
     try:
         requests = next(rounds)
         while True:

@@ -17,7 +17,7 @@ from mview.errors import ConfigError, UserError
 from mview.execute.kinds import Delta
 from mview.ivm.plan import ViewPlan
 from mview.runtime.engine import Engine
-from mview.runtime.names import inputs_of
+from mview.runtime.names import inputs_of, state_of
 from mview.store.manifest import ViewState
 
 #: What Spark says of a query that fails on the data, by the classes of SQLSTATE: data exception,
@@ -60,12 +60,14 @@ def with_rows(
     if error.got is not None:
         return error
     for one in (*plan.parts, plan):
+        if one.evaluation == "full":
+            continue
         inputs = inputs_of(one.tables)
         changed = {n: deltas[r].weighted for n, r in inputs.items() if r in deltas}
         found = None
         # To look for them may fail as well; the error without them is still the error.
         with suppress(Exception):
-            found = engine.executors.failing_rows(one, inputs, changed, of_the_data)
+            found = engine.executors.failing_rows(one, inputs, state_of(one), changed, of_the_data)
         if found is not None:
             table, rows = found
             listed = "; ".join(str(row) for row in rows.to_pylist())
