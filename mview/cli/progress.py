@@ -145,8 +145,9 @@ class LiveDisplay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A view halts at its first error: what stays on the screen says so.
-        self._errors = int(kind is not None and issubclass(kind, Exception))
+        # What ends a run by an error may be a view that has halted, and is counted.
+        ended = kind is not None and issubclass(kind, Exception)
+        self._errors = max(self._errors, int(ended))
         self._live.stop()
 
     def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
@@ -168,6 +169,9 @@ class LiveDisplay:
             self._lag = epoch.lag_ms
         for name, change in epoch.views.items():
             self._lines.setdefault(name, _ViewLine()).add(change)
+        for name in epoch.halted:
+            self._errors += 1
+            self._lines.setdefault(name, _ViewLine()).chosen = "HALTED"
 
     def on_message(self, text: str) -> None:
         """The text as a line above the live part."""

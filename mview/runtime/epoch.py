@@ -39,7 +39,7 @@ from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.runtime.cost import FULL, Ran, costs_of, with_run
 from mview.runtime.engine import Engine, LiveView
 from mview.runtime.failpoints import failpoint
-from mview.runtime.halts import halted, halting, reads_halted, with_rows
+from mview.runtime.halts import halted, halting, of_the_data, reads_halted, with_rows
 from mview.runtime.names import VIEW, is_source, state_of, view_of
 from mview.runtime.offsets import BatchOffsets
 from mview.runtime.report import EpochReport, ViewChange
@@ -295,7 +295,9 @@ def _maintain_views(engine: Engine, work: Work) -> None:
             told = halting(error, view.name)
             if told is None or view.name in work.staging:
                 raise
-            _halt(engine, view, work, told)
+            if of_the_data(error):
+                told = with_rows(told, engine, view.plan, work.deltas)
+            _halt(view, work, told)
 
 
 def _check_inputs(view: LiveView, work: Work) -> None:
@@ -304,9 +306,8 @@ def _check_inputs(view: LiveView, work: Work) -> None:
             raise reads_halted(view.name, name)
 
 
-def _halt(engine: Engine, view: LiveView, work: Work, error: UserError) -> None:
+def _halt(view: LiveView, work: Work, error: UserError) -> None:
     """Leave a view out, from this epoch on; without any other one the epoch fails."""
-    error = with_rows(error, engine, view.plan, work.deltas)
     work.views[view.name] = halted(work.views[view.name], error)
     if all(state.stale for state in work.views.values()):
         raise error

@@ -57,8 +57,6 @@ def with_rows(
     error: UserError, engine: Engine, plan: ViewPlan, deltas: Mapping[str, Delta]
 ) -> UserError:
     """The error with the changed rows that brought it about, where they can be told."""
-    if error.got is not None:
-        return error
     for one in (*plan.parts, plan):
         if one.evaluation == "full":
             continue

@@ -110,7 +110,8 @@ class Bench:
         self._engine.views.update(opened)
         self._engine.open_relations()
         start = time.perf_counter()
-        build_views(self._engine, unbuilt(self._engine))
+        for error in build_views(self._engine, unbuilt(self._engine)).values():
+            raise error
         return time.perf_counter() - start
 
     def strategy(self, view: str) -> str:
