@@ -22,6 +22,8 @@ from tests.bench.w1 import KEYS, VIEW, Tables
 from tests.services.process import ServerProcess
 
 PACKAGE = "apache-flink==2.3.0"
+#: What older versions of Flink ask for without saying so.
+_OLD = "setuptools<81"
 LOCK = Path(__file__).with_name("flink.lock")
 
 #: The topic and table of the view, and the columns that make its key.
@@ -135,7 +137,7 @@ def flink_python(package: str = PACKAGE) -> Path:
         uv = str(Path(sys.executable).with_name("uv"))
         for arguments in (
             ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-            ["pip", "install", "--quiet", "--python", str(python), package],
+            ["pip", "install", "--quiet", "--python", str(python), package, _OLD],
         ):
             subprocess.run([uv, *arguments], check=True)
         ready.touch()
