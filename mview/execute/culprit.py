@@ -41,14 +41,12 @@ def failing_rows(
         low, high = 0, int(numbers.max()) + 1
         while high - low > 1:
             half = (low + high) // 2
-            found = [
-                (begin, end)
-                for begin, end in ((low, half), (half, high))
-                if fails({**deltas, table: rows.filter((numbers >= begin) & (numbers < end))})
-            ]
-            if not found:
+            for begin, end in ((low, half), (half, high)):
+                if fails({**deltas, table: rows.filter((numbers >= begin) & (numbers < end))}):
+                    low, high = begin, end
+                    break
+            else:
                 break
-            low, high = found[0]
         left = rows.filter((numbers >= low) & (numbers < high))
         new = left.filter(pc.greater(left[WEIGHT], 0))
         return table, (new if new.num_rows else left).drop_columns([WEIGHT]).slice(0, _SHOWN)

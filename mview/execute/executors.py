@@ -155,7 +155,7 @@ class Executors:
             TooManyRowsError: a table of more than WHOLE_ROWS rows would be needed whole.
         """
         lookups = _Renamed(self, relations)
-        groups = None if state is None else _State(self, state, self._relations[state])
+        groups = self._groups(state)
         if self._choice != "spark" and plan.name not in self.refused:
             try:
                 return run_view(plan, deltas, lookups, self._evaluator, groups), "local"
@@ -169,6 +169,9 @@ class Executors:
             except EvaluationError:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
+
+    def _groups(self, state: str | None) -> _State | None:
+        return None if state is None else _State(self, state, self._relations[state])
 
     def failing_rows(
         self,
@@ -188,7 +191,7 @@ class Executors:
             fails: whether an exception of Spark is the failure.
         """
         lookups = _Renamed(self, relations)
-        groups = None if state is None else _State(self, state, self._relations[state])
+        groups = self._groups(state)
         local = self._choice != "spark" and plan.name not in self.refused
 
         def failing(some: Mapping[str, pa.Table]) -> bool:

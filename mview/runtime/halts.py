@@ -10,15 +10,18 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
 from mview.errors import ConfigError, UserError
-from mview.execute.kinds import Delta
 from mview.ivm.plan import ViewPlan
-from mview.runtime.engine import Engine
 from mview.runtime.names import inputs_of, state_of
 from mview.store.manifest import ViewState
+
+if TYPE_CHECKING:  # `mview status` starts without the engine
+    from mview.execute.kinds import Delta
+    from mview.runtime.engine import Engine
 
 #: What Spark says of a query that fails on the data, by the classes of SQLSTATE: data exception,
 #: and more than one row where one is wanted.
@@ -30,14 +33,18 @@ _NEXT = "correct the row or the query; the next `mview run` builds the view anew
 
 def of_the_data(error: Exception) -> bool:
     """Whether Spark failed on the data."""
-    return isinstance(error, PySparkException) and _DATA.search(str(error)) is not None
+    return _said(error) is not None
+
+
+def _said(error: Exception) -> re.Match[str] | None:
+    return _DATA.search(str(error)) if isinstance(error, PySparkException) else None
 
 
 def halting(error: Exception, view: str) -> UserError | None:
     """The error for the user, when it halts its view alone; None for all others."""
     if isinstance(error, UserError) and not isinstance(error, ConfigError):
         return error
-    if not isinstance(error, PySparkException) or (found := _DATA.search(str(error))) is None:
+    if (found := _said(error)) is None:
         return None
     said = " ".join(found.group(2).split())
     what = f"the query of view {view} fails on the data: {found.group(1)}: {said}"
@@ -50,6 +57,16 @@ def reads_halted(view: str, halted: str) -> UserError:
         f"view {view} reads view {halted}, which has halted",
         safe=_SAFE,
         hint="see `mview status` for the reason; the next `mview run` builds both anew",
+    )
+
+
+def has_halted(view: str, epoch: int, why: str) -> UserError:
+    """The error of who reads a view at an epoch since it has halted."""
+    return UserError(
+        f"view {view} has halted: {why.splitlines()[0]}",
+        where=f"epoch {epoch}",
+        safe="its sink has the rows of its last good epoch",
+        hint=_NEXT,
     )
 
 

@@ -22,6 +22,7 @@ from mview.runtime.analyze import relation_name
 from mview.runtime.cost import Ran, runs_of
 from mview.runtime.definitions import digest_of, load_definition
 from mview.runtime.functions import folder_of
+from mview.runtime.halts import has_halted
 from mview.runtime.names import STATE, VIEW, is_source, reads_of, view_of
 from mview.runtime.session import spark_session
 from mview.runtime.sinks import open_sink, sink_options
@@ -152,8 +153,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     for name, state in manifest.views.items():
         definition = load_definition(store, manifest, name)
         promised = definition.freshness_ms
-        late = lag is None or (promised is not None and lag > promised)
-        missed = promised is not None and (late or bool(state.halted))
+        missed = promised is not None and (lag is None or lag > promised or state.halted != "")
         path = sink_path(config, store, definition)
         runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
         views.append(
@@ -198,12 +198,7 @@ class StoredView:
         log = ManifestLog(Store(config.store).manifests)
         self._manifest = published(config) if epoch is None else log.read(epoch)
         if name in self._manifest.views and (why := self._manifest.views[name].halted):
-            raise UserError(
-                f"view {name} has halted: {why.splitlines()[0]}",
-                where=f"epoch {self._manifest.epoch}",
-                safe="its sink has the rows of its last good epoch",
-                hint="correct the row or the query; the next `mview run` builds the view anew",
-            )
+            raise has_halted(name, self.epoch, why)
         if name not in self._manifest.views or self._manifest.views[name].stale:
             raise UserError(
                 f"there is no view {name!r} at epoch {self._manifest.epoch}",
