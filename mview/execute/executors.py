@@ -23,6 +23,7 @@ from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
+from mview.ivm.slices import Changes
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.schema import Column
 from mview.store.mirror import KIND
@@ -137,7 +138,7 @@ class Executors:
         plan: ViewPlan,
         relations: Mapping[str, str],
         state: str | None,
-        deltas: Mapping[str, pa.Table],
+        deltas: Mapping[str, Changes],
     ) -> tuple[ViewDelta | None, str]:
         """One epoch of one view.
 
@@ -145,7 +146,7 @@ class Executors:
             plan: the view's plan.
             relations: relation name of each table or view that the plan reads.
             state: relation name of the view's aggregate state, if it has one.
-            deltas: weighted rows of the changed tables, by the plan's names.
+            deltas: what has changed, by the plan's names.
 
         Returns:
             The delta (None: nothing changed) and the name of the executor.
@@ -187,7 +188,7 @@ class Executors:
             plan: the view's plan; it is not computed as a whole.
             relations: as for `run`.
             state: as for `run`.
-            deltas: as for `run`.
+            deltas: weighted rows of the changed tables.
             fails: whether an exception of Spark is the failure.
         """
         lookups = _Renamed(self, relations)
@@ -195,8 +196,9 @@ class Executors:
         local = self._choice != "spark" and plan.name not in self.refused
 
         def failing(some: Mapping[str, pa.Table]) -> bool:
+            changes = {name: Changes(rows) for name, rows in some.items()}
             try:
-                run_view(plan, some, lookups, self._evaluator if local else self._spark, groups)
+                run_view(plan, changes, lookups, self._evaluator if local else self._spark, groups)
             except (EvaluationError, TooManyRowsError):
                 return True
             except Exception as error:

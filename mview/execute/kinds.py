@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import RowKind
 from mview.connector import WEIGHT
 from mview.errors import UserError
+from mview.ivm.slices import Changes
 from mview.lake.match import row_codes
 from mview.store.mirror import KIND
 
@@ -28,11 +30,11 @@ class Delta:
     rows: pa.Table
 
     @cached_property
-    def weighted(self) -> pa.Table:
-        """The rows with WEIGHT instead of KIND: -1 for old ones, 1 for new ones."""
+    def changes(self) -> Changes:
+        """The same for views: with WEIGHT instead of KIND, -1 for old rows, 1 for new ones."""
         plus = pc.starts_with(self.rows[KIND], "+")
         weights = pc.if_else(plus, pa.scalar(1, pa.int32()), pa.scalar(-1, pa.int32()))
-        return self.rows.drop_columns([KIND]).append_column(WEIGHT, weights)
+        return Changes(self.rows.drop_columns([KIND]).append_column(WEIGHT, weights))
 
     @cached_property
     def changed(self) -> int:
@@ -77,10 +79,9 @@ def with_kinds(delta: pa.Table, key: Sequence[str], view: str) -> tuple[pa.Table
     if not key:
         rows = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.abs(weights))))
         plus = np.repeat(positive, np.abs(weights))
-        kinds = np.where(plus, RowKind.INSERT.value, RowKind.DELETE.value)
         total = int(weights.sum())
         counts = Counts(int(plus.sum()), 0, int((~plus).sum()), total)
-        return rows.add_column(0, KIND, pa.array(kinds, pa.string())), counts
+        return rows.add_column(0, KIND, _kinds(plus, np.zeros_like(plus))), counts
     codes = row_codes([columns.select(list(key))])[0]
     size = int(codes.max()) + 1 if len(codes) else 0
     comes = np.bincount(codes[positive], weights[positive], size)
@@ -88,15 +89,23 @@ def with_kinds(delta: pa.Table, key: Sequence[str], view: str) -> tuple[pa.Table
     if (comes > 1).any():
         _refuse(columns.filter(pa.array(comes[codes] > 1)), key, view)
     both = (comes[codes] > 0) & (goes[codes] > 0)
-    kinds = np.where(
-        positive,
-        np.where(both, RowKind.UPDATE_AFTER.value, RowKind.INSERT.value),
-        np.where(both, RowKind.UPDATE_BEFORE.value, RowKind.DELETE.value),
-    )
     updated = int(((comes > 0) & (goes > 0)).sum())
     inserted, deleted = int((comes > 0).sum()) - updated, int((goes > 0).sum()) - updated
     counts = Counts(inserted, updated, deleted, inserted - deleted)
-    return columns.add_column(0, KIND, pa.array(kinds, pa.string())), counts
+    return columns.add_column(0, KIND, _kinds(positive, both)), counts
+
+
+#: By whether a row comes (2) and whether its key stays (1).
+_KINDS = pa.array(
+    [
+        kind.value
+        for kind in (RowKind.DELETE, RowKind.UPDATE_BEFORE, RowKind.INSERT, RowKind.UPDATE_AFTER)
+    ]
+)
+
+
+def _kinds(comes: npt.NDArray[np.bool_], stays: npt.NDArray[np.bool_]) -> pa.Array:
+    return _KINDS.take(pa.array(2 * comes.astype(np.int8) + stays))
 
 
 def _refuse(rows: pa.Table, key: Sequence[str], view: str) -> None:

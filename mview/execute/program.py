@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from mview.connector import WEIGHT
 from mview.execute.local.evaluate import EvaluationError
 from mview.execute.local.refusal import NotAdmittedError
-from mview.ivm.maintained import STATE, VALUE, Maintained
+from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
 from mview.ivm.plan import ViewPlan
 from mview.ivm.slices import (
+    Change,
+    Changes,
     add_up,
     before_and_after,
-    changed_rows,
     consolidate,
     distinct,
     key_values,
@@ -104,7 +105,7 @@ class Slices:
 Rounds = Generator[list[Request], list[pa.Table], Slices]
 
 
-def fetch_slices(plan: ViewPlan, deltas: Mapping[str, pa.Table]) -> Rounds:
+def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes]) -> Rounds:
     """The slices of an epoch.
 
     Yields:
@@ -113,10 +114,10 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, pa.Table]) -> Rounds:
     schemas = {table: plan.slice_schema(table) for table in plan.tables}
     changed = {}
     for table in plan.tables:
-        if table in deltas and deltas[table].num_rows:
-            rows = changed_rows(deltas[table], schemas[table])
-            if rows.num_rows:
-                changed[table] = rows
+        if table in deltas:
+            change = deltas[table].through(schemas[table])
+            if change.num_rows:
+                changed[table] = change
     if not changed:
         return Slices({})
     values = plan.maintained.values if plan.maintained else ()
@@ -166,7 +167,7 @@ class _Walk:
     """One trace on its way: which steps are done, and their rows."""
 
     def __init__(
-        self, trace: Trace, changed: Mapping[str, pa.Table], schemas: Mapping[str, TableSchema]
+        self, trace: Trace, changed: Mapping[str, Change], schemas: Mapping[str, TableSchema]
     ) -> None:
         self.trace, self.changed, self.schemas = trace, changed, schemas
         self.done: dict[int, pa.Table | None] = {}
@@ -185,21 +186,26 @@ class _Walk:
         schema = self.schemas[step.table]
         if isinstance(step, Whole):
             return Request(step.table, None, schema.names)
-        parts = [part for source in step.sources if (part := self._values(source)) is not None]
+        parts = [part for source in step.sources for part in self._values(source)]
         types = pa.schema([pa.field(name, schema.column(name).type) for name in step.columns])
         keys = key_values(parts, types, null_safe=step.null_safe, or_null=step.or_null)
         if keys.num_rows == 0:
             return None
         return Request(step.table, keys, schema.names, step.null_safe)
 
-    def _values(self, source: KeySource) -> pa.Table | None:
-        rows = self.changed.get(source.table) if source.step is None else self.done[source.step]
-        if rows is None:
-            return None
-        return pa.table(
-            [rows[name] for name in source.columns],
-            names=[str(i) for i in range(len(source.columns))],
-        )
+    def _values(self, source: KeySource) -> list[pa.Table]:
+        names = [str(i) for i in range(len(source.columns))]
+        return [
+            pa.table([rows[name] for name in source.columns], names=names)
+            for rows in self._rows(source)
+        ]
+
+    def _rows(self, source: KeySource) -> list[pa.Table]:
+        if source.step is None:
+            change = self.changed.get(source.table)
+            return [] if change is None else [change.gone, change.come]
+        rows = self.done[source.step]
+        return [] if rows is None else [rows]
 
 
 def _before(step: Fetch | Whole) -> list[int]:
@@ -257,6 +263,9 @@ def _finalize(
         new = new.filter(pc.not_equal(new[accumulators[0]], 0))
     weighted = [_weighted(old, -1), _weighted(new, 1)]
     change = consolidate(pa.concat_tables(weighted))
+    if maintained.shown is not None:
+        rows = _shown(change, maintained.shown, plan.finalize_schema)
+        return ViewDelta(consolidate(rows), change)
     if not maintained.values:
         rows = evaluator.run(maintained.finalize, {STATE: change}, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)
@@ -270,6 +279,21 @@ def _finalize(
 
 
 _WHEN: tuple[Literal["old", "new"], ...] = ("old", "new")
+
+
+def _shown(state: pa.Table, columns: Mapping[str, Shown], schema: pa.Schema | None) -> pa.Table:
+    """Rows of a view that shows columns of its state table."""
+    found = {WEIGHT: state[WEIGHT]}
+    for name, one in columns.items():
+        value = state[one.column]
+        if one.count is not None:
+            value = pc.if_else(pc.greater(state[one.count], 0), value, pa.scalar(None, value.type))
+        found[name] = value
+    rows = pa.table(found)
+    if schema is None:
+        return rows
+    # Whether Spark guesses that a column has no NULLs does not matter here.
+    return rows.cast(pa.schema([pa.field(f.name, f.type) for f in schema]))
 
 
 def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict[str, pa.Table]:
@@ -287,14 +311,14 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
 def _run_top(
     top: Top,
     plan: ViewPlan,
-    deltas: Mapping[str, pa.Table],
+    deltas: Mapping[str, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
     state: State,
 ) -> ViewDelta | None:
     """The first rows of a part: its change is taken into the rows that are kept."""
     schema = plan.schemas[top.part]
-    change = changed_rows(deltas[top.part], schema) if top.part in deltas else None
+    change = deltas[top.part].through(schema) if top.part in deltas else None
     if change is None or not change.num_rows:
         return None
 
@@ -304,7 +328,7 @@ def _run_top(
         return rows.take(evaluator.run(top.ranking, {RANKED: numbered}, result)[NUMBER])
 
     old = rank(before_and_after(schema, [state.fetch(None)], None)[0])
-    new = moved(old, change, top, rank)
+    new = moved(old, change.weighted, top, rank)
     if new is None:
         (everything,) = lookups.fetch([Request(top.part, None, schema.names)])
         _, rows = before_and_after(schema, [everything], change)
@@ -317,7 +341,7 @@ def _run_top(
 
 def run_view(
     plan: ViewPlan,
-    deltas: Mapping[str, pa.Table],
+    deltas: Mapping[str, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
     state: State | None = None,
@@ -326,7 +350,7 @@ def run_view(
 
     Args:
         plan: the compiled view.
-        deltas: per table, the changed rows: all columns and WEIGHT (-1 old, +1 new).
+        deltas: per table, what has changed.
         lookups: old rows.
         evaluator: runs the view's query.
         state: the view's state table, for plans with `maintained`.

@@ -44,6 +44,14 @@ _MOST_DIGITS_OF_AVG = 15
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A column of the state table that is one of the view; NULL where `count` is zero."""
+
+    column: str
+    count: str | None = None
+
+
+@dataclass(frozen=True)
 class Maintained:
     """SQL of a view whose top aggregate lives in a state table.
 
@@ -52,6 +60,7 @@ class Maintained:
         groups: group columns of the state table.
         accumulators: accumulator columns of the state table; the first counts the group's rows.
         finalize: weighted rows of the view from weighted rows of the state table.
+        shown: the same for a view that only shows columns of the state table; else None.
         always: a global aggregate: its one row stays when no rows are left.
         extremes: those of the accumulators that are no sums, but a `min` or `max`.
         values: parts with one row that `finalize` reads, as VALUE0, VALUE1, …
@@ -62,6 +71,7 @@ class Maintained:
     groups: tuple[str, ...]
     accumulators: tuple[str, ...]
     finalize: str
+    shown: Mapping[str, Shown] | None
     always: bool
     extremes: Mapping[str, Extreme] = field(default_factory=dict)
     values: tuple[str, ...] = ()
@@ -133,6 +143,7 @@ def maintain(
         groups=tuple(f"__g{i}" for i in range(max(len(keys), 1))),
         accumulators=tuple(kept.accumulators),
         finalize=finalize,
+        shown=_shown(found, kept.shown),
         always=not groups,
         extremes=kept.extremes,
         values=values,
@@ -141,11 +152,15 @@ def maintain(
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the state table holds: its accumulators, which are extremes, and the values of them."""
+    """What the state table holds: its accumulators, which are extremes, and the values of them.
+
+    Values that are columns of it are in `shown` as well.
+    """
 
     accumulators: Mapping[str, str]
     extremes: Mapping[str, Extreme]
     values: Mapping[str, exp.Expr]
+    shown: Mapping[str, Shown]
 
 
 def _kept(
@@ -156,6 +171,7 @@ def _kept(
     values: dict[str, exp.Expr] = {
         name: exp.column(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)
     }
+    shown = {name: Shown(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)}
     for i, (name, call) in enumerate(aggregate.aggregates):
         if aggregate.sets is not None and is_grouping_id(call):
             values[name] = exp.column(f"__g{len(aggregate.group)}")
@@ -165,9 +181,11 @@ def _kept(
             return None
         own, values[name] = made
         accumulators |= own
+        if not isinstance(call, exp.Avg):
+            shown[name] = Shown(*own)
         if isinstance(call, exp.Min | exp.Max):
             extremes |= dict.fromkeys(own, "min" if isinstance(call, exp.Min) else "max")
-    return _Kept(accumulators, extremes, values)
+    return _Kept(accumulators, extremes, values, shown)
 
 
 def _finalize(
@@ -183,6 +201,17 @@ def _finalize(
     listed = ", ".join(f"{one} AS `{name}`" for name, one in items)
     where = f" WHERE {' AND '.join(f'({one})' for one in tests)}" if tests else ""
     return f"SELECT {WEIGHT}, {listed} FROM {STATE}{where}"
+
+
+def _shown(found: TopAggregate, state: Mapping[str, Shown]) -> dict[str, Shown] | None:
+    """The view's columns as those of the state table; None where the view computes or filters."""
+    shown = {}
+    for name, one in found.project.items:
+        ref = ir.as_ref(one)
+        if ref is None or ref.relation != found.aggregate.relation or ref.column not in state:
+            return None
+        shown[name] = state[ref.column]
+    return None if found.having else shown
 
 
 def _value(scan: ir.Scan, number: int) -> exp.Expr:

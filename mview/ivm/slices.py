@@ -6,15 +6,21 @@ Equality of rows is that of grouping: NULL equals NULL, NaN equals NaN, -0.0 equ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
+from mview.lake.hashing import is_hashable, same_rows
+from mview.lake.match import Positions, match, row_codes
 from mview.lake.match import first_rows as code_groups
-from mview.lake.match import row_codes
 from mview.schema import TableSchema
+
+Flags = npt.NDArray[np.bool_]
 
 
 def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
@@ -67,15 +73,80 @@ def _is_plain(schema: pa.Schema) -> bool:
     return not any(pa.types.is_floating(t) or pa.types.is_nested(t) for t in schema.types)
 
 
-def changed_rows(delta: pa.Table, schema: TableSchema) -> pa.Table:
-    """A table's changes in the columns of a slice, netted: what a view sees of them."""
-    return consolidate(delta.select([*schema.names, WEIGHT]))
+@dataclass(frozen=True)
+class Change:
+    """What a view sees of an epoch's changes of a table: rows that go, rows that come."""
+
+    gone: pa.Table
+    come: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """Rows on both sides."""
+        return int(self.gone.num_rows + self.come.num_rows)
+
+    @property
+    def weighted(self) -> pa.Table:
+        """All of them, with WEIGHT."""
+        return pa.concat_tables([_weighted(self.gone, -1), _weighted(self.come, 1)])
+
+
+class Changes:
+    """An epoch's changes of a table, looked at by several views, each through its columns.
+
+    An update that leaves these as they are is no change for the view. Which columns an update
+    changes is found once for all views.
+
+    Args:
+        rows: the table's columns and WEIGHT, consolidated.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self._updated: tuple[Positions, Positions] | None = None
+        self._differ: dict[str, Flags] = {}
+
+    @cached_property
+    def _sides(self) -> Change:
+        return Change(_side(self.rows, -1), _side(self.rows, 1))
+
+    def through(self, schema: TableSchema) -> Change:
+        """The changes in the columns of a slice, netted."""
+        names = schema.names
+        if not schema.key or not all(is_hashable(column.type) for column in schema.columns):
+            netted = consolidate(self.rows.select([*names, WEIGHT]))
+            return Change(*(_side(netted, sign).drop_columns([WEIGHT]) for sign in (-1, 1)))
+        sides = self._sides
+        if self._updated is None:
+            self._updated = match(sides.gone.select(schema.key), sides.come.select(schema.key))
+        olds, news = self._updated
+        same = np.ones(len(olds), np.bool_)
+        for name in names:
+            if name not in schema.key:
+                same &= ~self._differs(name, olds, news)
+        return Change(
+            _without(sides.gone.select(names), olds[same]),
+            _without(sides.come.select(names), news[same]),
+        )
+
+    def _differs(self, name: str, olds: Positions, news: Positions) -> Flags:
+        """Which updates change a column."""
+        if name not in self._differ:
+            old, new = self._sides.gone[name], self._sides.come[name]
+            self._differ[name] = ~same_rows([old.take(pa.array(olds))], [new.take(pa.array(news))])
+        return self._differ[name]
+
+
+def _without(rows: pa.Table, places: Positions) -> pa.Table:
+    return rows.take(pa.array(np.delete(np.arange(rows.num_rows), places))) if len(places) else rows
 
 
 def distinct(rows: pa.Table) -> pa.Table:
     """Each row once."""
     if rows.num_rows < 2:
         return rows
+    if rows.num_columns == 1:
+        return pa.table([rows[0].unique()], rows.schema)
     return rows.group_by(rows.column_names, use_threads=False).aggregate([])
 
 
@@ -96,7 +167,7 @@ def key_values(
     if not fitted:
         return schema.empty_table()
     keys = pa.concat_tables([part.cast(_nullable(schema)) for part in fitted])
-    if not null_safe:
+    if not null_safe and any(column.null_count for column in keys.columns):
         keys = keys.drop_null()
     return distinct(keys.combine_chunks())
 
@@ -118,14 +189,14 @@ def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def before_and_after(
-    schema: TableSchema, fetched: Sequence[pa.Table], delta: pa.Table | None
+    schema: TableSchema, fetched: Sequence[pa.Table], change: Change | None
 ) -> tuple[pa.Table, pa.Table]:
     """The slices of a table: the rows at hand before the epoch, and the same after it.
 
     Args:
         schema: columns of the slices.
         fetched: old rows, by look-up; one may be in several.
-        delta: the table's change; None for none.
+        change: the table's change; None for none.
 
     Returns:
         Fetched rows and the old versions of changed ones, each once; and these without the old
@@ -134,8 +205,8 @@ def before_and_after(
     arrow = _nullable(schema.arrow)
     parts = [_as(table, arrow) for table in fetched if table.num_rows]
     gone, come = arrow.empty_table(), arrow.empty_table()
-    if delta is not None:
-        gone, come = (_as(_side(delta, sign), arrow) for sign in (-1, 1))
+    if change is not None:
+        gone, come = _as(change.gone, arrow), _as(change.come, arrow)
     if not parts:
         return gone, come
     if len(parts) == 1 and not gone.num_rows:

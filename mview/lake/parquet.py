@@ -62,10 +62,15 @@ class Range:
 
 def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str] = ()) -> DataFile:
     """Write rows as `folder/path`, with bounds of the `indexed` columns; see `durable`."""
-    target = folder / path
+    return describe(folder, path, indexed, write_rows(folder / path, rows))
+
+
+def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
+    """Write rows as a file and return its footer; see `durable`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter.
     texts = [field.name for field in rows.schema if _is_text(field.type)]
+    footers: list[pq.FileMetaData] = []
     pq.write_table(
         rows,
         target,
@@ -73,9 +78,10 @@ def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str
         row_group_size=ROW_GROUP,
         use_dictionary=texts or False,
         store_decimal_as_integer=True,
+        metadata_collector=footers,
     )
     later(target)
-    return describe(folder, path, indexed)
+    return footers[0]
 
 
 def read_parquet(file: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
@@ -115,9 +121,11 @@ def data_file(facts: Mapping[str, Any]) -> DataFile:
     return DataFile(**{**facts, "deleted": deleted and Deleted(**deleted)})
 
 
-def describe(folder: Path, path: str, indexed: Sequence[str] = ()) -> DataFile:
+def describe(
+    folder: Path, path: str, indexed: Sequence[str] = (), footer: pq.FileMetaData | None = None
+) -> DataFile:
     """What the footer of `folder/path` says, with bounds of the `indexed` columns."""
-    footer = read_footer(folder / path)
+    footer = footer or read_footer(folder / path)
     stats: dict[str, Any] = {"numRecords": footer.num_rows}
     bounds = {name: found for name in indexed if (found := column_range(footer, name))}
     shown = {name: _bounds_as_json(footer, name, found) for name, found in bounds.items()}

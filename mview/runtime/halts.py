@@ -78,7 +78,7 @@ def with_rows(
         if one.evaluation == "full":
             continue
         inputs = inputs_of(one.tables)
-        changed = {n: deltas[r].weighted for n, r in inputs.items() if r in deltas}
+        changed = {n: deltas[r].changes.rows for n, r in inputs.items() if r in deltas}
         found = None
         # To look for them may fail as well; the error without them is still the error.
         with suppress(Exception):

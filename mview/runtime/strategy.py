@@ -111,7 +111,7 @@ def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | No
     """The delta from the changes."""
     plan, executors = task.plan, engine.executors
     inputs = inputs_of(plan.tables)
-    deltas = {name: task.deltas[inputs[name]].weighted for name in load.changed}
+    deltas = {name: task.deltas[inputs[name]].changes for name in load.changed}
     read, began = executors.rows_read, time.monotonic()
     delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
     if delta is None:

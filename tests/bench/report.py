@@ -15,7 +15,7 @@ _TOPICS = {
     "An epoch": ("epoch", "growth", "views", "strategies"),
     "Freshness and catching up": ("freshness", "catchup"),
     "The pilot's workload": ("w2",),
-    "Beside Flink SQL": ("peers",),
+    "Beside Flink SQL": ("peers", "flink_cdc"),
 }
 
 _HEAD = """# Benches

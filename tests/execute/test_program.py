@@ -10,6 +10,7 @@ import pytest
 from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.program import Request, run_view
 from mview.ivm.compile import compile_view
+from mview.ivm.slices import Changes
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Lookups, Mirror, World, table_schema
 
@@ -37,7 +38,9 @@ def changed_view(error: Exception, times: int) -> tuple[list[Request], pa.Table 
     mirror = Mirror(SCHEMAS["t"])
     mirror.apply([(1, (1, 1, 5)), (1, (2, 2, 6))])
     lookups = Lookups({"t": mirror}, generous=False)
-    delta = run_view(plan, {"t": mirror.delta([(1, (3, 1, 7))])}, lookups, Failing(error, times))
+    delta = run_view(
+        plan, {"t": Changes(mirror.delta([(1, (3, 1, 7))]))}, lookups, Failing(error, times)
+    )
     return lookups.requests, delta.rows if delta else None
 
 

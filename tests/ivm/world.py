@@ -18,6 +18,7 @@ from mview.execute.program import Request, ViewDelta, run_view
 from mview.ivm.compile import compile_view
 from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
+from mview.ivm.slices import Changes, consolidate
 from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
@@ -118,7 +119,7 @@ class Mirror:
             [*(pa.field(c.name, c.type) for c in self.schema.columns), pa.field(WEIGHT, pa.int64())]
         )
         rows = [dict(zip(arrow.names, (*row, weight), strict=True)) for weight, row in changes]
-        return pa.Table.from_pylist(rows, arrow)
+        return consolidate(pa.Table.from_pylist(rows, arrow))
 
     def apply(self, changes: Sequence[tuple[int, Row]]) -> None:
         for weight, row in changes:
@@ -255,7 +256,7 @@ class World:
         if pinned_ms is not None:
             changes = {**changes, **self._tick(pinned_ms)}
         self.requests.clear()
-        deltas = {name: self.mirrors[name].delta(rows) for name, rows in changes.items()}
+        deltas = {name: Changes(self.mirrors[name].delta(rows)) for name, rows in changes.items()}
         applied = {name: list(rows) for name, rows in changes.items()}
         found = {}
         for name, plan in self.plans.items():
@@ -268,7 +269,7 @@ class World:
             if not is_part(name):
                 found[name] = sorted(rows, key=lambda one: (str(one[1]), one[0]))
             if delta is not None and rows:
-                deltas[name] = delta.rows
+                deltas[name] = Changes(delta.rows)
                 applied[name] = rows
         for name, rows in applied.items():
             self.mirrors[name].apply(rows)

@@ -19,7 +19,7 @@ from mview.execute.scan import scan_table
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import before_and_after, difference
+from mview.ivm.slices import Changes, before_and_after, difference
 from mview.plan.definition import ViewDefinition, load_views
 from mview.plan.render import bind_tables
 from mview.runtime.analyze import relation_name
@@ -61,7 +61,9 @@ class Stored:
 
     def settle(self) -> None:
         if self.delta is not None:
-            _, self.rows = before_and_after(self.schema, [self.rows], self.delta)
+            _, self.rows = before_and_after(
+                self.schema, [self.rows], Changes(self.delta).through(self.schema)
+            )
             self.delta = None
 
 
@@ -127,7 +129,8 @@ class BenchmarkWorld:
         found = {}
         for name, plan in self.plans.items():
             state = _State(self.states[name]) if name in self.states else None
-            delta = run_view(plan, deltas, _Lookups(self.stored), self, state)
+            changes = {name: Changes(rows) for name, rows in deltas.items()}
+            delta = run_view(plan, changes, _Lookups(self.stored), self, state)
             found[name] = 0 if delta is None else delta.rows.num_rows
             if delta is None:
                 continue

@@ -14,13 +14,14 @@ import json
 import os
 import zlib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
@@ -30,12 +31,14 @@ from mview.lake.log import DeltaLog
 from mview.lake.match import Positions, confirmed, first_rows, match, row_codes
 from mview.lake.parquet import (
     DataFile,
+    Range,
     column_range,
     comparable,
+    describe,
     live_positions,
     read_footer,
     read_parquet,
-    write_parquet,
+    write_rows,
 )
 from mview.lake.sorted_index import SortedIndex
 from mview.lake.tiers import TARGET_ROWS, crowded, pieces
@@ -53,6 +56,8 @@ _MOST_DELETED = 2048
 _pool = ThreadPoolExecutor(os.cpu_count(), "mview-rewrite")
 
 _Remembered = TypeVar("_Remembered", "pa.Table", "_Sought")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class Rewriter:
         self._log, self._schema, self._view, self._vectors = log, schema, view, vectors
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
-        self._ranges: dict[str, Mapping[str, Any]] = {}
+        self._ranges: dict[str, Mapping[str, Range | None]] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
         self._written: dict[str, pa.Table] = {}
         self._looked: dict[str, _Sought] = {}
@@ -159,17 +164,18 @@ class Rewriter:
         inserted = self._inserted(rows, weight)
         wanted = self._wanted(rows, weight, inserted)
         candidates = self._candidates(live, wanted.rows)
-        found = list(_pool.map(lambda file: self._find(file, wanted.sought), candidates))
+        self._look(candidates)
+        found = [self._find(file, wanted.sought) for file in candidates]
         hits = self._select(wanted, found)
         marked = [hit for hit in hits if self._is_marked(hit)]
         anew = [hit for hit in hits if not self._is_marked(hit)]
-        after = list(_pool.map(lambda hit: self._without(epoch, hit, wanted, inserted), anew))
+        after = _each(lambda hit: self._without(epoch, hit, wanted, inserted), anew)
         small = [part for _, part in after if part is not None]
         small.append(self._unplaced(inserted, [wanted.replacement[h.wanted] for h in anew]))
         removes = [hit.file.path for hit in hits]
         untouched = [file for path, file in live.items() if path not in set(removes)]
         parts, merged = self._merge(small, untouched)
-        written = list(_pool.map(lambda part: self._write(epoch, part), parts))
+        written = _each(lambda part: self._write(epoch, part), parts)
         adds = [file for files, _ in after for file in files]
         adds += [_mark(hit) for hit in marked if _deleted_after(hit) < hit.file.rows]
         return Rewrite(adds + written, removes + merged)
@@ -216,9 +222,7 @@ class Rewriter:
     def _may_hold(self, file: DataFile, values: Mapping[str, Sequence[Any]]) -> bool:
         ranges = self._ranges.get(file.path)
         if ranges is None:
-            footer = read_footer(self._log.folder / file.path)
-            ranges = {name: column_range(footer, name) for name in self._names}
-            self._ranges[file.path] = ranges
+            ranges = self._learn(file.path, read_footer(self._log.folder / file.path))
         for name, listed in values.items():
             bounds = ranges[name]
             if bounds is None:
@@ -228,17 +232,20 @@ class Rewriter:
                 return False
         return True
 
-    def _look(self, file: DataFile) -> _Sought:
+    def _look(self, files: Sequence[DataFile]) -> None:
+        """Have the rows of files at hand by which others are looked for."""
+        unknown = [file for file in files if file.path not in self._looked]
+        looked = _each(self._sought, unknown)
+        self._looked.update(zip((file.path for file in unknown), looked, strict=True))
+
+    def _sought(self, file: DataFile) -> _Sought:
         rows = self._written.get(file.path)
         if rows is None:
             rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
         return _Sought.of(rows.select(self._names))
 
     def _find(self, file: DataFile, wanted: _Sought) -> _Hits:
-        looked = self._looked.get(file.path)
-        if looked is None:
-            looked = self._looked[file.path] = self._look(file)
-        positions, found = looked.match(wanted)
+        positions, found = self._looked[file.path].match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
             positions, found = positions[counts], found[counts]
@@ -325,7 +332,14 @@ class Rewriter:
     def _write(self, epoch: int, rows: pa.Table) -> DataFile:
         name = self._log.new_file(f"{epoch:012d}")
         self._written[name] = rows
-        return write_parquet(self._log.folder, name, rows, self._key)
+        footer = write_rows(self._log.folder / name, rows)
+        self._learn(name, footer)
+        return describe(self._log.folder, name, self._key, footer)
+
+    def _learn(self, path: str, footer: pq.FileMetaData) -> Mapping[str, Range | None]:
+        """Remember what a file's footer says of the columns that are looked through."""
+        found = self._ranges[path] = {name: column_range(footer, name) for name in self._names}
+        return found
 
     def _rows(self, file: DataFile) -> pa.Table:
         rows = self._written.get(file.path)
@@ -347,6 +361,11 @@ class Rewriter:
             safe="the epoch is not published",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """The results of a call per item; one alone needs no other thread."""
+    return [call(items[0])] if len(items) == 1 else list(_pool.map(call, items))
 
 
 def _kept(

@@ -35,6 +35,12 @@ _RATIO = 8
 _FULL_SEGMENTS = 8
 
 
+#: Rows by segment.
+_Places = list[tuple["Segment", Rows]]
+#: Columns and number of keys.
+_Asked = tuple[tuple[str, ...], int]
+
+
 @dataclass
 class Segment:
     """Rows that never move, the bitmap of those that live, and their indexes."""
@@ -104,6 +110,8 @@ class ResidentTable:
         self._segments = [Segment.of(self._ordered(rows))]
         self._lock = threading.RLock()
         self._merging = threading.Lock()
+        # What look-ups have found since the last change: several views ask for the same keys.
+        self._found: dict[_Asked, tuple[pa.Table, _Places]] = {}
         # Rows that died while a merge was reading them: (segment, rows).
         self._died: list[tuple[Segment, Rows]] | None = None
 
@@ -161,7 +169,7 @@ class ResidentTable:
         if typed is None:
             return self.rows().select(names)
         with self._lock:
-            return self._gather(((segment, rows) for segment, _, rows in self._find(typed)), names)
+            return self._gather(self._places(typed), names)
 
     def apply(self, old: pa.Table, new: pa.Table) -> None:
         """Take one epoch's delta: rows that go (by primary key) and rows that come.
@@ -175,6 +183,7 @@ class ResidentTable:
                 was changed.
         """
         with self._lock:
+            self._found.clear()
             going = self._locate(old, len(old), "removed but is not in the table")
             for segment, rows in going:
                 segment.kill(rows)
@@ -211,6 +220,7 @@ class ResidentTable:
     def _replace(
         self, parts: list[tuple[Segment, Rows]], merged: Segment, order: Rows | None
     ) -> None:
+        self._found.clear()
         moved = np.empty(len(merged.alive), np.int64)
         moved[order if order is not None else slice(None)] = np.arange(len(moved))
         starts = np.cumsum([0] + [len(rows) for _, rows in parts])
@@ -266,6 +276,14 @@ class ResidentTable:
                 where=self.name,
                 got=keys.slice(row, 1).to_pylist()[0],
             )
+
+    def _places(self, typed: pa.Table) -> _Places:
+        asked = tuple(typed.column_names), typed.num_rows
+        keys, places = self._found.get(asked, (None, []))
+        if keys is None or not keys.equals(typed):
+            places = [(segment, rows) for segment, _, rows in self._find(typed)]
+            self._found[asked] = typed, places
+        return places
 
     def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
         """Per segment: (number of a key, row) pairs; by the primary key no false ones."""
