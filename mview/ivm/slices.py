@@ -227,6 +227,9 @@ def _with_key(
     schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
 ) -> tuple[pa.Table, pa.Table]:
     """Each row once, and those of them whose key is not in `gone`."""
+    if len(parts) == 1:
+        here, there = match(parts[0].select(schema.key), gone.select(schema.key))
+        return pa.concat_tables([parts[0], _without(gone, there)]), _without(parts[0], here)
     rows = pa.concat_tables([*parts, gone])
     (codes,) = row_codes([rows.select(schema.key)])
     first = np.sort(code_groups(codes)[0])
