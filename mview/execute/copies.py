@@ -1,4 +1,4 @@
-"""Look-ups by key in base files that are not held in the driver's memory.
+"""Look-ups by key, or by a range, in base files that are not held in the driver's memory.
 
 A Parquet file must be decoded wherever a key may be in it, which for keys from all over a table is
 everywhere. So an executor that looks into a file first makes a copy of it on its local disk: the
@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mview.execute.local.keys import typed_keys
+from mview.execute.ranges import Range
 from mview.execute.scan import scan_files
 from mview.lake.hashing import Hashes, hash_rows, is_hashable, same_rows
 from mview.lake.parquet import read_parquet
@@ -56,11 +57,40 @@ def look_up_files(
         try:
             found = _opened(file, table).look_up(needles, schema.names)
         except OSError as error:
-            print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
+            _tell_no_copy(file, error)
             found = scan_files([file], schema, keys, null_safe)
         if found.num_rows:
             parts.append(found.cast(schema))
     return pa.concat_tables(parts)
+
+
+def look_up_range(
+    files: Sequence[str], schema: pa.Schema, table: pa.Schema, wanted: Range, most: int
+) -> pa.Table:
+    """The rows of Parquet files with a column in a range.
+
+    Args:
+        files: absolute paths of files that never change.
+        schema: columns and types to return, that of the range among them.
+        table: all columns of the files.
+        wanted: the range.
+        most: of more rows, only so many come.
+    """
+    parts = [schema.empty_table()]
+    for file in files:
+        try:
+            found = _opened(file, table).within(wanted, schema.names, most)
+        except OSError as error:
+            _tell_no_copy(file, error)
+            found = wanted.rows_of(scan_files([file], schema, None, False))
+        if found.num_rows:
+            parts.append(found.slice(0, most).cast(schema))
+            most -= parts[-1].num_rows
+    return pa.concat_tables(parts)
+
+
+def _tell_no_copy(file: str, error: OSError) -> None:
+    print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
 
 
 def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[str, ...]]) -> None:
@@ -115,6 +145,11 @@ class FileCopy:
             there = self._rows.select(needles.names).take(pa.array(rows))
             wanted = needles.keys.take(pa.array(numbers + low))
             rows = np.unique(rows[same_rows(there.columns, wanted.columns)])
+        return self._rows.select(select).take(pa.array(rows))
+
+    def within(self, wanted: Range, select: Sequence[str], most: int) -> pa.Table:
+        """Rows with a column in a range, at most so many; rows with NULL there may come, too."""
+        rows = self.index((wanted.column,)).between(*wanted.hashes)[:most]
         return self._rows.select(select).take(pa.array(rows))
 
     def index(self, names: tuple[str, ...]) -> SortedIndex:

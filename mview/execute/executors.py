@@ -7,6 +7,7 @@ function and type of it is admitted. Everything else is Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
 from mview.execute.local.refusal import NotAdmittedError
-from mview.execute.program import Request, ViewDelta, run_view
+from mview.execute.program import Request, TooManyRowsError, ViewDelta, run_view
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.parts import is_part
@@ -30,12 +31,9 @@ from mview.store.mirror import KIND
 
 Choice = Literal["auto", "spark", "local"]
 
-#: A table with more rows is not brought to the driver whole: the view is recomputed on Spark.
+#: A table with more rows is not brought to the driver whole, nor are more rows of a range: the view
+#: is recomputed on Spark.
 WHOLE_ROWS = 200_000
-
-
-class TooManyRowsError(Exception):
-    """An epoch of a view would need a large table whole: recompute it where the table is."""
 
 
 class Executors:
@@ -125,6 +123,7 @@ class Executors:
                 found[number] = pinned_rows(request.table, self._pinned())
             elif self._lookups.resident(request.table, request.select):
                 (found[number],) = self._lookups.fetch([request])
+                request.check(found[number])
             else:
                 far.append(number)
         if far:
@@ -153,7 +152,8 @@ class Executors:
 
         Raises:
             UserError: the local executor is forced and the view's SQL is not admitted.
-            TooManyRowsError: a table of more than WHOLE_ROWS rows would be needed whole.
+            TooManyRowsError: a table of more than WHOLE_ROWS rows would be needed whole, or a range
+                of it has so many.
         """
         lookups = _Renamed(self, relations)
         groups = self._groups(state)
@@ -249,14 +249,14 @@ class _Renamed:
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """See `Lookups`."""
         for one in requests:
-            if one.keys is None and self._executors.rows(self._relations[one.table]) > WHOLE_ROWS:
-                raise TooManyRowsError(one.table)
-        return self._executors.fetch(
-            [
-                Request(self._relations[one.table], one.keys, one.select, one.null_safe)
-                for one in requests
-            ]
-        )
+            if one.is_whole and self._executors.rows(self._relations[one.table]) > WHOLE_ROWS:
+                raise TooManyRowsError(f"all rows of {one.table}")
+        return self._executors.fetch([self._renamed(one) for one in requests])
+
+    def _renamed(self, request: Request) -> Request:
+        # A range is large where the time moved far: after a pause, say.
+        most = None if request.within is None else WHOLE_ROWS
+        return replace(request, table=self._relations[request.table], most=most)
 
 
 class _State:

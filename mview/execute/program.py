@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from mview.connector import WEIGHT
 from mview.execute.local.evaluate import EvaluationError
 from mview.execute.local.refusal import NotAdmittedError
+from mview.execute.ranges import Range, range_of
 from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
 from mview.ivm.plan import ViewPlan
 from mview.ivm.slices import (
@@ -27,9 +28,13 @@ from mview.ivm.slices import (
     distinct,
     key_values,
 )
-from mview.ivm.steps import Fetch, KeySource, Trace, Whole
+from mview.ivm.steps import Band, Fetch, KeySource, Step, Trace, Whole
 from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
 from mview.schema import TableSchema
+
+
+class TooManyRowsError(Exception):
+    """An epoch of a view would need too much of a table: recompute it where the table is."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +44,33 @@ class Request:
     Attributes:
         table: the table.
         keys: distinct values of some columns; rows that equal one of them are wanted. None: all
-            rows.
+            rows, or those of the range.
         select: columns to return: those that the view uses, with the primary key.
         null_safe: NULL in a key matches NULL.
+        within: the range of one of the columns to return.
+        most: so many rows of a range may come.
     """
 
     table: str
     keys: pa.Table | None
     select: tuple[str, ...]
     null_safe: bool = False
+    within: Range | None = None
+    most: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are asked for."""
+        return self.keys is None and self.within is None
+
+    def check(self, rows: pa.Table) -> None:
+        """Check what a look-up has found.
+
+        Raises:
+            TooManyRowsError: more rows than may come.
+        """
+        if self.most is not None and rows.num_rows > self.most:
+            raise TooManyRowsError(f"more than {self.most:,} rows of {self.table}")
 
 
 class Lookups(Protocol):
@@ -105,8 +128,13 @@ class Slices:
 Rounds = Generator[list[Request], list[pa.Table], Slices]
 
 
-def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes]) -> Rounds:
+def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes], evaluator: Evaluator) -> Rounds:
     """The slices of an epoch.
+
+    Args:
+        plan: of the view.
+        deltas: changed rows, by table.
+        evaluator: tells the bounds of bands.
 
     Yields:
         The look-ups of a round; the caller sends back one table for each.
@@ -124,7 +152,7 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes]) -> Rounds:
     followed = [trace for trace in plan.traces if trace.table in changed]
     # A part with one row that the final query reads: always at hand.
     followed += [Trace(table, table, (Whole(table),)) for table in values]
-    traces = [_Walk(trace, changed, schemas) for trace in followed]
+    traces = [_Walk(trace, changed, schemas, evaluator) for trace in followed]
     fetched: dict[str, list[pa.Table]] = {table: [] for table in plan.tables}
     while True:
         requests: dict[tuple[object, ...], Request] = {}
@@ -151,7 +179,7 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes]) -> Rounds:
 
 def _same(request: Request) -> tuple[object, ...]:
     names = None if request.keys is None else tuple(request.keys.column_names)
-    return request.table, request.null_safe, names
+    return request.table, request.null_safe, names, request.within
 
 
 def _joined(one: Request | None, other: Request) -> Request:
@@ -163,13 +191,22 @@ def _joined(one: Request | None, other: Request) -> Request:
     return Request(other.table, keys, other.select, other.null_safe)
 
 
+#: The old and the new row of a clock.
+_TIMES = "__times"
+
+
 class _Walk:
     """One trace on its way: which steps are done, and their rows."""
 
     def __init__(
-        self, trace: Trace, changed: Mapping[str, Change], schemas: Mapping[str, TableSchema]
+        self,
+        trace: Trace,
+        changed: Mapping[str, Change],
+        schemas: Mapping[str, TableSchema],
+        evaluator: Evaluator,
     ) -> None:
         self.trace, self.changed, self.schemas = trace, changed, schemas
+        self.evaluator = evaluator
         self.done: dict[int, pa.Table | None] = {}
 
     def ready(self) -> list[int]:
@@ -186,12 +223,28 @@ class _Walk:
         schema = self.schemas[step.table]
         if isinstance(step, Whole):
             return Request(step.table, None, schema.names)
+        if isinstance(step, Band):
+            return Request(step.table, None, schema.names, within=self._range(step))
         parts = [part for source in step.sources for part in self._values(source)]
         types = pa.schema([pa.field(name, schema.column(name).type) for name in step.columns])
         keys = key_values(parts, types, null_safe=step.null_safe, or_null=step.or_null)
         if keys.num_rows == 0:
             return None
         return Request(step.table, keys, schema.names, step.null_safe)
+
+    def _range(self, step: Band) -> Range | None:
+        """The values of a band; None where they are not known: all rows are in it."""
+        change = self.changed[step.clock]
+        times = pa.concat_tables([change.gone, change.come])
+        sql = f"SELECT {step.bound} AS bound FROM {_TIMES}"
+        try:
+            found = self.evaluator.run(sql, {_TIMES: times}, None)
+        except (NotAdmittedError, EvaluationError):
+            raise
+        except Exception:  # it fails in the view as well, should any row get there
+            return None
+        kind = self.schemas[step.table].column(step.column).type
+        return range_of(step.column, kind, found["bound"])
 
     def _values(self, source: KeySource) -> list[pa.Table]:
         names = [str(i) for i in range(len(source.columns))]
@@ -208,8 +261,8 @@ class _Walk:
         return [] if rows is None else [rows]
 
 
-def _before(step: Fetch | Whole) -> list[int]:
-    if isinstance(step, Whole):
+def _before(step: Step) -> list[int]:
+    if not isinstance(step, Fetch):
         return []
     return [source.step for source in step.sources if source.step is not None]
 
@@ -361,13 +414,15 @@ def run_view(
     if plan.top is not None:
         assert state is not None, f"view {plan.name} has a state table"
         return _run_top(plan.top, plan, deltas, lookups, evaluator, state)
-    slices = _drive(fetch_slices(plan, deltas), lookups)
+    slices = _drive(fetch_slices(plan, deltas, evaluator), lookups)
     try:
         return evaluate_slices(plan, slices, evaluator, state)
     except _ExtremeGoneError:
         assert plan.maintained is not None
         plan = _with_all_groups(plan, plan.maintained)
-        return evaluate_slices(plan, _drive(fetch_slices(plan, deltas), lookups), evaluator, state)
+        return evaluate_slices(
+            plan, _drive(fetch_slices(plan, deltas, evaluator), lookups), evaluator, state
+        )
     except (NotAdmittedError, EvaluationError):
         raise  # another executor decides
     except Exception:
@@ -378,7 +433,9 @@ def run_view(
         whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
         if plan.maintained is not None:
             whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
-        return evaluate_slices(plan, _drive(fetch_slices(whole, deltas), lookups), evaluator, state)
+        return evaluate_slices(
+            plan, _drive(fetch_slices(whole, deltas, evaluator), lookups), evaluator, state
+        )
 
 
 def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.execute.ranges import Range
 from mview.execute.scan import scan_files, scan_table
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
@@ -47,16 +48,20 @@ class Relation:
         keys: pa.Table | None,
         columns: Sequence[str],
         null_safe: bool,
+        within: Range | None = None,
     ) -> pa.Table:
         """The rows of a look-up as published.
 
         Args:
             base: what the look-up found in the base files.
-            keys: the keys looked for; None for all rows.
+            keys: the keys looked for; None for all rows, or for a range.
             columns: columns to return; the primary key is among them.
             null_safe: NULL in a key matches NULL.
+            within: the range looked for.
         """
         tail = scan_table(self.tail, self._tail_schema(columns), keys, null_safe)
+        if within is not None:
+            tail = within.rows_of(tail)
         return fold(base, tail, self.schema.key)
 
     def move(self, state: TableState, delta: pa.Table | None, epoch: int) -> None:

@@ -6,6 +6,7 @@ room on their local disks (execute/copies.py).
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mview.changelog import from_ipc, to_ipc
-from mview.execute.copies import look_up_files, make_copies
+from mview.execute.copies import look_up_files, look_up_range, make_copies
 from mview.execute.program import Request
+from mview.execute.ranges import Range
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.schema import type_name
@@ -31,16 +33,21 @@ class _Work(NamedTuple):
     table: bytes
     keys: bytes | None
     null_safe: bool
+    within: Range | None
+    most: int | None
 
 
 def _work_off(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
     for work in works:
-        wanted = from_ipc(work.wanted).schema
-        if work.keys is None:
+        wanted, table = from_ipc(work.wanted).schema, from_ipc(work.table).schema
+        if work.within is not None:
+            # One more than may come, which tells that there are too many.
+            most = sys.maxsize if work.most is None else work.most + 1
+            found = look_up_range(work.files, wanted, table, work.within, most)
+        elif work.keys is None:
             found = scan_files(work.files, wanted, None, work.null_safe)
         else:
-            table, keys = from_ipc(work.table).schema, from_ipc(work.keys)
-            found = look_up_files(work.files, wanted, table, keys, work.null_safe)
+            found = look_up_files(work.files, wanted, table, from_ipc(work.keys), work.null_safe)
         if found.num_rows:
             yield work.number, to_ipc(found)
     settle_worker()
@@ -57,11 +64,17 @@ class SparkExecutor:
         self._slots = max(1, spark.sparkContext.defaultParallelism)
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
-        """The requested rows of the mirrors as published; all requests in one Spark job."""
+        """The requested rows of the mirrors as published; all requests in one Spark job.
+
+        Raises:
+            TooManyRowsError: a range has more rows than may come.
+        """
         bases = self._scan_bases(requests)
+        for request, base in zip(requests, bases, strict=True):
+            request.check(base)
         return [
             self._relations[request.table].rows(
-                base, request.keys, request.select, request.null_safe
+                base, request.keys, request.select, request.null_safe, request.within
             )
             for request, base in zip(requests, bases, strict=True)
         ]
@@ -76,7 +89,18 @@ class SparkExecutor:
             keys = None if request.keys is None else to_ipc(request.keys)
             wanted, table = (to_ipc(one.empty_table()) for one in (schema, relation.base_schema()))
             for files in _spread(relation.base_files, self._slots):
-                works.append(_Work(number, files, wanted, table, keys, request.null_safe))
+                works.append(
+                    _Work(
+                        number,
+                        files,
+                        wanted,
+                        table,
+                        keys,
+                        request.null_safe,
+                        request.within,
+                        request.most,
+                    )
+                )
         parts: dict[int, list[pa.Table]] = defaultdict(list)
         if works:
             slots = min(self._slots, len(works))

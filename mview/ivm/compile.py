@@ -195,7 +195,7 @@ def _planned(
     indexes = tuple(name for name in tables if name not in definition.table_names)
     used = {**used, **{name: frozenset(schemas[name].names) for name in indexes}}
     scans = tuple(scan for scan in ir.scans(root) if scan.table not in indexes)
-    traces, notes = _traces(root, scans, schemas)
+    traces, notes = _traces(root, scans, schemas, root)
     if first is not None:
         notes = dict.fromkeys(notes, TOP)
     plain = ViewPlan(
@@ -228,7 +228,7 @@ def _maintained(
     if maintained is None or top is None:
         return None
     scans = tuple(scan for scan in ir.scans(root) if scan.table not in plain.indexes)
-    below, notes_below = _traces(top.aggregate.child, scans, schemas)
+    below, notes_below = _traces(top.aggregate.child, scans, schemas, root)
     if _cheap_to_complete(top.aggregate, below, plain.traces):
         return None
     if maintained.extremes:
@@ -249,12 +249,15 @@ def _maintained(
 
 
 def _traces(
-    root: ir.Node, scans: tuple[ir.Scan, ...], schemas: Mapping[str, TableSchema]
+    root: ir.Node,
+    scans: tuple[ir.Scan, ...],
+    schemas: Mapping[str, TableSchema],
+    view: ir.Node,
 ) -> tuple[tuple[Trace, ...], dict[ir.Node, Note]]:
     """What is fetched for each scan that is below the root; nothing for the others."""
     below = ir.scans(root)
     indexes = {scan.table for scan in below} - {scan.table for scan in scans}
-    found = [trace(root, scan, schemas, indexes) for scan in scans if scan in below]
+    found = [trace(root, scan, schemas, indexes, view) for scan in scans if scan in below]
     notes = {node: note for _, fetches in reversed(found) for node, note in fetches.notes}
     others = (Trace(scan.table, scan.relation, ()) for scan in scans if scan not in below)
     return (*(one for one, _ in found), *others), notes

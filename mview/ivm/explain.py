@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mview.ivm.notes import Note
 from mview.ivm.plan import NodeNote, Strategy, ViewPlan
-from mview.ivm.steps import Fetch, KeySource, Trace, Whole
+from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
 from mview.plan import ir
 from mview.plan.tree import print_tree
 
@@ -114,9 +114,11 @@ def _use(trace: Trace) -> str:
     return f"{trace.table} as {trace.relation}"
 
 
-def _step(step: Fetch | Whole) -> str:
+def _step(step: Step) -> str:
     if isinstance(step, Whole):
         return f"{step.table}: all rows"
+    if isinstance(step, Band):
+        return f"{step.table} with {step.column} between the old and the new {step.bound}"
     keys = " and ".join(_source(source) for source in step.sources)
     null = " (NULL matches NULL)" if step.null_safe else ""
     extra = " and NULL" if step.or_null else ""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mview.ivm.lineage import Alternative, Origin, origins
 from mview.ivm.notes import Note
-from mview.ivm.steps import Fetch, KeySource, Step, Whole
+from mview.ivm.steps import Band, Fetch, KeySource, Step, Whole
 from mview.plan import ir
 from mview.plan.ir import Ref
 from mview.schema import TableSchema
@@ -27,6 +27,21 @@ class Keys:
     sources: tuple[KeySource, ...]
     null_safe: bool = False
     or_null: bool = False
+
+
+@dataclass(frozen=True)
+class Between:
+    """Values of one column of a node between what a bound of the time was and what it is.
+
+    Attributes:
+        columns: the column.
+        clock: that of the bound.
+        bound: SQL over the clock's column.
+    """
+
+    columns: tuple[Ref, ...]
+    clock: str
+    bound: str
 
 
 def merge(*parts: Env) -> Env:
@@ -145,12 +160,18 @@ class Fetches:
         step = Fetch(scan.table, columns, needed, keys.null_safe, keys.or_null)
         return at_hand | {self._add(step)}
 
+    def band(self, scan: ir.Scan, column: str, values: Between) -> frozenset[int]:
+        """Add the fetch of a band; returns the step that has the rows."""
+        return frozenset((self._add(Band(scan.table, column, values.clock, values.bound)),))
+
     def _shortened(self, source: KeySource) -> Iterable[KeySource]:
         """Keys of rows that were fetched by these same keys: ask for the first ones at once."""
         if source.step is None:
             return [source]
         step = self.steps[source.step]
-        if isinstance(step, Whole) or step.or_null or not set(source.columns) <= set(step.columns):
+        if not isinstance(step, Fetch) or step.or_null:
+            return [source]
+        if not set(source.columns) <= set(step.columns):
             return [source]
         at = [step.columns.index(name) for name in source.columns]
         return [KeySource(s.table, tuple(s.columns[i] for i in at), s.step) for s in step.sources]
@@ -201,7 +222,8 @@ def needed(steps: Sequence[Step], indexes: Collection[str]) -> tuple[Step, ...]:
     asked: set[int] = set()
     for index in reversed(range(len(steps))):
         step = steps[index]
-        idle = step.table in (whole if isinstance(step, Fetch) else ()) or step.table in indexes
+        known = () if isinstance(step, Whole) else whole
+        idle = step.table in known or step.table in indexes
         if idle and index not in asked:
             continue
         if isinstance(step, Fetch):
@@ -212,7 +234,7 @@ def needed(steps: Sequence[Step], indexes: Collection[str]) -> tuple[Step, ...]:
 
 
 def _renumber(step: Step, order: list[int]) -> Step:
-    if isinstance(step, Whole):
+    if not isinstance(step, Fetch):
         return step
     sources = (s if s.step is None else replace(s, step=order.index(s.step)) for s in step.sources)
     return replace(step, sources=tuple(sources))

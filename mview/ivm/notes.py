@@ -55,7 +55,7 @@ TIME = Note(
     "TIME",
     "the time concerns all rows: they are read when the day ends (current_date) or at every tick "
     "(now)",
-    "",
+    "compare a plain column with the time: `at > now() - INTERVAL 1 HOUR`",
     always=False,
 )
 TOP = Note(

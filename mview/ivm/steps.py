@@ -47,7 +47,24 @@ class Whole:
     table: str
 
 
-Step = Fetch | Whole
+@dataclass(frozen=True)
+class Band:
+    """Fetch the old rows of a table with a column between what a bound was and what it is.
+
+    Attributes:
+        table: the table.
+        column: its column.
+        clock: whose value changed.
+        bound: SQL over the clock's column; both ends belong to the band.
+    """
+
+    table: str
+    column: str
+    clock: str
+    bound: str
+
+
+Step = Fetch | Band | Whole
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,27 @@ a composite key may be fetched by some of its columns, and the values of a key m
 
 Keys are sent only where both ends are plain base columns of one comparable type (`lineage`). Where
 there is no such column, the inputs are fetched whole, and the reason is kept for `explain`.
+
+The time. A clock's value is attached to every row, so a tick changes every row. But where the value
+is only used in comparisons of a column of these rows with a bound f(value), the rows might as well
+have the outcomes as columns in its place: nothing above sees more of it. (An outer join above puts
+NULL there, which the comparison gives, too.) The outcome of `column < f(value)` differs before and
+after a tick only if the column lies between f(old) and f(new), both included, whatever f is and
+whichever is larger; so it does for the other comparisons. A NULL column gives NULL at all times.
+Hence the changed rows are those of the *bands* between the old and the new bounds, and `pull` goes
+down with a band as it does with keys. A bound that is NULL, fails or is of a type that is not
+compared as the column's integers is found when the tick comes (execute/ranges.py): then all rows
+are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
-from mview.ivm.fetches import Env, Fetches, Keys, merge, needed
+from mview.ivm.bands import bands
+from mview.ivm.fetches import Between, Env, Fetches, Keys, merge, needed
 from mview.ivm.lineage import branch_columns, group_column, origins
 from mview.ivm.notes import (
     COMPUTED_KEY,
@@ -56,9 +68,11 @@ class Tracer:
     """Walks a plan for the changes of one scan.
 
     Attributes:
+        view: the whole plan.
         fetches: what the walk has found to be needed.
     """
 
+    view: ir.Node
     fetches: Fetches
 
     # -- climb: from the changed scan to the root ------------------------------------------
@@ -125,7 +139,7 @@ class Tracer:
         from_left = here is node.left
         if is_lone_value(node):
             if not from_left:
-                return self.fetches.whole(node, TIME if is_clock(scan.table) else VALUE, node)
+                return merge(env, self._new_value(node, scan))
             return merge(env, self.fetches.whole(node, None, node.right))
         if node.null_aware and not from_left:
             return self.fetches.whole(node, NOT_IN, node)
@@ -135,6 +149,15 @@ class Tracer:
             # Whether a row has a partner at all depends on every row of its own key.
             reached = merge(reached, self._own_key(node, from_left, env))
         return reached
+
+    def _new_value(self, node: ir.Join, scan: ir.Scan) -> Env:
+        """The rows that a value concerns when it changes."""
+        if not is_clock(scan.table):
+            return self.fetches.whole(node, VALUE, node)
+        found = bands(self.view, node, scan, self.fetches.schemas)
+        if found is None:
+            return self.fetches.whole(node, TIME, node)
+        return merge(*(self.pull(node.left, one) for one in found))
 
     def _complete(
         self,
@@ -183,11 +206,11 @@ class Tracer:
             return self.fetches.whole(node, self._why(here, mine, env, NO_EQUALITY), here)
         return self.pull(here, keys)
 
-    # -- pull: complete some keys inside a subtree -----------------------------------------
+    # -- pull: complete some keys, or a band, inside a subtree -----------------------------
 
     @singledispatchmethod
-    def pull(self, node: ir.Node, keys: Keys) -> Env:
-        """Complete the rows of a node whose columns equal one of the keys.
+    def pull(self, node: ir.Node, keys: Keys | Between) -> Env:
+        """Complete the rows of a node whose columns equal one of the keys, or are in the band.
 
         Returns:
             The rows from which those rows are made.
@@ -195,37 +218,39 @@ class Tracer:
         raise TypeError(f"no trace into {type(node).__name__}")
 
     @pull.register
-    def _(self, node: ir.Scan, keys: Keys) -> Env:
+    def _(self, node: ir.Scan, keys: Keys | Between) -> Env:
         columns = tuple(ref.column for ref in keys.columns)
+        if isinstance(keys, Between):
+            return {node.relation: self.fetches.band(node, columns[0], keys)}
         return {node.relation: self.fetches.fetch(node, columns, keys)}
 
     @pull.register
-    def _(self, node: ir.Values, keys: Keys) -> Env:
+    def _(self, node: ir.Values, keys: Keys | Between) -> Env:
         return {}
 
     @pull.register(ir.Filter)
     @pull.register(ir.Distinct)
     @pull.register(ir.Generate)
-    def _(self, node: ir.Filter | ir.Distinct | ir.Generate, keys: Keys) -> Env:
+    def _(self, node: ir.Filter | ir.Distinct | ir.Generate, keys: Keys | Between) -> Env:
         return self.pull(node.child, keys)
 
     @pull.register
-    def _(self, node: ir.Limit, keys: Keys) -> Env:
+    def _(self, node: ir.Limit, keys: Keys | Between) -> Env:
         return self.fetches.whole(node, LIMIT, node.child)
 
     @pull.register
-    def _(self, node: ir.Project, keys: Keys) -> Env:
+    def _(self, node: ir.Project, keys: Keys | Between) -> Env:
         items = dict(node.items)
         return self.pull(
             node.child, _rename(keys, [ir.as_ref(items[r.column]) for r in keys.columns])
         )
 
     @pull.register
-    def _(self, node: ir.Aggregate, keys: Keys) -> Env:
+    def _(self, node: ir.Aggregate, keys: Keys | Between) -> Env:
         return self.pull(node.child, _rename(keys, [group_column(node, r) for r in keys.columns]))
 
     @pull.register
-    def _(self, node: ir.Window, keys: Keys) -> Env:
+    def _(self, node: ir.Window, keys: Keys | Between) -> Env:
         partition = partition_columns(node)
         env = self.pull(node.child, keys)
         if set(keys.columns) <= set(partition):
@@ -234,7 +259,7 @@ class Tracer:
         return merge(env, self._complete(node, node.child, env, partition, note))
 
     @pull.register
-    def _(self, node: ir.SetOp, keys: Keys) -> Env:
+    def _(self, node: ir.SetOp, keys: Keys | Between) -> Env:
         return merge(
             *(
                 self.pull(branch, _rename(keys, branch_columns(node, branch, keys.columns)))
@@ -243,7 +268,7 @@ class Tracer:
         )
 
     @pull.register
-    def _(self, node: ir.Join, keys: Keys) -> Env:
+    def _(self, node: ir.Join, keys: Keys | Between) -> Env:
         merged = dict(node.merged)
         if any(ref in merged for ref in keys.columns):
             pairs = [merged[ref] for ref in keys.columns]
@@ -284,17 +309,18 @@ def _pair_columns(node: ir.Join, from_left: bool) -> tuple[list[Ref], list[Ref]]
     return (left, right) if from_left else (right, left)
 
 
-def _rename(keys: Keys, columns: Sequence[Ref | None]) -> Keys:
+def _rename(keys: Keys | Between, columns: Sequence[Ref | None]) -> Keys | Between:
     renamed = tuple(ref for ref in columns if ref is not None)
     assert len(renamed) == len(keys.columns), "keys are only made for base columns"
-    return Keys(renamed, keys.sources, keys.null_safe, keys.or_null)
+    return replace(keys, columns=renamed)
 
 
 def trace(
     root: ir.Node,
     scan: ir.Scan,
     schemas: Mapping[str, TableSchema],
-    indexes: Collection[str] = (),
+    indexes: Collection[str],
+    view: ir.Node,
 ) -> tuple[Trace, Fetches]:
     """What must be fetched when the rows of a scan change.
 
@@ -303,10 +329,11 @@ def trace(
         scan: one of the scans below it.
         schemas: of the tables.
         indexes: tables that only look-ups read.
+        view: the whole plan; the root is it, or a part of it.
 
     Returns:
         The trace, and the fetches with the reasons of whole reads.
     """
-    tracer = Tracer(Fetches(schemas))
+    tracer = Tracer(view, Fetches(schemas))
     tracer.climb(root, scan)
     return Trace(scan.table, scan.relation, needed(tracer.fetches.steps, indexes)), tracer.fetches

@@ -40,6 +40,14 @@ class SortedIndex:
         places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
         return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
 
+    def between(self, low: int, high: int) -> Rows:
+        """The rows whose hashes are in a range, both ends included."""
+        first = int(np.searchsorted(self.hashes, low, side="left"))
+        last = int(np.searchsorted(self.hashes, high, side="right"))
+        if self.rows is None:
+            return np.arange(first, last)
+        return self.rows[first:last].astype(np.int64)
+
     def common(self, other: SortedIndex) -> tuple[Rows, Rows]:
         """All (row, row of the other) pairs of equal hashes, in any order."""
         if len(self.hashes) < len(other.hashes):

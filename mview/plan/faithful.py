@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import sqlglot
 from sqlglot import exp
 
 #: Operators and literals.
@@ -25,10 +26,14 @@ _FUNCTIONS = (
     exp.Nullif, exp.Greatest, exp.Least, exp.Left, exp.Right, exp.Replace, exp.Reverse,
     exp.IntDiv, exp.Anonymous, exp.DayOfMonth, exp.Initcap, exp.WeekOfYear, exp.Extract,
     exp.LastDay, exp.AddMonths, exp.MD5, exp.RegexpLike, exp.TsOrDsAdd,
-    exp.TimeToStr, exp.Concat,
+    exp.TimeToStr, exp.Concat, exp.UnixSeconds, exp.UnixMillis, exp.UnixMicros,
 )  # fmt: skip
 
 
+#: How sqlglot reads `unix_timestamp(x)`, which it writes as such.
+_UNIX_TIMESTAMP = sqlglot.parse_one("unix_timestamp(x)", dialect="spark").args["format"]
+_UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")
+_WHOLE_NUMBER = re.compile(r"-?\d+")
 #: Formats of dates whose letters have one meaning on both sides.
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/:. ])+")
 
@@ -46,6 +51,10 @@ def _is_known(node: exp.Expr) -> bool:
     if isinstance(node, exp.Concat):
         # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
         return bool(node.args.get("safe"))
+    if isinstance(node, exp.StrToUnix):
+        return bool(node.args["format"] == _UNIX_TIMESTAMP)
+    if isinstance(node, exp.Interval):
+        return _is_plain_interval(node)
     if isinstance(node, exp.TsOrDsToDate):
         return node.args.get("format") is None
     if isinstance(node, exp.Trim):
@@ -55,3 +64,10 @@ def _is_known(node: exp.Expr) -> bool:
     if isinstance(node, exp.In):
         return node.args.get("query") is None
     return type(node) in OPERATORS or type(node) in _FUNCTIONS
+
+
+def _is_plain_interval(node: exp.Interval) -> bool:
+    """Whether it is so many of one unit."""
+    number, unit = node.this, node.args.get("unit")
+    plain = isinstance(number, exp.Literal) and _WHOLE_NUMBER.fullmatch(number.name)
+    return bool(plain) and isinstance(unit, exp.Var) and unit.name.upper().rstrip("S") in _UNITS

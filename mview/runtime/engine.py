@@ -17,7 +17,7 @@ from mview.execute.executors import Executors
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Fetch
+from mview.ivm.steps import Band, Whole
 from mview.plan.clocks import INSTANT
 from mview.plan.definition import ViewDefinition
 from mview.runtime.failpoints import failpoint
@@ -110,14 +110,15 @@ class Engine:
         )
 
     def look_up_keys(self) -> dict[str, set[tuple[str, ...]]]:
-        """The columns by which views look rows up, per relation."""
+        """The columns by which views look rows up, by keys or in bands, per relation."""
         found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
         for view in self.views.values():
             for plan in (*view.plan.parts, view.plan):
                 reads = reads_of(plan.tables)
                 for step in (step for trace in plan.traces for step in trace.steps):
-                    if isinstance(step, Fetch) and step.table in reads:
-                        found[reads[step.table]].add(step.columns)
+                    if not isinstance(step, Whole) and step.table in reads:
+                        columns = (step.column,) if isinstance(step, Band) else step.columns
+                        found[reads[step.table]].add(columns)
         return found
 
     def open_relations(self) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from mview.execute.executors import TooManyRowsError, row_bytes
+from mview.execute.executors import row_bytes
 from mview.execute.kinds import Delta
-from mview.execute.program import ViewDelta
+from mview.execute.program import TooManyRowsError, ViewDelta
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
 from mview.runtime.build import recompute
@@ -64,7 +64,7 @@ def perform(engine: Engine, task: Task) -> Done | None:
         try:
             return _follow(engine, task, load, choice)
         except TooManyRowsError as reason:
-            choice = Choice(FULL, f"all rows of {reason} are needed, too many for the driver")
+            choice = Choice(FULL, f"{reason} are needed, too many for the driver")
     return _compute(engine, task, load, choice)
 
 

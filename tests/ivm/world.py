@@ -143,6 +143,16 @@ class Lookups:
     def _one(self, request: Request) -> pa.Table:
         mirror = self.mirrors[request.table]
         rows = mirror.rows
+        if request.within is not None and not self.generous:
+            at = mirror.schema.names.index(request.within.column)
+            low, high = request.within.low.as_py(), request.within.high.as_py()
+            rows = Counter(
+                {
+                    row: count
+                    for row, count in rows.items()
+                    if row[at] is not None and low <= row[at] <= high
+                }
+            )
         if request.keys is not None and not self.generous:
             names = mirror.schema.names
             at = [names.index(name) for name in request.keys.column_names]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
 from mview.execute.local.keys import first_duplicate, typed_keys
+from mview.execute.ranges import Range
 from mview.lake.hashing import (
     Hashes,
     hash_rows,
@@ -64,12 +65,21 @@ class Segment:
         """The named columns."""
         return [self.rows.column(name) for name in names]
 
-    def find(self, names: tuple[str, ...], needles: Hashes) -> tuple[Rows, Rows]:
-        """All (needle number, live row) pairs whose hashes are equal."""
+    def index(self, names: tuple[str, ...]) -> SortedIndex:
+        """The index over some columns."""
         index = self.indexes.get(names)
         if index is None:
             index = self.indexes[names] = SortedIndex.build(hash_rows(self.columns(names)))
-        numbers, rows = index.find(needles)
+        return index
+
+    def between(self, name: str, low: int, high: int) -> Rows:
+        """The live rows whose hashes of a column are in a range."""
+        rows = self.index((name,)).between(low, high)
+        return rows[self.alive[rows]] if self.dead else rows
+
+    def find(self, names: tuple[str, ...], needles: Hashes) -> tuple[Rows, Rows]:
+        """All (needle number, live row) pairs whose hashes are equal."""
+        numbers, rows = self.index(names).find(needles)
         if self.dead:
             living = self.alive[rows]
             numbers, rows = numbers[living], rows[living]
@@ -145,7 +155,7 @@ class ResidentTable:
         wanted = set(columns)
         names = tuple(name for name in self.schema.names if name in wanted)
         if all(is_hashable(self.schema.field(name).type) for name in names):
-            self._segments[0].find(names, np.empty(0, np.int64))
+            self._segments[0].index(names)
 
     def lookup(
         self,
@@ -170,6 +180,18 @@ class ResidentTable:
             return self.rows().select(names)
         with self._lock:
             return self._gather(self._places(typed), names)
+
+    def within(self, wanted: Range, select: Sequence[str] | None = None) -> pa.Table:
+        """The rows whose column is in a range, each once; rows with NULL there may come, too.
+
+        Args:
+            wanted: the range.
+            select: columns to return; None: all.
+        """
+        low, high = wanted.hashes
+        with self._lock:
+            parts = ((one, one.between(wanted.column, low, high)) for one in self._segments)
+            return self._gather(parts, select)
 
     def apply(self, old: pa.Table, new: pa.Table) -> None:
         """Take one epoch's delta: rows that go (by primary key) and rows that come.
@@ -212,7 +234,7 @@ class ResidentTable:
             order = self._order(rows)
             merged = Segment.of(rows if order is None else rows.take(pa.array(order)))
             for columns in names:
-                merged.find(columns, np.empty(0, np.int64))
+                merged.index(columns)
             with self._lock:
                 self._replace(parts, merged, order)
                 self._died = None

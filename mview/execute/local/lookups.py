@@ -76,6 +76,8 @@ class LocalLookups:
 
     def _one(self, request: Request) -> pa.Table:
         table = self._tables[request.table]
+        if request.within is not None:
+            return table.within(request.within, request.select)
         if request.keys is None:
             return table.rows().select(request.select)
         names = request.keys.column_names

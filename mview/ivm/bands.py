@@ -1,0 +1,137 @@
+"""What a tick changes of rows that are compared with the time.
+
+`at > now() - INTERVAL 1 HOUR` has another outcome after a tick only where `at` lies between what
+the right side was and what it is: these rows are a band. Why this holds is part of the claim in
+trace.py; here the comparisons are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from sqlglot import exp
+
+from mview.ivm.fetches import Between
+from mview.ivm.lineage import origins
+from mview.plan import ir
+from mview.plan.faithful import is_faithful
+from mview.plan.ir import Ref
+from mview.schema import TableSchema
+
+#: Not `<=>`: it tells a NULL that an outer join puts there from a value.
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+
+
+def bands(
+    root: ir.Node, join: ir.Join, clock: ir.Scan, schemas: Mapping[str, TableSchema]
+) -> tuple[Between, ...] | None:
+    """The rows of a join's left side for which a tick of the clock may change something.
+
+    Args:
+        root: the whole plan: wherever the clock's value may be used.
+        join: attaches the value to every row.
+        clock: the scan on its right side.
+        schemas: of the tables.
+
+    Returns:
+        Bands of columns of the left side, to be united; None where the value is used in another
+        way than in comparisons with such columns.
+    """
+    value = join.value
+    if value is None or [ir.Ref(clock.relation, clock.names[0])] != _plain(join.right):
+        return None
+    found: list[Between] = []
+    for around, use in _uses(root, value):
+        sides = _compared(around, use)
+        made = [_band(join.left, *one, value, clock, schemas) for one in sides]
+        if not made or None in made:
+            return None
+        found += [one for one in made if one is not None]
+    return tuple(dict.fromkeys(found)) or None
+
+
+def _plain(node: ir.Node) -> list[Ref | None]:
+    """The columns of projections as those of the scan below."""
+    columns: list[Ref | None] = list(node.columns)
+    while isinstance(node, ir.Project):
+        items = dict(node.items)
+        columns = [None if ref is None else ir.as_ref(items[ref.column]) for ref in columns]
+        node = node.child
+    return columns
+
+
+def _uses(node: ir.Node, value: Ref) -> Iterator[tuple[exp.Expr, exp.Expr]]:
+    """Where a value is used: the whole expression, and the place in it."""
+    for one in _expressions(node, value):
+        for place in one.walk():
+            if isinstance(place, exp.Column) and ir.as_ref(place) == value:
+                yield one, place
+    for child in node.children:
+        yield from _uses(child, value)
+
+
+def _expressions(node: ir.Node, value: Ref) -> list[exp.Expr]:
+    if isinstance(node, ir.Filter):
+        return [node.condition]
+    if isinstance(node, ir.Project):
+        return [one for _, one in node.items]
+    if isinstance(node, ir.Join):
+        refs = [ref for pair in node.pairs for ref in (pair.left, pair.right)]
+        return [*node.residual, *map(ir.column, refs)]
+    if isinstance(node, ir.Aggregate):
+        return [one for _, one in (*node.group, *node.aggregates)]
+    if isinstance(node, ir.Window):
+        return [*node.partition, *(one for _, one in node.functions)]
+    if isinstance(node, ir.Generate | ir.Limit) and value.relation in node.text:
+        return [ir.column(value)]  # only its text is known
+    return []
+
+
+def _compared(around: exp.Expr, use: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
+    """The sides (other one, that of the use) of the comparison that a value is used in."""
+    side = use
+    while side is not around and side.parent is not None:
+        above = side.parent
+        if isinstance(above, exp.Between):
+            if side is not above.this:
+                return [(above.this, side)]
+            return [(above.args["low"], side), (above.args["high"], side)]
+        if isinstance(above, _COMPARISONS):
+            return [(above.right if side is above.left else above.left, side)]
+        side = above
+    return []
+
+
+def _band(
+    below: ir.Node,
+    other: exp.Expr,
+    side: exp.Expr,
+    value: Ref,
+    clock: ir.Scan,
+    schemas: Mapping[str, TableSchema],
+) -> Between | None:
+    """The band of a comparison; None when it has no plain column, or more than the time."""
+    column = ir.as_ref(other)
+    if column is None or column not in below.columns or not _is_bound(side, value):
+        return None
+    for (origin,) in origins(below, [column]):
+        if origin is None or not _has_ranges(schemas[origin.scan.table], origin.column):
+            return None
+    own = exp.column(clock.names[0])
+    bound = side.transform(lambda node: own if ir.as_ref(node) == value else node)
+    return Between((column,), clock.table, bound.sql(dialect="spark"))
+
+
+def _is_bound(side: exp.Expr, value: Ref) -> bool:
+    """Whether a side of a comparison is made of the time alone."""
+    columns = [node for node in side.walk() if isinstance(node, exp.Column)]
+    return all(ir.as_ref(one) == value for one in columns) and is_faithful(side)
+
+
+def _has_ranges(table: TableSchema, column: str) -> bool:
+    """Whether SQL compares such values as their integers: days, microseconds, whole numbers."""
+    kind = table.column(column).type
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    )
