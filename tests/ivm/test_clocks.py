@@ -172,7 +172,7 @@ def test_a_day_view_rests_until_midnight(spark: SparkSession) -> None:
     assert world.epoch({}, ms(START + dt.timedelta(seconds=119)))["v"] == []
     assert not world.requests
     assert world.epoch({}, ms(START + dt.timedelta(seconds=120)))["v"] == [(1, (1, tomorrow))]
-    assert {request.table for request in world.requests} == {"s.t", DAY}
+    assert {request.table for request in world.requests} == {"s.t"}
 
 
 @pytest.mark.spark

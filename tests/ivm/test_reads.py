@@ -6,6 +6,7 @@ import pytest
 
 from mview.ivm.compile import compile_view
 from mview.ivm.reads import Reads, foreseen_reads
+from mview.plan.clocks import DAY
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
 
@@ -46,6 +47,16 @@ def test_the_first_rows_are_kept() -> None:
     sql = "select id, total from shop.orders order by total, id limit 3"
     plan = compile_view(parse_view(sql, "v"), SCHEMAS)
     assert foreseen_reads(plan, {"v:1": 900}, ROWS) == Reads(1, 50)
+
+
+def test_a_tick_reads_a_small_share() -> None:
+    sql = f"{JOIN} where o.day > current_date - 7"
+    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
+    # An order, and its four lines.
+    assert foreseen_reads(plan, {DAY: 2}, ROWS) == Reads(2, 1 + 4)
+    sql = "select id, current_date - day as age from shop.orders"
+    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
+    assert foreseen_reads(plan, {DAY: 2}, ROWS).rows >= 1_000
 
 
 def test_a_whole_table_and_a_group_that_is_read_again() -> None:

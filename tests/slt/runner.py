@@ -9,7 +9,7 @@ A file holds cases; a case begins with `# title`, and more comment lines may fol
     view                      one view; or `view name` several times, to read each other
     select …                  until an empty line
 
-    epoch
+    epoch                     `epoch 2026-03-01T12:00:00`: the pinned time moves to that
     l +I 1 10                 table, row kind, values: NULL, 'quoted text', numbers, dates, [1,2]
     ----
     +1 1 a                    weight and row of the view, sorted; `name +1 1 a` with several views
@@ -53,6 +53,7 @@ class Epoch:
     expected: list[str] = field(default_factory=list)
     first: int = 0
     last: int = 0
+    pinned_ms: int | None = None
 
 
 @dataclass
@@ -105,7 +106,7 @@ def parse_file(path: Path) -> list[SltCase]:
                 at += 1
             cases[-1].views[line[4:].strip() or "v"] = "\n".join(lines[start : at + 1])
         elif line.startswith("epoch"):
-            fresh, epoch = True, Epoch()
+            fresh, epoch = True, Epoch(pinned_ms=parse_time(line[5:].strip()))
             at += 1
             while lines[at] != "----":
                 epoch.changes.append(lines[at])
@@ -118,6 +119,13 @@ def parse_file(path: Path) -> list[SltCase]:
             cases[-1].epochs.append(epoch)
         at += 1
     return cases
+
+
+def parse_time(text: str) -> int | None:
+    """A time in UTC, in milliseconds."""
+    if not text:
+        return None
+    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc).timestamp() * 1000)
 
 
 def parse_value(text: str, kind: pa.DataType) -> Any:
@@ -190,7 +198,7 @@ def run_case(case: SltCase, engine: Engine, *, generous: bool) -> Iterator[tuple
             table, change = parse_change(line, case.schemas)
             changes.setdefault(table, []).append(change)
         answer = []
-        for name, rows in world.epoch(changes).items():
+        for name, rows in world.epoch(changes, epoch.pinned_ms).items():
             label = f"{name} " if len(case.views) > 1 else ""
             for weight, row in rows:
                 answer.append(f"{label}{weight:+d} {' '.join(show(value) for value in row)}")
