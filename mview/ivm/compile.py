@@ -14,12 +14,12 @@ from mview.ivm.maintained import maintain, top_aggregate
 from mview.ivm.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
 from mview.ivm.parts import Split, split
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
-from mview.ivm.steps import Fetch, Trace, Whole
+from mview.ivm.steps import Band, Fetch, Step, Trace, Whole
 from mview.ivm.top import Top
 from mview.ivm.trace import trace
 from mview.plan import ir
 from mview.plan.build import build
-from mview.plan.clocks import CLOCKS, clocks_of, with_clocks
+from mview.plan.clocks import CLOCKS, clocks_of, is_clock, with_clocks
 from mview.plan.definition import ViewDefinition
 from mview.plan.ir import Unsupported
 from mview.plan.place import did_you_mean
@@ -272,19 +272,21 @@ def _cheap_to_complete(
     of a table (its primary key is in the group key) that changed rows name themselves.
     """
     more = [
-        set(b.steps) - set(a.steps)
+        _is_one_hop(step, b)
         for b in whole
         for a in below
         if (a.table, a.relation) == (b.table, b.relation)
+        for step in set(b.steps) - set(a.steps)
+        if not is_clock(step.table)
     ]
-    if not any(more):
-        return True
-    one_hop = all(
-        isinstance(step, Fetch) and all(source.step is None for source in step.sources)
-        for steps in more
-        for step in steps
+    return not more or (all(more) and _holds_a_primary_key(aggregate))
+
+
+def _is_one_hop(step: Step, trace: Trace) -> bool:
+    """Whether rows are found by keys of changed rows, those of a band among them."""
+    return isinstance(step, Fetch) and all(
+        one.step is None or isinstance(trace.steps[one.step], Band) for one in step.sources
     )
-    return one_hop and _holds_a_primary_key(aggregate)
 
 
 def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:

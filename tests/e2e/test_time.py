@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from mview.clock import DAY_MS
 from mview.config import Config
 from mview.plan.definition import ViewDefinition
-from mview.runtime.status import StoredView, verify
+from mview.runtime.status import StoredView, status, verify
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from tests.e2e.running import Live, live, run_once, views_of
@@ -93,6 +93,38 @@ def test_a_bounded_run_brings_views_to_the_time(shop: Shop, spark: SparkSession)
     check_verified(config, *views)
     pinned = check_epochs(config)
     assert all(one % 1000 == 0 for one in pinned)
+
+
+@pytest.mark.parametrize("executor", ["auto", "spark"])
+def test_a_tick_reads_the_rows_that_expire(shop: Shop, executor: str, spark: SparkSession) -> None:
+    """A note per second, so that a tick passes as many rows as seconds."""
+    config = shop.config(tick="1 second", chunk_rows=1000, executor=executor)
+    views = views_of(
+        kept="select id from shop.notes where id > unix_timestamp()",
+        kept_now="select count(*) as n from shop.notes where unix_timestamp() < id and body = 'x'",
+    )
+    now = int(time.time())
+    for second in range(now - 5, now + 900):
+        shop.insert("notes", {"id": second, "body": "x"})
+    shop.heartbeat()
+    run_once(config, *views)
+    shop.delete("notes", {"id": now + 890, "body": "x"})
+    shop.heartbeat()
+    run_once(config, *views)
+    log = ManifestLog(Store(config.store).manifests)
+    before = log.read(log.epochs()[-1]).pinned_ms // 1000
+    wait_until(before + 2)
+    run_once(config, *views)
+    after = log.read(log.epochs()[-1]).pinned_ms // 1000
+    left = set(range(after + 1, now + 900)) - {now + 890}
+    assert left, "the runs took more than 900 s"
+    assert set(StoredView(config, "kept").arrow()["id"].to_pylist()) == left
+    for view in status(config).views:
+        # Both ends belong to the band.
+        assert [(one.strategy, one.read) for one in view.runs] == [
+            ("incremental", after - before + 1 + (view.name == "kept_now"))
+        ]
+    check_verified(config, *views)
 
 
 def test_a_live_run_ticks_by_itself(shop: Shop, spark: SparkSession) -> None:

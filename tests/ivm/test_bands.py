@@ -175,6 +175,18 @@ def test_a_join_goes_on_from_the_band() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select t.id, sum(u.k) as n from s.t join s.u on t.k = u.k where t.d > current_date"
+        " group by t.id",
+        "select id, sum(k) as n from s.u where d > current_date group by id",
+    ],
+)
+def test_groups_around_a_row_are_read_again_also_from_a_band(sql: str) -> None:
+    assert plan(sql).evaluation == "slice_diff"
+
+
 # --- epochs --------------------------------------------------------------------------------------
 
 VIEWS = {
