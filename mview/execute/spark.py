@@ -144,7 +144,9 @@ class SparkExecutor:
             ddl = ", ".join(f"`{f.name}` {type_name(f.type)}" for f in rows.schema)
             # NOT NULL is the source's promise: Spark must not plan on it.
             loose = pa.schema([field.with_nullable(True) for field in rows.schema])
-            frame = self._spark.createDataFrame(rows.cast(loose), schema=ddl)
+            # In one chunk: behind two empty ones, Spark 4.2 sees no rows.
+            whole = rows.cast(loose).combine_chunks()
+            frame = self._spark.createDataFrame(whole, schema=ddl)
             frame.createOrReplaceTempView(name)
         try:
             found = self._spark.sql(sql).toArrow()

@@ -237,6 +237,15 @@ def test_spark_and_memory_find_the_same(disk: Path, spark: SparkSession) -> None
     near.close()
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("empty", [1, 2, 3])
+def test_spark_sees_rows_behind_empty_chunks(spark: SparkSession, empty: int) -> None:
+    rows = pa.table({"id": [1, 2]})
+    chunks = pa.concat_tables([rows.slice(0, 0)] * empty + [rows])
+    found = SparkExecutor(spark, {}).run("SELECT id FROM t", {"t": chunks}, None)
+    assert found["id"].to_pylist() == [1, 2]
+
+
 MINUTE = dt.timedelta(minutes=1)
 
 
