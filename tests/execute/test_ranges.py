@@ -24,6 +24,7 @@ from mview.execute.ranges import Range, range_of
 from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
+from mview.ivm.slices import Changes
 from mview.plan.clocks import INSTANT, pinned_rows
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema, parse_type
@@ -282,7 +283,7 @@ def test_a_tick_over_a_large_table_reads_a_band(
         pinned_rows(INSTANT, int(at.timestamp() * 1000)) for at in (pinned[0], pinned[0] + MINUTE)
     ]
     tick = pa.concat_tables(clock).append_column(WEIGHT, pa.array([-1, 1], pa.int32()))
-    delta, executor = made.run(plan, names, None, {INSTANT: tick})
+    delta, executor = made.run(plan, names, None, {INSTANT: Changes(tick)})
     assert executor == "local"
     assert delta is not None
     assert made.rows_read == 11  # both ends belong to the band
