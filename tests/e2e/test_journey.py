@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mview.errors import UserError
 from mview.runtime.status import StoredView, drop, verify
 from tests.e2e.running import live, run_once, views_of
-from tests.e2e.shop import Shop
+from tests.e2e.shop import CODES, Shop
 from tests.e2e.truth import Truth
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -85,6 +85,20 @@ def test_load_and_live_under_change(shop: Shop, executor: str) -> None:
     assert executor == "auto" or set(ran.values()) == {"spark"}
     assert executor == "spark" or ran["joined"] == "local"
     assert all(result.equal for result in verify(config, views))
+
+
+def test_spark_joins_rows_that_never_changed(shop: Shop) -> None:
+    """What a look-up finds in base files only: no changes stand in the tail."""
+    config, views = shop.config(executor="spark"), views_of(joined=JOINED)
+    truth = Truth(config, shop, views)
+    shop.heartbeat()
+    run_once(config, *views)
+    before = truth.check_end()
+    shop.insert("lines", {"order_id": 5, "line": 7, "product": CODES[3], "amount": "1.10"})
+    shop.heartbeat()
+    run_once(config)
+    after = truth.check_end(before.epoch)
+    assert after.views["joined"].rows == before.views["joined"].rows + 1
 
 
 def test_in_process_only(shop: Shop) -> None:
