@@ -42,7 +42,7 @@ def translate_failure(text: str) -> MviewError:
             hint="the machine is overloaded, or out of memory: run the same command again",
         )
     return RetryableError(
-        "the streaming query failed",
+        "a query failed on Spark",
         got=text[:2000],
         safe="published epochs are untouched; the failed one was not published",
         hint="run the same command again; add --debug for Spark's own words",
