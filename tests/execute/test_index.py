@@ -279,3 +279,13 @@ def test_null_is_a_key_where_groups_are_keys(kind: str) -> None:
     assert table.lookup(["g"], null, null_safe=True)["n"].to_pylist() == [5]
     table.apply(rows((value, 2)), rows())
     assert table.lookup(["g"], other, null_safe=True).num_rows == 0
+
+
+def test_only_the_last_look_ups_are_remembered() -> None:
+    made = ResidentTable("t", ["id"], pa.table({"id": pa.array(range(100), pa.int64())}))
+    for count in [*range(1, 60), 5, 5]:
+        found = made.lookup(["id"], pa.table({"id": pa.array(range(count), pa.int64())}))
+        assert found.num_rows == count
+    assert len(made._found) == 16
+    made.apply(pa.table({"id": pa.array([3], pa.int64())}), pa.table({"id": [200]}))
+    assert made.lookup(["id"], pa.table({"id": pa.array(range(5), pa.int64())})).num_rows == 4

@@ -32,6 +32,8 @@ from mview.lake.sorted_index import Rows, SortedIndex
 _SMALL = 1 << 16
 #: Of such segments, each has at least so many times the rows of the next: a look-up visits few.
 _RATIO = 8
+#: Look-ups whose rows are remembered: a table that never changes forgets none by itself.
+_LAST = 16
 #: So many segments of that size make the merge into the base due (in the background).
 _FULL_SEGMENTS = 8
 
@@ -304,7 +306,11 @@ class ResidentTable:
         keys, places = self._found.get(asked, (None, []))
         if keys is None or not keys.equals(typed):
             places = [(segment, rows) for segment, _, rows in self._find(typed)]
-            self._found[asked] = typed, places
+            if typed.num_rows <= _SMALL:
+                self._found.pop(asked, None)
+                self._found[asked] = typed, places
+            if len(self._found) > _LAST:
+                del self._found[next(iter(self._found))]
         return places
 
     def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
