@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -52,16 +52,13 @@ def look_up_files(
     if typed is None:  # values that have no hash
         return scan_files(files, schema, keys, null_safe)
     needles = Needles.of(typed)
-    parts = [schema.empty_table()]
-    for file in files:
-        try:
-            found = _opened(file, table).look_up(needles, schema.names)
-        except OSError as error:
-            _tell_no_copy(file, error)
-            found = scan_files([file], schema, keys, null_safe)
-        if found.num_rows:
-            parts.append(found.cast(schema))
-    return pa.concat_tables(parts)
+    parts = _rows_of(
+        files,
+        table,
+        lambda copy: copy.look_up(needles, schema.names),
+        lambda file: scan_files([file], schema, keys, null_safe),
+    )
+    return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
 
 
 def look_up_range(
@@ -76,21 +73,35 @@ def look_up_range(
         wanted: the range.
         most: of more rows, only so many come.
     """
-    parts = [schema.empty_table()]
+    parts = _rows_of(
+        files,
+        table,
+        lambda copy: copy.within(wanted, schema.names, most),
+        lambda file: wanted.rows_of(scan_files([file], schema, None, False)),
+    )
+    rows = schema.empty_table()
+    for part in parts:
+        rows = pa.concat_tables([rows, part.cast(schema)]).slice(0, most)
+        if rows.num_rows == most:
+            break
+    return rows
+
+
+def _rows_of(
+    files: Sequence[str],
+    table: pa.Schema,
+    look: Callable[[FileCopy], pa.Table],
+    scan: Callable[[str], pa.Table],
+) -> Iterator[pa.Table]:
+    """What is found in each file: in its copy, or in itself where there is no room for one."""
     for file in files:
         try:
-            found = _opened(file, table).within(wanted, schema.names, most)
+            found = look(_opened(file, table))
         except OSError as error:
-            _tell_no_copy(file, error)
-            found = wanted.rows_of(scan_files([file], schema, None, False))
+            print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
+            found = scan(file)
         if found.num_rows:
-            parts.append(found.slice(0, most).cast(schema))
-            most -= parts[-1].num_rows
-    return pa.concat_tables(parts)
-
-
-def _tell_no_copy(file: str, error: OSError) -> None:
-    print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
+            yield found
 
 
 def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[str, ...]]) -> None:

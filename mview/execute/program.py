@@ -25,8 +25,11 @@ from mview.ivm.slices import (
     add_up,
     before_and_after,
     consolidate,
+    difference,
     distinct,
     key_values,
+    nullable,
+    weighted,
 )
 from mview.ivm.steps import Band, Fetch, KeySource, Step, Trace, Whole
 from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
@@ -298,8 +301,7 @@ def _finalize(
     """Add the change of the accumulators to the state; the view's delta is that of its rows."""
     groups, accumulators = maintained.groups, maintained.accumulators
     partial = partial.select([WEIGHT, *groups, *accumulators])
-    # Whether Spark guesses that a column has no NULLs does not matter here.
-    partial = partial.cast(pa.schema([pa.field(f.name, f.type) for f in partial.schema]))
+    partial = partial.cast(nullable(partial.schema))
     value_moved = any(
         not slices.relations[plan.slice_name(table, "old")].equals(
             slices.relations[plan.slice_name(table, "new")]
@@ -314,8 +316,8 @@ def _finalize(
         raise _ExtremeGoneError
     if not maintained.always:
         new = new.filter(pc.not_equal(new[accumulators[0]], 0))
-    weighted = [_weighted(old, -1), _weighted(new, 1)]
-    change = consolidate(pa.concat_tables(weighted))
+    sides = [weighted(old, -1), weighted(new, 1)]
+    change = consolidate(pa.concat_tables(sides))
     if maintained.shown is not None:
         rows = _shown(change, maintained.shown, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)
@@ -326,7 +328,7 @@ def _finalize(
         evaluator.run(
             maintained.finalize, {STATE: side} | _values(plan, slices, when), plan.finalize_schema
         )
-        for side, when in zip(weighted, _WHEN, strict=True)
+        for side, when in zip(sides, _WHEN, strict=True)
     ]
     return ViewDelta(consolidate(pa.concat_tables(found)), change)
 
@@ -343,10 +345,7 @@ def _shown(state: pa.Table, columns: Mapping[str, Shown], schema: pa.Schema | No
             value = pc.if_else(pc.greater(state[one.count], 0), value, pa.scalar(None, value.type))
         found[name] = value
     rows = pa.table(found)
-    if schema is None:
-        return rows
-    # Whether Spark guesses that a column has no NULLs does not matter here.
-    return rows.cast(pa.schema([pa.field(f.name, f.type) for f in schema]))
+    return rows if schema is None else rows.cast(nullable(schema))
 
 
 def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict[str, pa.Table]:
@@ -355,10 +354,6 @@ def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict
         f"{VALUE}{number}": slices.relations[plan.slice_name(table, when)]
         for number, table in enumerate(plan.maintained.values)
     }
-
-
-def _weighted(rows: pa.Table, weight: int) -> pa.Table:
-    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
 
 
 def _run_top(
@@ -386,9 +381,9 @@ def _run_top(
         (everything,) = lookups.fetch([Request(top.part, None, schema.names)])
         _, rows = before_and_after(schema, [everything], change)
         new = first_rows(rows, top, rank)
-    shown = [_weighted(top.shown(old), -1), _weighted(top.shown(new), 1)]
+    shown = [weighted(top.shown(old), -1), weighted(top.shown(new), 1)]
     rows = pa.concat_tables(shown).select([*plan.columns, WEIGHT])
-    kept = consolidate(pa.concat_tables([_weighted(old, -1), _weighted(new, 1)]))
+    kept = difference(new, old)
     return ViewDelta(consolidate(rows), kept)
 
 
@@ -414,15 +409,17 @@ def run_view(
     if plan.top is not None:
         assert state is not None, f"view {plan.name} has a state table"
         return _run_top(plan.top, plan, deltas, lookups, evaluator, state)
-    slices = _drive(fetch_slices(plan, deltas, evaluator), lookups)
+
+    def sliced(traced: ViewPlan) -> Slices:
+        return _drive(fetch_slices(traced, deltas, evaluator), lookups)
+
+    slices = sliced(plan)
     try:
         return evaluate_slices(plan, slices, evaluator, state)
     except _ExtremeGoneError:
         assert plan.maintained is not None
         plan = _with_all_groups(plan, plan.maintained)
-        return evaluate_slices(
-            plan, _drive(fetch_slices(plan, deltas, evaluator), lookups), evaluator, state
-        )
+        return evaluate_slices(plan, sliced(plan), evaluator, state)
     except (NotAdmittedError, EvaluationError):
         raise  # another executor decides
     except Exception:
@@ -433,9 +430,7 @@ def run_view(
         whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
         if plan.maintained is not None:
             whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
-        return evaluate_slices(
-            plan, _drive(fetch_slices(whole, deltas, evaluator), lookups), evaluator, state
-        )
+        return evaluate_slices(plan, sliced(whole), evaluator, state)
 
 
 def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:

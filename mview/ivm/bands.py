@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.ivm.fetches import Between
-from mview.ivm.lineage import origins
+from mview.ivm.lineage import Origin, origins
 from mview.plan import ir
 from mview.plan.faithful import is_faithful
 from mview.plan.ir import Ref
@@ -39,7 +39,8 @@ def bands(
         way than in comparisons with such columns.
     """
     value = join.value
-    if value is None or [ir.Ref(clock.relation, clock.names[0])] != _plain(join.right):
+    attached = [(Origin(clock, clock.names[0]),)]
+    if value is None or origins(join.right, join.right.columns) != attached:
         return None
     found: list[Between] = []
     for around, use in _uses(root, value):
@@ -51,21 +52,11 @@ def bands(
     return tuple(dict.fromkeys(found)) or None
 
 
-def _plain(node: ir.Node) -> list[Ref | None]:
-    """The columns of projections as those of the scan below."""
-    columns: list[Ref | None] = list(node.columns)
-    while isinstance(node, ir.Project):
-        items = dict(node.items)
-        columns = [None if ref is None else ir.as_ref(items[ref.column]) for ref in columns]
-        node = node.child
-    return columns
-
-
 def _uses(node: ir.Node, value: Ref) -> Iterator[tuple[exp.Expr, exp.Expr]]:
     """Where a value is used: the whole expression, and the place in it."""
     for one in _expressions(node, value):
-        for place in one.walk():
-            if isinstance(place, exp.Column) and ir.as_ref(place) == value:
+        for place in one.find_all(exp.Column):
+            if ir.as_ref(place) == value:
                 yield one, place
     for child in node.children:
         yield from _uses(child, value)
@@ -125,7 +116,7 @@ def _band(
 
 def _is_bound(side: exp.Expr, value: Ref) -> bool:
     """Whether a side of a comparison is made of the time alone."""
-    columns = [node for node in side.walk() if isinstance(node, exp.Column)]
+    columns = side.find_all(exp.Column)
     return all(ir.as_ref(one) == value for one in columns) and is_faithful(side)
 
 

@@ -58,14 +58,15 @@ def consolidate(rows: pa.Table) -> pa.Table:
     return _query(sql, rows.schema, rows=rows)
 
 
-def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+def weighted(rows: pa.Table, weight: int) -> pa.Table:
+    """The rows with a WEIGHT, the same for all."""
     return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
 
 
 def difference(new: pa.Table, old: pa.Table) -> pa.Table:
     """The rows of `new` minus those of `old`: the columns of `new` and WEIGHT, consolidated."""
     old = old.select(new.column_names).cast(new.schema)
-    return consolidate(pa.concat_tables([_weighted(new, 1), _weighted(old, -1)]))
+    return consolidate(pa.concat_tables([weighted(new, 1), weighted(old, -1)]))
 
 
 def _is_plain(schema: pa.Schema) -> bool:
@@ -88,7 +89,7 @@ class Change:
     @property
     def weighted(self) -> pa.Table:
         """All of them, with WEIGHT."""
-        return pa.concat_tables([_weighted(self.gone, -1), _weighted(self.come, 1)])
+        return pa.concat_tables([weighted(self.gone, -1), weighted(self.come, 1)])
 
 
 class Changes:
@@ -166,13 +167,14 @@ def key_values(
         fitted.append(pa.table({f.name: pa.nulls(1, f.type) for f in schema}))
     if not fitted:
         return schema.empty_table()
-    keys = pa.concat_tables([part.cast(_nullable(schema)) for part in fitted])
+    keys = pa.concat_tables([part.cast(nullable(schema)) for part in fitted])
     if not null_safe and any(column.null_count for column in keys.columns):
         keys = keys.drop_null()
     return distinct(keys.combine_chunks())
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Its columns, all nullable: whether Spark guesses that one has no NULLs does not matter."""
     return pa.schema([pa.field(f.name, f.type) for f in schema])
 
 
@@ -202,7 +204,7 @@ def before_and_after(
         Fetched rows and the old versions of changed ones, each once; and these without the old
         versions, with the new ones.
     """
-    arrow = _nullable(schema.arrow)
+    arrow = nullable(schema.arrow)
     parts = [_as(table, arrow) for table in fetched if table.num_rows]
     gone, come = arrow.empty_table(), arrow.empty_table()
     if change is not None:
