@@ -19,7 +19,7 @@ from mview.ivm.plan import ViewPlan
 from mview.ivm.steps import Band, Step, Whole
 from mview.plan.clocks import DAY, INSTANT, is_clock
 from mview.plan.definition import parse_view
-from tests.ivm.world import Row, World, table_schema
+from tests.ivm.world import Row, World, random_changes, table_schema
 
 SCHEMAS = {
     "s.t": table_schema(
@@ -257,16 +257,11 @@ def test_every_tick_equals_the_batch(seed: int, generous: bool) -> None:
 def _changes(
     chance: random.Random, rows: dict[str, dict[int, Row]], table: str
 ) -> list[tuple[int, Row]]:
-    """Some rows that come, change and go."""
-    found: list[tuple[int, Row]] = []
-    for key in chance.sample(range(20), 8):
-        if (old := rows[table].pop(key, None)) is not None:
-            found.append((-1, old))
-        if chance.random() < 0.8:
-            row: Row = (key, chance.choice([1, 2, 3, None]), _day(chance))
-            rows[table][key] = (*row, *_times(chance)) if table == "s.t" else row
-            found.append((1, rows[table][key]))
-    return found
+    def made(key: int) -> Row:
+        row: Row = (key, chance.choice([1, 2, 3, None]), _day(chance))
+        return (*row, *_times(chance)) if table == "s.t" else row
+
+    return random_changes(chance, rows[table], range(20), 8, 0.8, made)
 
 
 def _times(chance: random.Random) -> Row:

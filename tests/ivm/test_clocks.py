@@ -14,7 +14,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import DAY, INSTANT, pinned_rows
 from mview.plan.definition import parse_view
-from tests.ivm.world import Row, SparkEngine, World, table_schema
+from tests.ivm.world import Row, SparkEngine, World, random_changes, table_schema
 
 SCHEMAS = {
     "s.t": table_schema("id bigint, k bigint, d date, ts timestamp, x decimal(10,2)", "id"),
@@ -194,19 +194,14 @@ def test_every_epoch_equals_the_batch_at_its_time(spark: SparkSession, generous:
 def _changes(
     chance: random.Random, rows: dict[str, dict[int, Row]], table: str
 ) -> list[tuple[int, Row]]:
-    """Some rows that come, change and go."""
-    found: list[tuple[int, Row]] = []
-    for key in chance.sample(range(12), 5):
-        if (old := rows[table].pop(key, None)) is not None:
-            found.append((-1, old))
-        if chance.random() < 0.7:
-            row: Row = (key, chance.choice([1, 2, None]), _day(chance))
-            if table == "s.t":
-                row = (*row, START + dt.timedelta(seconds=chance.randrange(-200, 400)))
-                row = (*row, chance.choice([None, Decimal("2.50"), Decimal("-7.00")]))
-            rows[table][key] = row
-            found.append((1, row))
-    return found
+    def made(key: int) -> Row:
+        row: Row = (key, chance.choice([1, 2, None]), _day(chance))
+        if table == "s.t":
+            row = (*row, START + dt.timedelta(seconds=chance.randrange(-200, 400)))
+            row = (*row, chance.choice([None, Decimal("2.50"), Decimal("-7.00")]))
+        return row
+
+    return random_changes(chance, rows[table], range(12), 5, 0.7, made)
 
 
 def _day(chance: random.Random) -> dt.date | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Protocol
@@ -57,6 +58,34 @@ def to_rows(table: pa.Table) -> list[Row]:
     """The rows of a table as normal tuples."""
     columns = [[normal(v) for v in column.to_pylist()] for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def random_changes(
+    chance: random.Random,
+    rows: dict[int, Row],
+    keys: Sequence[int],
+    count: int,
+    share: float,
+    made: Callable[[int], Row],
+) -> list[tuple[int, Row]]:
+    """Weighted rows: of some keys the row goes, and for a share of them another one comes.
+
+    Args:
+        chance: makes the choices.
+        rows: the table's rows by key; brought up to date.
+        keys: all that there may be.
+        count: so many of them change.
+        share: of these, those that have a row afterwards.
+        made: a new row.
+    """
+    found: list[tuple[int, Row]] = []
+    for key in chance.sample(keys, count):
+        if (old := rows.pop(key, None)) is not None:
+            found.append((-1, old))
+        if chance.random() < share:
+            rows[key] = made(key)
+            found.append((1, rows[key]))
+    return found
 
 
 class Engine(Protocol):
