@@ -23,6 +23,7 @@ from mview.ivm.slices import (
     Change,
     Changes,
     add_up,
+    as_schema,
     before_and_after,
     consolidate,
     difference,
@@ -142,7 +143,7 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes], evaluator: Evalu
     Yields:
         The look-ups of a round; the caller sends back one table for each.
     """
-    schemas = {table: plan.slice_schema(table) for table in plan.tables}
+    schemas = plan.slice_schemas
     changed = {}
     for table in plan.tables:
         if table in deltas:
@@ -300,8 +301,8 @@ def _finalize(
 ) -> ViewDelta:
     """Add the change of the accumulators to the state; the view's delta is that of its rows."""
     groups, accumulators = maintained.groups, maintained.accumulators
-    partial = partial.select([WEIGHT, *groups, *accumulators])
-    partial = partial.cast(nullable(partial.schema))
+    fields = [partial.schema.field(name) for name in (WEIGHT, *groups, *accumulators)]
+    partial = as_schema(partial, nullable(pa.schema(fields)))
     value_moved = any(
         not slices.relations[plan.slice_name(table, "old")].equals(
             slices.relations[plan.slice_name(table, "new")]
@@ -310,7 +311,7 @@ def _finalize(
     )
     keys = None if value_moved else distinct(partial.select(list(groups)))
     old = state.fetch(keys)
-    old = old.select([*groups, *accumulators]).cast(partial.schema.remove(0))
+    old = as_schema(old, partial.schema.remove(0))
     new = add_up(groups, accumulators, old, partial, maintained.extremes)
     if new is None:
         raise _ExtremeGoneError
@@ -345,7 +346,7 @@ def _shown(state: pa.Table, columns: Mapping[str, Shown], schema: pa.Schema | No
             value = pc.if_else(pc.greater(state[one.count], 0), value, pa.scalar(None, value.type))
         found[name] = value
     rows = pa.table(found)
-    return rows if schema is None else rows.cast(nullable(schema))
+    return rows if schema is None else as_schema(rows, nullable(schema))
 
 
 def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict[str, pa.Table]:

@@ -161,11 +161,16 @@ class ViewPlan:
         """The relation name of a table's slice in the SQL of this plan."""
         return f"__{when}_{self.tables.index(table)}"
 
-    def slice_schema(self, table: str) -> TableSchema:
-        """The schema of a table's slice."""
-        schema = self.schemas[table]
-        columns = tuple(column for column in schema.columns if column.name in self.used[table])
-        return TableSchema(columns, schema.key)
+    @cached_property
+    def slice_schemas(self) -> Mapping[str, TableSchema]:
+        """The schema of each table's slice."""
+        return {
+            table: TableSchema(
+                tuple(c for c in self.schemas[table].columns if c.name in self.used[table]),
+                self.schemas[table].key,
+            )
+            for table in self.tables
+        }
 
     @cached_property
     def delta_sql(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,7 @@ def consolidate(rows: pa.Table) -> pa.Table:
     if names and _is_plain(rows.schema):
         summed = rows.group_by(names, use_threads=False).aggregate([(WEIGHT, "sum")])
         summed = summed.rename_columns([*names, WEIGHT])
-        kept = summed.filter(pc.not_equal(summed[WEIGHT], 0))
-        return kept.select(rows.column_names).cast(rows.schema)
+        return as_schema(summed.filter(pc.not_equal(summed[WEIGHT], 0)), rows.schema)
     columns = quoted(names)
     by = f"GROUP BY {columns}" if columns else ""
     sql = (
@@ -91,12 +91,24 @@ class Change:
         """All of them, with WEIGHT."""
         return pa.concat_tables([weighted(self.gone, -1), weighted(self.come, 1)])
 
+    def select(self, names: Sequence[str]) -> Change:
+        """The same with some of the columns."""
+        return Change(self.gone.select(names), self.come.select(names))
+
+
+class _Updates(NamedTuple):
+    """The rows that go and come with one key: where each stands on its side, and its columns."""
+
+    olds: Positions
+    news: Positions
+    rows: Change
+
 
 class Changes:
     """An epoch's changes of a table, looked at by several views, each through its columns.
 
     An update that leaves these as they are is no change for the view. Which columns an update
-    changes is found once for all views.
+    changes is found once for all views, and views that see the same updates share the rows.
 
     Args:
         rows: the table's columns and WEIGHT, consolidated.
@@ -104,8 +116,10 @@ class Changes:
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
-        self._updated: tuple[Positions, Positions] | None = None
+        self._updated: _Updates | None = None
         self._differ: dict[str, Flags] = {}
+        #: All columns of the rows that are seen by who sees these updates.
+        self._seen: dict[bytes, Change] = {}
 
     @cached_property
     def _sides(self) -> Change:
@@ -117,24 +131,31 @@ class Changes:
         if not schema.key or not all(is_hashable(column.type) for column in schema.columns):
             netted = consolidate(self.rows.select([*names, WEIGHT]))
             return Change(*(_side(netted, sign).drop_columns([WEIGHT]) for sign in (-1, 1)))
-        sides = self._sides
-        if self._updated is None:
-            self._updated = match(sides.gone.select(schema.key), sides.come.select(schema.key))
-        olds, news = self._updated
-        same = np.ones(len(olds), np.bool_)
+        updates = self._updates(schema.key)
+        same = np.ones(len(updates.olds), np.bool_)
         for name in names:
             if name not in schema.key:
-                same &= ~self._differs(name, olds, news)
-        return Change(
-            _without(sides.gone.select(names), olds[same]),
-            _without(sides.come.select(names), news[same]),
-        )
+                same &= ~self._differs(name, updates)
+        seen = self._seen.get(same.tobytes())
+        if seen is None:
+            gone = _without(self._sides.gone, updates.olds[same])
+            come = _without(self._sides.come, updates.news[same])
+            seen = self._seen[same.tobytes()] = Change(gone, come)
+        return seen.select(names)
 
-    def _differs(self, name: str, olds: Positions, news: Positions) -> Flags:
+    def _updates(self, key: Sequence[str]) -> _Updates:
+        if self._updated is None:
+            gone, come = self._sides.gone, self._sides.come
+            olds, news = match(gone.select(key), come.select(key))
+            before, after = gone.take(pa.array(olds)), come.take(pa.array(news))
+            self._updated = _Updates(olds, news, Change(before, after))
+        return self._updated
+
+    def _differs(self, name: str, updates: _Updates) -> Flags:
         """Which updates change a column."""
         if name not in self._differ:
-            old, new = self._sides.gone[name], self._sides.come[name]
-            self._differ[name] = ~same_rows([old.take(pa.array(olds))], [new.take(pa.array(news))])
+            rows = updates.rows
+            self._differ[name] = ~same_rows([rows.gone[name]], [rows.come[name]])
         return self._differ[name]
 
 
@@ -162,15 +183,16 @@ def key_values(
         null_safe: keep keys with NULL; otherwise they match nothing and are left out.
         or_null: add the key that is all NULL.
     """
-    fitted = [_fit(part.rename_columns(schema.names), schema) for part in parts if part.num_rows]
+    wanted = nullable(schema)
+    fitted = [_fit(part.rename_columns(schema.names), wanted) for part in parts if part.num_rows]
     if or_null:
         fitted.append(pa.table({f.name: pa.nulls(1, f.type) for f in schema}))
     if not fitted:
-        return schema.empty_table()
-    keys = pa.concat_tables([part.cast(nullable(schema)) for part in fitted])
+        return wanted.empty_table()
+    keys = pa.concat_tables(fitted)
     if not null_safe and any(column.null_count for column in keys.columns):
         keys = keys.drop_null()
-    return distinct(keys.combine_chunks())
+    return distinct(keys)
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -178,16 +200,28 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in schema])
 
 
+def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, in its types."""
+    columns = [rows[name] for name in schema.names]
+    fitted = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.table(fitted, schema)
+
+
 def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Leave out integers that the narrower key column cannot hold: they match nothing."""
+    """Values in the key's types; integers that a narrower one cannot hold match nothing."""
     for name in schema.names:
         have, want = part.schema.field(name).type, schema.field(name).type
+        if have == want:
+            continue
         if pa.types.is_integer(have) and want.bit_width < have.bit_width:
             limit = 2 ** (want.bit_width - 1)
             values = part[name]
             inside = pc.and_(pc.greater_equal(values, -limit), pc.less(values, limit))
             part = part.filter(pc.or_kleene(inside, pc.is_null(values)))
-    return part
+    return as_schema(part, schema)
 
 
 def before_and_after(
@@ -205,10 +239,11 @@ def before_and_after(
         versions, with the new ones.
     """
     arrow = nullable(schema.arrow)
-    parts = [_as(table, arrow) for table in fetched if table.num_rows]
-    gone, come = arrow.empty_table(), arrow.empty_table()
+    parts = [as_schema(table, arrow) for table in fetched if table.num_rows]
     if change is not None:
-        gone, come = _as(change.gone, arrow), _as(change.come, arrow)
+        gone, come = as_schema(change.gone, arrow), as_schema(change.come, arrow)
+    else:
+        gone = come = parts[0].slice(0, 0) if parts else arrow.empty_table()
     if not parts:
         return gone, come
     if len(parts) == 1 and not gone.num_rows:
@@ -218,11 +253,6 @@ def before_and_after(
     else:
         old, kept = _without_key(schema, parts, gone)
     return old, pa.concat_tables([kept, come]) if come.num_rows else kept
-
-
-def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    rows = rows.select(schema.names)
-    return rows if rows.schema.equals(schema) else rows.cast(schema)
 
 
 def _with_key(
@@ -329,13 +359,12 @@ def _summed(
     columns = [gone[name] for name in groups] + [pc.negate(gone[name]) for name in accumulators]
     names = [*groups, *accumulators]
     parts.append(pa.table(columns, names=names).select(state.column_names))
-    rows = pa.concat_tables([part.cast(state.schema) for part in parts])
+    rows = pa.concat_tables([as_schema(part, state.schema) for part in parts])
     sums = [(name, "sum") for name in accumulators]
     found = rows.group_by(list(groups), use_threads=False).aggregate(sums).rename_columns(names)
-    for name in accumulators:
-        column = pc.fill_null(found[name], 0).cast(state.schema.field(name).type)
-        found = found.set_column(found.column_names.index(name), name, column)
-    return found
+    filled = [found[name] for name in groups]
+    filled += [pc.fill_null(found[name], 0) for name in accumulators]
+    return as_schema(pa.table(filled, names), pa.schema([state.schema.field(n) for n in names]))
 
 
 def _sum(name: str) -> str:

@@ -32,6 +32,7 @@ from mview.lake.parquet import (
     read_parquet,
     write_parquet,
 )
+from mview.lake.recent import Recent
 from mview.lake.tiers import crowded
 from mview.schema import TableSchema
 from mview.store.fold import EPOCH, KIND, BaseFile, fold, refold, without
@@ -41,6 +42,9 @@ __all__ = ["EPOCH", "KIND", "Mirror", "MirrorFiles", "StagedFile", "fold"]
 
 #: Application ids of the two kinds of commits; one epoch makes at most one of each.
 _APPEND, _REGISTER = "mview-append", "mview-register"
+
+#: Bytes of a changelog's rows that are remembered: small files are soon written together.
+_WRITTEN = 4 << 20
 
 #: Transaction version after a roll-back: no epoch has it, so every epoch may be written again.
 _NO_EPOCH = -1
@@ -92,6 +96,7 @@ class Mirror:
         self._rows = pa.schema([field.with_nullable(True) for field in schema.arrow])
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
         self._changes = pa.schema([*meta, *self._rows])
+        self._written: Recent[pa.Table] = Recent(_WRITTEN)
         self._listed: dict[tuple[str, int, int], Sequence[tuple[str, int]]] = {}
         self._listing = threading.Lock()
 
@@ -168,17 +173,19 @@ class Mirror:
         rows = stamped.select(self._changes.names).cast(self._changes)
         merged = crowded(head.files.values())
         first = min([epoch, *(_first_epoch(file) for file in merged)])
-        parts = [read_parquet(self.changelog.folder / f.path, self._changes) for f in merged]
+        parts = [self._changes_of(file) for file in merged]
         name = self.changelog.new_file(f"{first:012d}-{epoch:012d}")
-        file = write_parquet(
-            self.changelog.folder, name, pa.concat_tables([*parts, rows]), [EPOCH, *self.schema.key]
-        )
-        return self.changelog.commit(
+        written = pa.concat_tables([*parts, rows])
+        file = write_parquet(self.changelog.folder, name, written, [EPOCH, *self.schema.key])
+        version = self.changelog.commit(
             [file],
             [old.path for old in merged],
             {"mview": "append", "epoch": epoch},
             transaction=(_APPEND, epoch),
         )
+        self._written.add(name, written)
+        self._written.forget(self.changelog.head.files)
+        return version
 
     def restore(self, state: TableState) -> None:
         """Make both tables what the manifest says, after a crash; nothing where they are."""
@@ -295,6 +302,12 @@ class Mirror:
 
     def _key_range(self, file: DataFile) -> Range | None:
         return column_range(read_footer(self.base.folder / file.path), self.schema.key[0])
+
+    def _changes_of(self, file: DataFile) -> pa.Table:
+        rows = self._written.get(file.path)
+        return (
+            read_parquet(self.changelog.folder / file.path, self._changes) if rows is None else rows
+        )
 
     def _tail(self, state: TableState, columns: Sequence[str]) -> pa.Table:
         wanted = [EPOCH, KIND, *columns]

@@ -40,6 +40,7 @@ from mview.lake.parquet import (
     read_parquet,
     write_rows,
 )
+from mview.lake.recent import Recent
 from mview.lake.sorted_index import SortedIndex
 from mview.lake.tiers import TARGET_ROWS, crowded, pieces
 
@@ -55,7 +56,6 @@ _MOST_DELETED = 2048
 #: Shared by all views: threads cost more to start than most files to look into.
 _pool = ThreadPoolExecutor(os.cpu_count(), "mview-rewrite")
 
-_Remembered = TypeVar("_Remembered", "pa.Table", "_Sought")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -143,8 +143,8 @@ class Rewriter:
         self._names = list(key) or list(schema.names)
         self._ranges: dict[str, Mapping[str, Range | None]] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
-        self._written: dict[str, pa.Table] = {}
-        self._looked: dict[str, _Sought] = {}
+        self._written: Recent[pa.Table] = Recent(_WRITTEN)
+        self._looked: Recent[_Sought] = Recent(_LOOKED)
 
     def plan(self, epoch: int, delta: pa.Table, live: Mapping[str, DataFile]) -> Rewrite:
         """Write the files that make a delta true.
@@ -161,7 +161,7 @@ class Rewriter:
         self._forget(live)
         weight = delta[WEIGHT].to_numpy()
         rows = delta.select(self._schema.names).cast(self._schema)
-        inserted = self._inserted(rows, weight)
+        inserted = rows.take(np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0)))
         wanted = self._wanted(rows, weight, inserted)
         candidates = self._candidates(live, wanted.rows)
         self._look(candidates)
@@ -182,17 +182,6 @@ class Rewriter:
 
     # --- which rows ------------------------------------------------------------------------------
 
-    def _inserted(self, rows: pa.Table, weight: Positions) -> pa.Table:
-        copies = np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0))
-        inserted = rows.take(copies)
-        if self._key:
-            keys = inserted.select(self._names)
-            first, group = first_rows(row_codes([keys])[0])
-            if len(first) < inserted.num_rows:
-                double = np.setdiff1d(np.arange(len(group)), first)
-                raise self._not_a_key(keys.take(double))
-        return inserted
-
     def _wanted(self, rows: pa.Table, weight: Positions, inserted: pa.Table) -> _Wanted:
         removed = rows.filter(pa.array(weight < 0)).select(self._names)
         gone = -weight[weight < 0]
@@ -204,9 +193,14 @@ class Rewriter:
             np.int64
         )
         replacement = np.full(len(first), -1, dtype=np.int64)
+        distinct = pa.concat_tables(looked).take(first)
         if self._key:
-            replacement[group[removed.num_rows :]] = np.arange(inserted.num_rows)
-        sought = _Sought.of(pa.concat_tables(looked).take(first))
+            comes = group[removed.num_rows :]
+            double = np.flatnonzero(np.bincount(comes) > 1)
+            if len(double):
+                raise self._not_a_key(distinct.take(double))
+            replacement[comes] = np.arange(inserted.num_rows)
+        sought = _Sought.of(distinct)
         return _Wanted(sought, goes, replacement)
 
     def _candidates(self, live: Mapping[str, DataFile], wanted: pa.Table) -> list[DataFile]:
@@ -235,8 +229,8 @@ class Rewriter:
     def _look(self, files: Sequence[DataFile]) -> None:
         """Have the rows of files at hand by which others are looked for."""
         unknown = [file for file in files if file.path not in self._looked]
-        looked = _each(self._sought, unknown)
-        self._looked.update(zip((file.path for file in unknown), looked, strict=True))
+        for file, sought in zip(unknown, _each(self._sought, unknown), strict=True):
+            self._looked.add(file.path, sought)
 
     def _sought(self, file: DataFile) -> _Sought:
         rows = self._written.get(file.path)
@@ -245,7 +239,9 @@ class Rewriter:
         return _Sought.of(rows.select(self._names))
 
     def _find(self, file: DataFile, wanted: _Sought) -> _Hits:
-        positions, found = self._looked[file.path].match(wanted)
+        looked = self._looked.get(file.path)
+        assert looked is not None, "_look has been called"
+        positions, found = looked.match(wanted)
         if file.deleted is not None:
             counts = ~np.isin(positions, file.deleted.positions)
             positions, found = positions[counts], found[counts]
@@ -331,7 +327,7 @@ class Rewriter:
 
     def _write(self, epoch: int, rows: pa.Table) -> DataFile:
         name = self._log.new_file(f"{epoch:012d}")
-        self._written[name] = rows
+        self._written.add(name, rows)
         footer = write_rows(self._log.folder / name, rows)
         self._learn(name, footer)
         return describe(self._log.folder, name, self._key, footer)
@@ -350,8 +346,8 @@ class Rewriter:
         return rows if file.deleted is None else rows.take(live_positions(file))
 
     def _forget(self, live: Mapping[str, DataFile]) -> None:
-        self._written = _kept(self._written, live, _WRITTEN)
-        self._looked = _kept(self._looked, live, _LOOKED)
+        self._written.forget(live)
+        self._looked.forget(live)
         self._ranges = {path: found for path, found in self._ranges.items() if path in live}
 
     def _not_a_key(self, keys: pa.Table) -> UserError:
@@ -366,19 +362,6 @@ class Rewriter:
 def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """The results of a call per item; one alone needs no other thread."""
     return [call(items[0])] if len(items) == 1 else list(_pool.map(call, items))
-
-
-def _kept(
-    remembered: Mapping[str, _Remembered], live: Mapping[str, DataFile], limit: int
-) -> dict[str, _Remembered]:
-    """Without the rows of files that are gone, and the oldest ones beyond a limit of bytes."""
-    kept = {path: rows for path, rows in remembered.items() if path in live}
-    size = sum(rows.nbytes for rows in kept.values())
-    for path in list(kept):
-        if size <= limit:
-            break
-        size -= kept.pop(path).nbytes
-    return kept
 
 
 def _deleted_after(hits: _Hits) -> int:

@@ -45,6 +45,20 @@ _Asked = tuple[tuple[str, ...], int]
 
 
 @dataclass
+class _Found:
+    """What a look-up has found: rows, and those of their columns that were asked for so far."""
+
+    keys: pa.Table
+    places: _Places
+    columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return sum(len(rows) for _, rows in self.places)
+
+
+@dataclass
 class Segment:
     """Rows that never move, the bitmap of those that live, and their indexes."""
 
@@ -123,7 +137,7 @@ class ResidentTable:
         self._lock = threading.RLock()
         self._merging = threading.Lock()
         # What look-ups have found since the last change: several views ask for the same keys.
-        self._found: dict[_Asked, tuple[pa.Table, _Places]] = {}
+        self._found: dict[_Asked, _Found] = {}
         # Rows that died while a merge was reading them: (segment, rows).
         self._died: list[tuple[Segment, Rows]] | None = None
 
@@ -181,7 +195,14 @@ class ResidentTable:
         if typed is None:
             return self.rows().select(names)
         with self._lock:
-            return self._gather(self._places(typed), names)
+            found = self._look_up(typed)
+            if found.num_rows > _SMALL:
+                return self._gather(found.places, names)
+            missing = [name for name in names if name not in found.columns]
+            if missing:
+                rows = self._gather(found.places, missing)
+                found.columns.update(zip(missing, rows.columns, strict=True))
+        return pa.table([found.columns[name] for name in names], self._fields(names))
 
     def within(self, wanted: Range, select: Sequence[str] | None = None) -> pa.Table:
         """The rows whose column is in a range, each once; rows with NULL there may come, too.
@@ -301,17 +322,17 @@ class ResidentTable:
                 got=keys.slice(row, 1).to_pylist()[0],
             )
 
-    def _places(self, typed: pa.Table) -> _Places:
+    def _look_up(self, typed: pa.Table) -> _Found:
         asked = tuple(typed.column_names), typed.num_rows
-        keys, places = self._found.get(asked, (None, []))
-        if keys is None or not keys.equals(typed):
-            places = [(segment, rows) for segment, _, rows in self._find(typed)]
+        found = self._found.get(asked)
+        if found is None or not found.keys.equals(typed):
+            found = _Found(typed, [(segment, rows) for segment, _, rows in self._find(typed)])
             if typed.num_rows <= _SMALL:
                 self._found.pop(asked, None)
-                self._found[asked] = typed, places
+                self._found[asked] = found
             if len(self._found) > _LAST:
                 del self._found[next(iter(self._found))]
-        return places
+        return found
 
     def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
         """Per segment: (number of a key, row) pairs; by the primary key no false ones."""
@@ -343,12 +364,17 @@ class ResidentTable:
         self, parts: Iterable[tuple[Segment, Rows]], select: Sequence[str] | None = None
     ) -> pa.Table:
         names = list(self.schema.names if select is None else select)
-        pieces = [self.schema.empty_table().select(names)]
+        pieces = []
         for segment, rows in parts:
             content = segment.rows.select(names)
             whole = len(rows) == len(segment.alive)
             pieces.append(content if whole else content.take(pa.array(rows)))
-        return pa.concat_tables(pieces).combine_chunks()
+        if not pieces:
+            return self._fields(names).empty_table()
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
+
+    def _fields(self, names: Iterable[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
 
     def _ordered(self, rows: pa.Table) -> pa.Table:
         rows = rows.combine_chunks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ def typed_keys(
     """
     given = dict(zip(columns, keys.columns, strict=True))
     typed: dict[str, pa.ChunkedArray] = {}
-    keep = pa.chunked_array([np.ones(keys.num_rows, np.bool_)], pa.bool_())
+    kept = []
     for name in schema.names:
         if name not in given:
             continue
@@ -45,11 +46,12 @@ def typed_keys(
         if cast is None:
             return None
         typed[name], fits = cast
-        keep = keep if fits is None else pc.and_(keep, fits)
+        if fits is not None:
+            kept.append(fits)
         if not null_safe and given[name].null_count:
-            keep = pc.and_(keep, pc.is_valid(given[name]))
+            kept.append(pc.is_valid(given[name]))
     table = pa.table(typed)
-    return table if pc.all(keep).as_py() else table.filter(keep)
+    return table.filter(reduce(pc.and_, kept)) if kept else table
 
 
 def first_duplicate(keys: pa.Table) -> int | None:
