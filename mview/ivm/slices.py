@@ -48,7 +48,10 @@ def consolidate(rows: pa.Table) -> pa.Table:
     if names and _is_plain(rows.schema):
         summed = rows.group_by(names, use_threads=False).aggregate([(WEIGHT, "sum")])
         summed = summed.rename_columns([*names, WEIGHT])
-        return as_schema(summed.filter(pc.not_equal(summed[WEIGHT], 0)), rows.schema)
+        kept = np.flatnonzero(summed[WEIGHT].to_numpy())
+        if len(kept) < summed.num_rows:
+            summed = summed.take(pa.array(kept))
+        return as_schema(summed, rows.schema)
     columns = quoted(names)
     by = f"GROUP BY {columns}" if columns else ""
     sql = (
@@ -202,6 +205,8 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of a schema, in its types."""
+    if rows.schema.equals(schema):
+        return rows
     columns = [rows[name] for name in schema.names]
     fitted = [
         column if column.type == field.type else column.cast(field.type)

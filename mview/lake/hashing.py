@@ -22,6 +22,8 @@ _NULL = np.uint64(0x6A09E667F3BCC909)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+#: What keeps so many bytes of a word.
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 
 def is_exact(types: list[pa.DataType]) -> bool:
@@ -64,10 +66,10 @@ def same_rows(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> NDAr
             if one.null_count or other.null_count:
                 equal &= _nulls(one) == _nulls(other)
         else:
-            same = pc.or_(
-                pc.fill_null(pc.equal(one, other), False),
-                pc.and_(pc.is_null(one), pc.is_null(other)),
-            )
+            same = pc.equal(one, other)
+            if one.null_count or other.null_count:
+                nulls = pc.and_(pc.is_null(one), pc.is_null(other))
+                same = pc.or_(pc.fill_null(same, False), nulls)
             equal = _flat(same).to_numpy(zero_copy_only=False)
         result = equal if result is None else result & equal
     assert result is not None
@@ -156,20 +158,19 @@ def _string_words(array: pa.Array) -> Words:
     padded = np.zeros(size + 8, np.uint8)
     if size:
         padded[:size] = np.frombuffer(data, np.uint8)
-    windows = np.lib.stride_tricks.as_strided(
-        padded[:8].view("<u8"), shape=(size + 1,), strides=(1,), writeable=False
-    )
+    windows: Words = np.ndarray((size + 1,), "<u8", padded, strides=(1,))
     words: Words = lengths.astype(np.uint64) * _STEP
-    rows = np.flatnonzero(lengths > 0)
+    rows = np.flatnonzero(lengths)
     position = 0
     while rows.size:
-        word = windows[starts[rows] + position]
-        left = lengths[rows] - position
-        short = left < 8
-        if short.any():
-            keep = (np.uint64(1) << (left[short] * 8).astype(np.uint64)) - np.uint64(1)
-            word[short] &= keep
-        words[rows] = _mix(words[rows] ^ word)
+        every = rows.size == words.size
+        left = (lengths if every else lengths[rows]) - position
+        word = windows[(starts if every else starts[rows]) + position]
+        word &= _FIRST_BYTES[np.minimum(left, 8)]
+        if every:
+            words = _mix(words ^ word)
+        else:
+            words[rows] = _mix(words[rows] ^ word)
         position += 8
         rows = rows[left > 8]
     return words

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -88,6 +89,8 @@ class _Sought:
         if self.index is None or wanted.index is None:
             return match(self.rows, wanted.rows)
         ours, theirs = self.index.common(wanted.index)
+        if not len(ours):
+            return ours, theirs
         if len(self.hashed) < self.rows.num_columns:
             ours, theirs = np.unique(ours), np.unique(theirs)
             place, found = match(self.rows.take(pa.array(ours)), wanted.rows.take(pa.array(theirs)))
@@ -242,8 +245,8 @@ class Rewriter:
         looked = self._looked.get(file.path)
         assert looked is not None, "_look has been called"
         positions, found = looked.match(wanted)
-        if file.deleted is not None:
-            counts = ~np.isin(positions, file.deleted.positions)
+        if file.deleted is not None and len(positions):
+            counts = ~_among(file.deleted.positions, positions)
             positions, found = positions[counts], found[counts]
         return _Hits(file, positions, found)
 
@@ -297,6 +300,8 @@ class Rewriter:
         return [self._write(epoch, part) for part in pieces(after)], None
 
     def _unplaced(self, inserted: pa.Table, placed: Sequence[Positions]) -> pa.Table:
+        if not placed:
+            return inserted
         free = np.ones(inserted.num_rows, dtype=bool)
         for positions in placed:
             free[positions[positions >= 0]] = False
@@ -362,6 +367,13 @@ class Rewriter:
 def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """The results of a call per item; one alone needs no other thread."""
     return [call(items[0])] if len(items) == 1 else list(_pool.map(call, items))
+
+
+def _among(ordered: Positions, wanted: Positions) -> npt.NDArray[np.bool_]:
+    """Which of the wanted numbers stand in a list in order, which is not empty."""
+    place = np.searchsorted(ordered, wanted)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(place, len(ordered) - 1)] == wanted
+    return found
 
 
 def _deleted_after(hits: _Hits) -> int:

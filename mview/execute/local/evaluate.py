@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import duckdb
 import pyarrow as pa
@@ -11,6 +10,7 @@ import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
+from mview.ivm.slices import as_schema
 from mview.queries import Queries
 
 
@@ -78,8 +78,7 @@ class LocalEvaluator:
             rows = self._queries.run(text, given)
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
-        columns = [c.cast(field.type) for c, field in zip(rows.columns, schema, strict=True)]
-        return cast(pa.Table, pa.Table.from_arrays(columns, schema=schema))
+        return as_schema(rows.rename_columns(schema.names), schema)
 
 
 def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:
@@ -92,10 +91,10 @@ def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:
 def _for_duckdb(table: pa.Table) -> pa.Table:
     """Names in lower case; instants as UTC readings without a zone; no columns of other types."""
     columns = {}
-    for field, column in zip(table.schema, table.columns, strict=True):
-        if duckdb_type(field.type) is None:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if duckdb_type(column.type) is None:
             continue
-        if field.type == TIMESTAMP:
+        if column.type == TIMESTAMP:
             column = column.cast(TIMESTAMP_NTZ)
-        columns[field.name.lower()] = column
+        columns[name.lower()] = column
     return pa.table(columns)
