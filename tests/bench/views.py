@@ -4,19 +4,23 @@
 
 The views are those of a warehouse: ten kinds (joins, filters, aggregates, outer and semi joins),
 each in five variants. All are maintained in every epoch, each in its own Delta table. Every count
-runs in a process of its own.
+runs in a process of its own; these run some epochs each in turns, as the speed of a shared machine
+changes from minute to minute.
 """
 
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from itertools import islice
+from multiprocessing import get_context
 
-from tests.bench.inprocess import Epochs, apart, opened
+from tests.bench.inprocess import Bench, Epochs, opened
 from tests.bench.results import Result, variant_of
 from tests.bench.w1 import VIEW, Changes, make_tables
 
-_EPOCHS = 24
+#: Turns of each count, after one that warms up, and the epochs in each.
+_TURNS, _EPOCHS = 8, 4
 
 #: The kinds of views; {0} is what makes the variants.
 _KINDS: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -85,11 +89,48 @@ def warehouse(count: int) -> dict[str, str]:
     return dict(islice(views, count))
 
 
-def measure(scale: float, count: int, size: int, extra: str, vectors: bool) -> tuple[float, Epochs]:
-    """Seconds of the first build, and the epochs."""
+#: What is open in this process.
+_opened = ExitStack()
+_bench: list[tuple[Bench, Changes]] = []
+
+
+def begin(scale: float, count: int, extra: str, vectors: bool) -> float:
+    """Open a bench with some views in this process; returns the seconds of their first build."""
     tables = make_tables(scale)
-    with opened(tables, warehouse(count), extra, vectors) as bench:
-        return bench.build_seconds, bench.epochs(Changes(tables), size, _EPOCHS)
+    bench = _opened.enter_context(opened(tables, warehouse(count), extra, vectors))
+    _bench.append((bench, Changes(tables)))
+    return bench.build_seconds
+
+
+def turn(size: int) -> Epochs:
+    """Some epochs of the bench in this process."""
+    bench, changes = _bench[0]
+    return bench.epochs(changes, size, _EPOCHS)
+
+
+def end() -> None:
+    """Close the bench in this process."""
+    _opened.close()
+
+
+def measure(
+    counts: list[int], size: int, scale: float, extra: str, vectors: bool
+) -> list[tuple[float, Epochs]]:
+    """For each number of views: seconds of the first build, and the epochs."""
+    with ExitStack() as stack:
+        pools = [stack.enter_context(get_context("spawn").Pool(1)) for _ in counts]
+        built = [
+            pool.apply(begin, (scale, count, extra, vectors))
+            for pool, count in zip(pools, counts, strict=True)
+        ]
+        turns = [[pool.apply(turn, (size,)) for pool in pools] for _ in range(1 + _TURNS)][1:]
+        for pool in pools:
+            pool.apply(end)
+    found = [
+        Epochs([s for one in own for s in one.seconds], sum(one.cpu_seconds for one in own))
+        for own in zip(*turns, strict=True)
+    ]
+    return list(zip(built, found, strict=True))
 
 
 def main() -> None:
@@ -110,21 +151,21 @@ def main() -> None:
         variant_of(options),
     )
     extra = f"engine: {{executor: {options.executor}}}\nspark: {{master: '{options.master}'}}"
-    first: Epochs | None = None
-    for count in (int(text) for text in options.views.split(",")):
-        vectors = options.deletion_vectors
-        built, epochs = apart(measure, options.sf, count, options.changes, extra, vectors)
-        first = first or epochs
+    counts = [int(text) for text in options.views.split(",")]
+    measured = measure(counts, options.changes, options.sf, extra, options.deletion_vectors)
+    first = measured[0][1]
+    for count, (built, epochs) in zip(counts, measured, strict=True):
         result.add(
             count,
             epochs.p50 * 1000,
             max(epochs.seconds) * 1000,
-            epochs.cpu_seconds / _EPOCHS * 1000,
+            epochs.cpu_seconds / len(epochs.seconds) * 1000,
             epochs.p50 / first.p50,
             epochs.cpu_seconds / first.cpu_seconds,
             built,
         )
     result.notes.append("all views are built together, the first of them with a cold JVM")
+    result.notes.append(f"{_TURNS} turns of {_EPOCHS} epochs, all counts in turns")
     result.save()
 
 
