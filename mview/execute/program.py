@@ -23,7 +23,6 @@ from mview.ivm.slices import (
     Change,
     Changes,
     add_up,
-    as_schema,
     before_and_after,
     consolidate,
     difference,
@@ -34,7 +33,7 @@ from mview.ivm.slices import (
 )
 from mview.ivm.steps import Band, Fetch, KeySource, Step, Trace, Whole
 from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema
 
 
 class TooManyRowsError(Exception):

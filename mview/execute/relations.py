@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from mview.execute.ranges import Range
 from mview.execute.scan import scan_files, scan_table
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema
 from mview.store.manifest import TableState
 from mview.store.mirror import EPOCH, KIND, Mirror, fold
 
@@ -78,5 +78,5 @@ class Relation:
         self.state = state
         if delta is not None and delta.num_rows:
             stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
-            added = stamped.select(self.tail.column_names).cast(self.tail.schema)
+            added = as_schema(stamped, self.tail.schema)
             self.tail = pa.concat_tables([self.tail, added])

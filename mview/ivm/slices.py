@@ -19,7 +19,7 @@ from mview.connector import WEIGHT
 from mview.lake.hashing import is_hashable, same_rows
 from mview.lake.match import Positions, match, row_codes
 from mview.lake.match import first_rows as code_groups
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema
 
 Flags = npt.NDArray[np.bool_]
 
@@ -201,18 +201,6 @@ def key_values(
 def nullable(schema: pa.Schema) -> pa.Schema:
     """Its columns, all nullable: whether Spark guesses that one has no NULLs does not matter."""
     return pa.schema([pa.field(f.name, f.type) for f in schema])
-
-
-def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema, in its types."""
-    if rows.schema.equals(schema):
-        return rows
-    columns = [rows[name] for name in schema.names]
-    fitted = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.table(fitted, schema)
 
 
 def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -22,6 +22,8 @@ _NULL = np.uint64(0x6A09E667F3BCC909)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+#: So many values take as long as the calls that it takes to hash them: chunks are joined first.
+_FEW = 1 << 12
 #: What keeps so many bytes of a word.
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
@@ -94,7 +96,7 @@ def _nulls(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _words(column: pa.ChunkedArray) -> Words:
-    if column.num_chunks > 1:
+    if column.num_chunks > 1 and len(column) > _FEW:
         # Chunk by chunk: strings of one column may exceed what one 32-bit offset can address.
         return np.concatenate([_array_words(chunk) for chunk in column.chunks])
     return _array_words(_flat(column))

@@ -18,9 +18,6 @@ Positions = npt.NDArray[np.int64]
 #: To sort so many times as many rows as are wanted takes longer than to search without.
 _FEW = 8
 
-#: Rows that are copied without a second thought.
-_SMALL = 1 << 14
-
 
 def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
     """One integer per row, equal for equal rows, over tables of the same columns.
@@ -41,16 +38,13 @@ def _are_hashable(schema: pa.Schema) -> bool:
 
 def _codes_by_hash(parts: Sequence[pa.Table]) -> Positions | None:
     """Codes by the order of the hashes; None where two rows that differ have one hash."""
-    together = pa.concat_tables([part for part in parts if part.num_rows])
-    if together.num_rows < _SMALL:  # a hash costs by the call then, and not by the row
-        together = together.combine_chunks()
-    hashes = hash_rows(together.columns)
+    hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
     order = np.argsort(hashes)  # not stable: that takes four times as long
     ranked = hashes[order]
     other = ranked[1:] != ranked[:-1]
-    again = np.flatnonzero(~other)
-    if len(again) and (not is_exact(parts[0].schema.types) or maybe_null(hashes)):
-        pairs = (together.take(pa.array(order[again + step])).columns for step in (0, 1))
+    if not other.all() and (not is_exact(parts[0].schema.types) or maybe_null(hashes)):
+        again, rows = np.flatnonzero(~other), pa.concat_tables(parts)
+        pairs = (rows.take(pa.array(order[again + step])).columns for step in (0, 1))
         if not same_rows(*pairs).all():
             return None
     codes = np.empty(len(order), dtype=np.int64)

@@ -31,13 +31,18 @@ class SortedIndex:
 
     def find(self, needles: Hashes) -> tuple[Rows, Rows]:
         """All (needle number, row) pairs of equal hashes; sorted needles are faster."""
+        if not len(self.hashes):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        last = len(self.hashes) - 1
         low = np.searchsorted(self.hashes, needles, side="left")
-        hit = np.flatnonzero(low < len(self.hashes))
-        hit = hit[self.hashes[low[hit]] == needles[hit]]
-        low = low[hit]
-        counts = np.searchsorted(self.hashes, needles[hit], side="right") - low
-        numbers = np.repeat(hit, counts)
-        places = np.arange(len(numbers)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        numbers = np.flatnonzero(self.hashes[np.minimum(low, last)] == needles)
+        places = low[numbers]
+        there = needles[numbers]
+        if (self.hashes[np.minimum(places + 1, last)] == there)[places < last].any():
+            counts = np.searchsorted(self.hashes, there, side="right") - places
+            starts = np.repeat(places - (np.cumsum(counts) - counts), counts)
+            numbers = np.repeat(numbers, counts)
+            places = np.arange(len(numbers)) + starts
         return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
 
     def between(self, low: int, high: int) -> Rows:

@@ -34,7 +34,7 @@ from mview.lake.parquet import (
 )
 from mview.lake.recent import Recent
 from mview.lake.tiers import crowded
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema
 from mview.store.fold import EPOCH, KIND, BaseFile, fold, refold, without
 from mview.store.manifest import TableState
 
@@ -170,7 +170,7 @@ class Mirror:
         if head.transactions.get(_APPEND) == epoch or not delta.num_rows:
             return head.version
         stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
-        rows = stamped.select(self._changes.names).cast(self._changes)
+        rows = as_schema(stamped, self._changes)
         merged = crowded(head.files.values())
         first = min([epoch, *(_first_epoch(file) for file in merged)])
         parts = [self._changes_of(file) for file in merged]

@@ -44,6 +44,7 @@ from mview.lake.parquet import (
 from mview.lake.recent import Recent
 from mview.lake.sorted_index import SortedIndex
 from mview.lake.tiers import TARGET_ROWS, crowded, pieces
+from mview.schema import as_schema
 
 #: Bytes of a view's rows that are remembered: rows that were just written are read again soon,
 #: and all keys are looked through in most epochs (some 30 bytes per row with their index).
@@ -163,7 +164,7 @@ class Rewriter:
         """
         self._forget(live)
         weight = delta[WEIGHT].to_numpy()
-        rows = delta.select(self._schema.names).cast(self._schema)
+        rows = as_schema(delta, self._schema)
         inserted = rows.take(np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0)))
         wanted = self._wanted(rows, weight, inserted)
         candidates = self._candidates(live, wanted.rows)
@@ -189,14 +190,14 @@ class Rewriter:
         removed = rows.filter(pa.array(weight < 0)).select(self._names)
         gone = -weight[weight < 0]
         # By key, inserted rows are looked for too: such a key must not be there already.
-        looked = [removed, inserted.select(self._names)] if self._key else [removed]
-        codes = row_codes(looked)
-        first, group = first_rows(np.concatenate(codes))
+        parts = [removed, inserted.select(self._names)] if self._key else [removed]
+        looked = pa.concat_tables(parts)
+        first, group = first_rows(row_codes([looked])[0])
         goes = np.bincount(group[: removed.num_rows], weights=gone, minlength=len(first)).astype(
             np.int64
         )
         replacement = np.full(len(first), -1, dtype=np.int64)
-        distinct = pa.concat_tables(looked).take(first)
+        distinct = looked.take(first)
         if self._key:
             comes = group[removed.num_rows :]
             double = np.flatnonzero(np.bincount(comes) > 1)
@@ -366,7 +367,7 @@ class Rewriter:
 
 def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """The results of a call per item; one alone needs no other thread."""
-    return [call(items[0])] if len(items) == 1 else list(_pool.map(call, items))
+    return [call(item) for item in items] if len(items) < 2 else list(_pool.map(call, items))
 
 
 def _among(ordered: Positions, wanted: Positions) -> npt.NDArray[np.bool_]:

@@ -10,8 +10,8 @@ import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
-from mview.ivm.slices import as_schema
 from mview.queries import Queries
+from mview.schema import as_schema
 
 
 class EvaluationError(Exception):
