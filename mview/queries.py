@@ -15,6 +15,8 @@ from typing import cast
 import duckdb
 import pyarrow as pa
 
+from mview.turns import aside
+
 #: Queries that stay planned; beyond, the oldest is planned again when it is asked for.
 _MOST = 500
 
@@ -45,6 +47,7 @@ class _Planned:
     def __init__(
         self, database: duckdb.DuckDBPyConnection, sql: str, tables: Mapping[str, pa.Schema]
     ) -> None:
+        self._lock = threading.Lock()
         self._connection = database.cursor()
         self._streams = {name: _Stream(schema) for name, schema in tables.items()}
         try:
@@ -56,24 +59,27 @@ class _Planned:
             raise
 
     def run(self, tables: Mapping[str, pa.Table]) -> pa.Table:
-        for name, rows in tables.items():
-            self._streams[name].rows = rows
-        try:
-            found = self._connection.execute("EXECUTE planned").to_arrow_table()
-        finally:
-            for stream in self._streams.values():
-                stream.clear()
+        # Aside first: who has the lock needs no turn to give it back.
+        with aside(), self._lock:
+            for name, rows in tables.items():
+                self._streams[name].rows = rows
+            try:
+                found = self._connection.execute("EXECUTE planned").to_arrow_table()
+            finally:
+                for stream in self._streams.values():
+                    stream.clear()
         return cast(pa.Table, found)
 
     def close(self) -> None:
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
 
 
 class Queries:
     """Queries of one in-memory DuckDB.
 
-    Several threads may run different queries at once, but not the same one. Times with a zone are
-    shown in UTC.
+    Several threads may run queries at once; of the same one, one waits for the other. Times with a
+    zone are shown in UTC.
     """
 
     def __init__(self) -> None:

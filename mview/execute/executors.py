@@ -6,6 +6,7 @@ function and type of it is admitted. Everything else is Spark.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -36,6 +37,10 @@ Choice = Literal["auto", "spark", "local"]
 WHOLE_ROWS = 200_000
 
 
+class _Read(threading.local):
+    rows = 0
+
+
 class Executors:
     """Look-ups and view deltas over the open relations.
 
@@ -63,8 +68,7 @@ class Executors:
         self._evaluator = LocalEvaluator()
         #: Why a view's SQL runs on Spark, by view.
         self.refused: dict[str, str] = {}
-        #: Rows that all look-ups so far have found.
-        self.rows_read = 0
+        self._read = _Read()
 
     def warm(self, keys: Mapping[str, Iterable[tuple[str, ...]]]) -> list[str]:
         """Bring mirrors into memory, small ones first; returns those that did not fit.
@@ -114,6 +118,11 @@ class Executors:
         """The number of rows of a relation or clock as published."""
         return 1 if is_clock(relation) else self._relations[relation].state.rows
 
+    @property
+    def rows_read(self) -> int:
+        """Rows that all look-ups of this thread have found so far."""
+        return self._read.rows
+
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """Rows of relations and clocks as published."""
         found: dict[int, pa.Table] = {}
@@ -129,7 +138,7 @@ class Executors:
         if far:
             answers = self._spark.fetch([requests[number] for number in far])
             found.update(zip(far, answers, strict=True))
-        self.rows_read += sum(rows.num_rows for rows in found.values())
+        self._read.rows += sum(rows.num_rows for rows in found.values())
         return [found[number] for number in range(len(requests))]
 
     def run(

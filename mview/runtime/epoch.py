@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,6 +49,7 @@ from mview.runtime.upkeep import Upkeep
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest, TableState, ViewState
 from mview.store.mirror import KIND
+from mview.turns import turn
 
 V = TypeVar("V")
 
@@ -100,6 +101,8 @@ class Work:
     clocks: dict[str, Delta] = field(default_factory=dict)
     #: State tables that are being appended to, and what they are then.
     appending: dict[str, Future[TableState]] = field(default_factory=dict)
+    #: Views that are being maintained beside others.
+    maintaining: list[Future[None]] = field(default_factory=list)
     #: What sinks are staging, and their tokens, per view.
     staging: dict[str, Future[dict[str, Any]]] = field(default_factory=dict)
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -152,7 +155,7 @@ def run_epoch(
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
         changes={n: delta.rows.num_rows for n, delta in work.deltas.items() if is_source(n)},
-        views=work.report,
+        views={name: work.report[name] for name in engine.views if name in work.report},
         watermark=manifest.watermark,
         dropped=sum(one.duplicates for one in work.netted.values()),
         halted=work.halted,
@@ -283,21 +286,53 @@ def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
     return found
 
 
+#: Views at a time: while the query of one runs in DuckDB, another computes in Python.
+_maintainers = ThreadPoolExecutor(3, "mview-view")
+
+
 def _maintain_views(engine: Engine, work: Work) -> None:
-    for view in engine.views.values():
-        if view.name not in work.views or work.views[view.name].stale:
+    for views in _levels(engine.views.values()):
+        if len(views) == 1:
+            _maintain_or_halt(engine, views[0], work)
             continue
-        try:
-            _check_inputs(view, work)
-            with concerning(f"view {view.name}"), function_errors():
-                _maintain_view(engine, view, work)
-        except Exception as error:
-            told = halting(error, view.name)
-            if told is None or view.name in work.staging:
-                raise
-            if of_the_data(error):
-                told = with_rows(told, engine, view.plan, work.deltas)
-            _halt(view, work, told)
+        for view in views:
+            work.maintaining.append(_maintainers.submit(_in_turn, engine, view, work))
+        wait(work.maintaining)
+        for maintained in work.maintaining:
+            maintained.result()
+
+
+def _levels(views: Iterable[LiveView]) -> list[list[LiveView]]:
+    """Views that read none of each other; each reads only those of levels before."""
+    levels: dict[str, int] = {}
+    for view in views:
+        reads = [levels[name] for name in view.definition.table_names if name in levels]
+        levels[view.name] = max(reads, default=-1) + 1
+    found: list[list[LiveView]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
+    for view in views:
+        found[levels[view.name]].append(view)
+    return found
+
+
+def _in_turn(engine: Engine, view: LiveView, work: Work) -> None:
+    with turn():
+        _maintain_or_halt(engine, view, work)
+
+
+def _maintain_or_halt(engine: Engine, view: LiveView, work: Work) -> None:
+    if view.name not in work.views or work.views[view.name].stale:
+        return
+    try:
+        _check_inputs(view, work)
+        with concerning(f"view {view.name}"), function_errors():
+            _maintain_view(engine, view, work)
+    except Exception as error:
+        told = halting(error, view.name)
+        if told is None or view.name in work.staging:
+            raise
+        if of_the_data(error):
+            told = with_rows(told, engine, view.plan, dict(work.deltas))
+        _halt(view, work, told)
 
 
 def _check_inputs(view: LiveView, work: Work) -> None:
@@ -405,6 +440,7 @@ def _all_durable(work: Work) -> Iterator[None]:
     try:
         yield
     finally:
+        wait(work.maintaining)
         wait(work.staging.values())
         wait(work.appending.values())
     work.tables.update({name: appended.result() for name, appended in work.appending.items()})

@@ -6,7 +6,6 @@ with the view in the manifest, so a history is as long as the manifests are.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from mview.runtime.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choo
 from mview.runtime.engine import Engine
 from mview.runtime.names import VIEW, inputs_of, reads_of, state_of
 from mview.store.manifest import TableState
+from mview.turns import seconds
 
 
 @dataclass(frozen=True)
@@ -112,23 +112,23 @@ def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | No
     plan, executors = task.plan, engine.executors
     inputs = inputs_of(plan.tables)
     deltas = {name: task.deltas[inputs[name]].changes for name in load.changed}
-    read, began = executors.rows_read, time.monotonic()
+    read, began = executors.rows_read, seconds()
     delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
     if delta is None:
         return None
-    seconds, read = time.monotonic() - began, executors.rows_read - read
-    ran = _ran(task, load, choice, executor, delta, read, seconds)
-    costs = task.costs.after_incremental(executor, load.changed_rows, load.foreseen, read, seconds)
+    took, read = seconds() - began, executors.rows_read - read
+    ran = _ran(task, load, choice, executor, delta, read, took)
+    costs = task.costs.after_incremental(executor, load.changed_rows, load.foreseen, read, took)
     return Done(delta, ran, costs)
 
 
 def _compute(engine: Engine, task: Task, load: Load, choice: Choice) -> Done:
     """The delta from all rows."""
-    began = time.monotonic()
+    began = seconds()
     delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
-    seconds = time.monotonic() - began
-    ran = _ran(task, load, choice, "spark", delta, load.full_rows, seconds)
-    return Done(delta, ran, task.costs.after_full(load.full_rows, seconds))
+    took = seconds() - began
+    ran = _ran(task, load, choice, "spark", delta, load.full_rows, took)
+    return Done(delta, ran, task.costs.after_full(load.full_rows, took))
 
 
 def _published(engine: Engine, plan: ViewPlan) -> pa.Table:
@@ -147,7 +147,7 @@ def _ran(
     executor: str,
     delta: ViewDelta,
     read: int,
-    seconds: float,
+    took: float,
 ) -> Ran:
     return Ran(
         epoch=task.epoch,
@@ -157,5 +157,5 @@ def _ran(
         changed=load.changed_rows,
         read=read,
         output=delta.rows.num_rows,
-        seconds=round(seconds, 3),
+        seconds=round(took, 3),
     )

@@ -52,3 +52,33 @@ def test_every_epoch_equals_the_batch_query(shop: Shop) -> None:
         truth.check_end()
         for _ in range(12):
             changes.one()
+
+
+#: The same text several times: their queries may not get into each other's rows.
+ALIKE = {
+    **{
+        f"spent_{number}": "select product, count(*) as n, sum(amount) as total from shop.lines"
+        " group by product"
+        for number in range(3)
+    },
+    **{
+        f"bought_{number}": "select c.name, l.product, l.amount, o.day from shop.lines l"
+        " join shop.orders o on o.id = l.order_id join shop.customers c on c.id = o.customer_id"
+        for number in range(3)
+    },
+    "over": "select n, count(*) as products from spent_1 group by n",
+    "both": "select s.product, s.n, o.products from spent_0 s join over o on o.n = s.n",
+}
+
+
+def test_views_that_are_maintained_at_a_time(shop: Shop) -> None:
+    config = shop.config()
+    views = views_of(**ALIKE)
+    truth = Truth(config, shop, views)
+    changes = Changes(shop, random.Random(7))
+    for _ in range(8):
+        shop.heartbeat()
+        run_once(config, *views)
+        truth.check_end()
+        for _ in range(12):
+            changes.one()

@@ -110,7 +110,7 @@ class Truth:
 
     def __init__(self, config: Config, shop: Shop, views: Sequence[ViewDefinition]) -> None:
         self.config, self.shop = config, shop
-        self.views = {digest_of(view): view for view in views}
+        self.views = {(view.name, digest_of(view)): view for view in views}
         self.log = ManifestLog(Store(config.store).manifests)
 
     def check(self, since: int = 0) -> Manifest:
@@ -147,7 +147,8 @@ class Truth:
                 _same(tables[name], mirror.scan(state), f"{name} at epoch {manifest.epoch}")
                 assert state.rows == tables[name].num_rows, (name, manifest.epoch)
         published = {n: s for n, s in manifest.views.items() if not s.stale}
-        expected = self.expected([self.views[s.definition] for s in published.values()], tables)
+        views = [self.views[name, state.definition] for name, state in published.items()]
+        expected = self.expected(views, tables)
         for name, state in published.items():
             stored = StoredView(self.config, name, manifest.epoch).arrow()
             place = f"view {name} at epoch {manifest.epoch}"

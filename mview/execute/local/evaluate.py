@@ -24,7 +24,7 @@ class EvaluationError(Exception):
 class LocalEvaluator:
     """An in-process DuckDB; queries are translated and planned once and reused.
 
-    Several threads may evaluate different queries at once, but not the same one.
+    Several threads may evaluate queries at once.
     """
 
     def __init__(self) -> None:
