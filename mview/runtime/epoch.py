@@ -304,13 +304,14 @@ def _maintain_views(engine: Engine, work: Work) -> None:
 
 def _levels(views: Iterable[LiveView]) -> list[list[LiveView]]:
     """Views that read none of each other; each reads only those of levels before."""
+    found: list[list[LiveView]] = []
     levels: dict[str, int] = {}
     for view in views:
         reads = [levels[name] for name in view.definition.table_names if name in levels]
-        levels[view.name] = max(reads, default=-1) + 1
-    found: list[list[LiveView]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
-    for view in views:
-        found[levels[view.name]].append(view)
+        level = levels[view.name] = max(reads, default=-1) + 1
+        if level == len(found):
+            found.append([])
+        found[level].append(view)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -41,17 +41,21 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
     shop.close()
 
 
-def test_every_epoch_equals_the_batch_query(shop: Shop) -> None:
+def follow(shop: Shop, sql: Mapping[str, str], seed: int, runs: int) -> None:
     config = shop.config()
-    views = views_of(**REWRITTEN, **FULL)
+    views = views_of(**sql)
     truth = Truth(config, shop, views)
-    changes = Changes(shop, random.Random(5))
-    for _ in range(4):
+    changes = Changes(shop, random.Random(seed))
+    for _ in range(runs):
         shop.heartbeat()
         run_once(config, *views)
         truth.check_end()
         for _ in range(12):
             changes.one()
+
+
+def test_every_epoch_equals_the_batch_query(shop: Shop) -> None:
+    follow(shop, REWRITTEN | FULL, seed=5, runs=4)
 
 
 #: The same text several times: their queries may not get into each other's rows.
@@ -72,13 +76,4 @@ ALIKE = {
 
 
 def test_views_that_are_maintained_at_a_time(shop: Shop) -> None:
-    config = shop.config()
-    views = views_of(**ALIKE)
-    truth = Truth(config, shop, views)
-    changes = Changes(shop, random.Random(7))
-    for _ in range(8):
-        shop.heartbeat()
-        run_once(config, *views)
-        truth.check_end()
-        for _ in range(12):
-            changes.one()
+    follow(shop, ALIKE, seed=7, runs=8)
