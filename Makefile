@@ -8,10 +8,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Test processes: each has its own Spark session (about 2 GB).
 WORKERS ?= 2
+TEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --tb short
 # More arguments for pytest, e.g. make test ARGS='-k merge'
 ARGS ?=
 
-.PHONY: help venv java services demo test lint format types layers check wheel-check bench lock clean
+.PHONY: help venv java services demo test test-all chaos mutants lint format types layers check wheel-check bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -45,8 +46,17 @@ services: java venv ## install the servers that the tests use (Debian as root), 
 demo: java venv ## an example from start to end: load, merge, live changes, the result
 	@$(BIN)/mview demo
 
-test: java venv services ## all tests: unit, Spark, property, with real servers
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --tb short $(ARGS)
+test: java venv services ## the tests: unit, Spark, property, with real servers
+	@$(TEST) -m 'not long' $(ARGS)
+
+test-all: java venv services ## the same and the long ones: large sizes, all of TPC-H and TPC-DS
+	@$(TEST) $(ARGS)
+
+chaos: java venv ## kills, hangs and failures at every step, for half an hour
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+mutants: java venv ## faults put into merge, ivm and store, one at a time: does a test notice each?
+	@$(BIN)/python -m tests.mutation $(ARGS)
 
 lint: venv ## style
 	@$(BIN)/ruff check .

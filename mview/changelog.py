@@ -113,7 +113,7 @@ def to_ipc(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def from_ipc(blob: bytes) -> pa.Table:
+def from_ipc(blob: bytes | pa.Buffer) -> pa.Table:
     """The table of one Arrow IPC stream."""
     with pa.ipc.open_stream(blob) as reader:
         return reader.read_all()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
 from typing import NewType, Protocol
 
 #: Milliseconds since the epoch on the machine that runs mview: display and leases only.
@@ -17,12 +20,16 @@ SourceMs = NewType("SourceMs", int)
 END_OF_TIME = SourceMs(253_402_300_799_000)  # 9999-12-31, the largest value Spark can hold
 
 _DURATION = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)"
+    r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)"
 )
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
 #: A day of `current_date`; the session's time zone is always UTC.
 DAY_MS = 86_400_000
+
+#: What a clock may go ahead at once, and how long more than that must last.
+_LEAP_MS, _DOUBT_MS = DAY_MS, 3_600_000
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 
 #: What to write for a duration, for messages.
 DURATION_EXAMPLES = "e.g. '10 seconds', '500ms', '2 min'"
@@ -44,6 +51,61 @@ class SystemClock:
         return WallMs(time.time_ns() // 1_000_000)
 
 
+#: Counts while the machine sleeps: by this name on Linux, by the other one on macOS.
+_WITH_SLEEP: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SteadyClock:
+    """A clock whose leaps ahead are not believed before they have lasted an hour.
+
+    A machine's clock that is wrong for a moment must not let `now()`, which never goes back, and
+    the ages of what is kept go ahead by years. Steps of up to a day, and all steps back, are taken
+    as they are.
+
+    Args:
+        clock: the one to follow.
+        begin_ms: what it showed before; None: its first reading is believed.
+        elapsed_ms: milliseconds that no setting of a clock changes; sleeping counts.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        begin_ms: int | None = None,
+        elapsed_ms: Callable[[], int] = lambda: time.clock_gettime_ns(_WITH_SLEEP) // 1_000_000,
+    ) -> None:
+        self._clock, self._elapsed_ms = clock, elapsed_ms
+        self._lock = Lock()
+        self._last = (clock.now() if begin_ms is None else begin_ms, elapsed_ms())
+        self._leapt_at: int | None = None
+
+    def now(self) -> WallMs:
+        """Wall time in milliseconds; as it would be without a leap while that is not believed."""
+        with self._lock:
+            shown, elapsed = self._clock.now(), self._elapsed_ms()
+            last, at = self._last
+            expected = last + elapsed - at
+            if shown <= expected + _LEAP_MS:
+                self._leapt_at = None
+            elif self._leapt_at is None:
+                self._leapt_at = elapsed
+            if self._leapt_at is not None and elapsed - self._leapt_at < _DOUBT_MS:
+                return WallMs(expected)
+            self._last, self._leapt_at = (shown, elapsed), None
+            return shown
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the last reading was a leap that is not believed yet."""
+        return self._leapt_at is not None
+
+
+@cache
+def steady_clock() -> SteadyClock:
+    """The machine's clock, without leaps since this process first asked for it."""
+    return SteadyClock(SystemClock())
+
+
 def last_tick(now_ms: int, tick_ms: int) -> int:
     """The newest whole tick up to now.
 
@@ -56,6 +118,21 @@ def last_tick(now_ms: int, tick_ms: int) -> int:
 def utc_text(ms: int) -> str:
     """Milliseconds since the epoch for people: `2026-01-31 13:05:09`, in UTC."""
     return dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def parse_time(text: str) -> int | None:
+    """A time such as `2026-11-20 10:00` in milliseconds, in UTC unless it says otherwise.
+
+    >>> parse_time("1970-01-01 00:01"), parse_time("1970-01-01T01:01+01:00"), parse_time("noon")
+    (60000, 60000, None)
+    """
+    try:
+        found = dt.datetime.fromisoformat(text.strip())
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=dt.timezone.utc)
+        return int(found.astimezone(dt.timezone.utc).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
 
 
 def parse_duration(text: str) -> int | None:

@@ -1,77 +1,119 @@
-"""Settings: one YAML file, checked at once, secrets resolved late and never printed.
-
-`${env:NAME}` and `${file:PATH}` stay unresolved in the models, in plans and in files; only a
-connector that opens a connection calls `reveal`.
-"""
+"""Settings and what they may be; secrets in them stay unresolved (mview/secrets.py)."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import quote, quote_plus
 
-import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from mview.clock import DAY_MS, DURATION_EXAMPLES, parse_duration
-from mview.errors import ConfigError, UserError
+from mview.errors import UserError
+from mview.files.yamlfile import shown
 from mview.schema import parse_type, type_name
+from mview.secrets import REFERENCE, is_secret, is_telling, secrets_of
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+#: The longest duration of a setting: what is longer was meant otherwise.
+_LONGEST_MS = 366 * DAY_MS
 
 
 def _duration(value: object) -> int:
     """Milliseconds of a setting; a bare number is seconds."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return int(value * 1000)
-    found = parse_duration(value) if isinstance(value, str) else None
+    found: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = value * 1000
+    elif isinstance(value, str):
+        found = parse_duration(value)
     if found is None:
-        raise ValueError(f"{value!r} is not a duration; write {DURATION_EXAMPLES}")
-    return found
+        raise ValueError(f"must be a duration; write {DURATION_EXAMPLES}")
+    if not 0 <= found <= _LONGEST_MS:  # NaN is not
+        raise ValueError("must be a duration from 0 to 366 days")
+    return int(found)
 
+
+def _port(value: object) -> object:
+    """A port as a number, or a reference to one."""
+    if isinstance(value, str) and REFERENCE.search(value):
+        return value
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 65_536:
+        raise ValueError("must be a port, 1 to 65535")
+    return number
+
+
+def is_url(text: str) -> bool:
+    """Whether a text looks like a URL, or like what stands before its host.
+
+    >>> is_url("pg://db"), is_url("u:pw@db"), is_url("db:5432"), is_url("${env:DB_USER}@tenant")
+    (True, True, False, False)
+    """
+    plain = REFERENCE.sub("", text)
+    return "://" in plain or _USERINFO.search(plain) is not None
+
+
+def _no_url(value: str) -> str:
+    """A part of a URL; in a whole one there may be a password, so the message has no value."""
+    if is_url(value):
+        raise ValueError("must not be a URL with a user in it: write its parts one by one")
+    return value
+
+
+def _no_list(value: object) -> object:
+    """What a sink may be given; a list or nothing would be taken for text."""
+    for one in value.values() if isinstance(value, dict) else ():
+        if one is None or isinstance(one, list):
+            raise ValueError("its options must be text, numbers, true or false")
+        _no_list(one)
+    return value
+
+
+def _servers(value: str) -> str:
+    """Brokers as the Kafka client takes them; the message has no value, as there may be a password.
+
+    >>> _servers("k1:9092, k2:9092")
+    'k1:9092, k2:9092'
+    """
+    plain = REFERENCE.sub("", value)
+    if (protocol := _PROTOCOL.search(plain)) and not _USERINFO.search(plain):
+        raise ValueError(
+            f"must be host:port, several with commas, without {protocol[0].upper()}; the protocol "
+            f"is an option: write options: {{security.protocol: {protocol[1].upper()}}}"
+        )
+    return _no_url(value)
+
+
+#: What brokers are announced with, and some write before their addresses.
+_PROTOCOL = re.compile(r"\b(plaintext|ssl|sasl_plaintext|sasl_ssl)://", re.IGNORECASE)
+
+#: `user:password@` before a host.
+_USERINFO = re.compile(r"[^\s/@:]*:[^\s/@]*@")
 
 #: Milliseconds; written as a duration.
 Duration = Annotated[int, BeforeValidator(_duration)]
+Part = Annotated[str, AfterValidator(_no_url)]
+Filled = Annotated[str, Field(min_length=1)]
+#: A whole number above 0; what is larger was meant otherwise.
+Count = Annotated[int, Field(strict=True, gt=0, lt=1 << 53)]
 
 
-def reveal(text: str, where: str) -> str:
-    """The text with `${env:…}` and `${file:…}` replaced. The result must not be logged or stored.
+_BY_REFERENCE = "write ${env:NAME} or ${file:PATH}, not the password itself"
 
-    Raises:
-        ConfigError: the variable or file is missing; the message has its name, never a value.
-    """
 
-    def resolve(match: re.Match[str]) -> str:
-        kind, name = match.groups()
-        if kind == "env":
-            if name not in os.environ:
-                raise ConfigError(
-                    f"environment variable {name} is not set",
-                    where=where,
-                    hint=f"export {name}=…",
-                )
-            return os.environ[name]
-        try:
-            return Path(name).expanduser().read_text().strip()
-        except OSError as error:
-            raise ConfigError(
-                f"secret file {name} cannot be read: {error.strerror}", where=where
-            ) from None
-
-    return _REFERENCE.sub(resolve, text)
+def _by_reference(value: dict[str, str]) -> dict[str, str]:
+    """Options of a client, none of which is a secret in plain text."""
+    for name, text in value.items():
+        if is_secret(name, text):
+            raise ValueError(f"{shown(name)}: {_BY_REFERENCE}")
+    return value
 
 
 class Settings(BaseModel):
@@ -89,12 +131,12 @@ class ConnectionSettings(Settings):
     hidden = ("username", "password", "query")
 
     name: str = ""
-    drivername: str
-    host: str | None = None
-    port: int | str | None = None
-    username: str | None = None
+    drivername: str = Field(pattern=r"^[a-z0-9_]+(\+[a-z0-9_]+)?$")
+    host: Part | None = None
+    port: Annotated[int | str, BeforeValidator(_port)] | None = None
+    username: Part | None = None
     password: str | None = Field(default=None, repr=False)
-    database: str | None = None
+    database: Part | None = None
     #: PostgreSQL: the schema that table names are looked up in.
     namespace: str | None = Field(default=None, alias="schema")
     query: dict[str, str] = Field(default={}, repr=False)
@@ -104,9 +146,14 @@ class ConnectionSettings(Settings):
     @field_validator("password")
     @classmethod
     def _no_plain_password(cls, value: str | None) -> str | None:
-        if value and not _REFERENCE.search(value):
-            raise ValueError("write ${env:NAME} or ${file:PATH}, not the password itself")
+        if value and not REFERENCE.search(value):
+            raise ValueError(_BY_REFERENCE)
         return value
+
+    @field_validator("query")
+    @classmethod
+    def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
+        return _by_reference(value)
 
 
 class ChangesSettings(Settings):
@@ -116,19 +163,24 @@ class ChangesSettings(Settings):
 
     connection: str = ""
     source: Literal["kafka", "files"]
-    format: str
-    #: T: covers clock skew plus the time from commit to the changelog; see README.
+    format: Filled
+    #: T: covers clock skew plus the time from commit to the changelog; see docs/sources.md.
     delay: Duration = Field(default=10_000, alias="T")
     #: files: the folder of change files.
     path: Path | None = None
     #: kafka: bootstrap servers, topic pattern with {table}, and the connector's heartbeat topic.
-    bootstrap_servers: str | None = None
+    bootstrap_servers: Annotated[Filled, AfterValidator(_servers)] | None = None
     topic: str | None = None
-    heartbeat_topic: str | None = None
+    heartbeat_topic: Filled | None = None
     #: More client settings, e.g. security.protocol; values may hold `${env:…}`.
     options: dict[str, str] = Field(default={}, repr=False)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("options")
+    @classmethod
+    def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
+        return _by_reference(value)
 
     @model_validator(mode="after")
     def _complete(self) -> ChangesSettings:
@@ -144,24 +196,28 @@ class ChangesSettings(Settings):
 class EngineSettings(Settings):
     """Sizes and limits of the engine; the defaults suit a laptop."""
 
-    chunk_rows: int = Field(default=200_000, gt=0)
-    chunk_bytes: int = Field(default=64 << 20, gt=0)
+    chunk_rows: Count = 200_000
+    chunk_bytes: Count = 64 << 20
     #: Chunks read per micro-batch; 0: twice the number of cores.
-    chunks_per_epoch: int = Field(default=0, ge=0)
+    chunks_per_epoch: int = Field(default=0, ge=0, lt=1 << 31, strict=True)
     #: Changes taken per epoch at the most: what the driver holds in memory at once.
-    max_changes: int = Field(default=50_000, gt=0)
+    max_changes: Count = 50_000
+    #: Bytes of these as they are read at the most, and a 64th of `memory`.
+    max_bytes: Count = 64 << 20
     #: Tables are held back when they are ahead of the slowest by more than this.
     max_drift: Duration = 60_000
     #: Which executor maintains views: `auto`, or forced for tests.
     executor: Literal["auto", "spark", "local"] = "auto"
     #: How views follow an epoch: where it is cheaper (`auto`), or forced for tests.
     strategy: Literal["auto", "incremental", "full"] = "auto"
-    #: Memory for mirrors held in process, and for a view that is computed as a whole (bytes).
-    memory: int = 4 << 30
+    #: Bytes of rows that the driver holds, see `mview.memory`.
+    memory: Count = 4 << 30
     #: How often `now()` moves on in views; current_date moves at midnight (UTC) in any case.
     tick: Duration = 60_000
-    #: Epochs that stay readable (`as_of`); what only older ones need is deleted.
-    history: int = Field(default=200, gt=1)
+    #: How long epochs stay readable (`as_of`): all for ten minutes, then fewer; see README.
+    history: Duration = 7 * DAY_MS
+    #: How long files stay that a newer epoch has replaced: what a query may take that reads them.
+    keep_files: Duration = 2 * 3_600_000
 
     @field_validator("tick")
     @classmethod
@@ -176,8 +232,21 @@ class SparkSettings(Settings):
 
     hidden = ("conf",)
 
-    master: str = "local[*]"
+    master: Annotated[str, Field(min_length=1)] = "local[*]"
     conf: dict[str, str] = Field(default={}, repr=False)
+
+    @field_validator("conf")
+    @classmethod
+    def _none_on_command_lines(cls, value: dict[str, str]) -> dict[str, str]:
+        # The driver's are handed over in a file, but Spark starts executors by itself.
+        for name, text in value.items():
+            java = name.startswith("spark.executor.") and name.endswith("JavaOptions")
+            if java and (REFERENCE.search(text) or is_telling(text)):
+                raise ValueError(
+                    f"{name}: a secret would stand in the command line of executors; "
+                    "give them a file that they can read"
+                )
+        return value
 
 
 class FunctionSettings(Settings):
@@ -222,173 +291,25 @@ class Config(Settings):
     store: Path
     connections: dict[str, ConnectionSettings] = {}
     changes: dict[str, ChangesSettings] = {}
-    sinks: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    sinks: dict[str, Annotated[dict[str, Any], AfterValidator(_no_list)]] = Field(
+        default={}, repr=False
+    )
     functions: dict[str, FunctionSettings] = {}
     engine: EngineSettings = EngineSettings()
     spark: SparkSettings = SparkSettings()
-
-    @model_validator(mode="after")
-    def _changes_have_connections(self) -> Config:
-        for name in self.changes:
-            if name not in self.connections:
-                raise ValueError(f"changes.{name}: there is no connection {name!r}")
-        return self
-
-
-_SECTIONS: dict[str, type[Settings]] = {
-    "connections": ConnectionSettings,
-    "changes": ChangesSettings,
-    "functions": FunctionSettings,
-    "engine": EngineSettings,
-    "spark": SparkSettings,
-}
-
-
-#: The schema's own words, for people.
-_MESSAGES = {
-    "missing": "is missing",
-    "model_type": "must be a mapping",
-    "dict_type": "must be a mapping",
-    "string_pattern_mismatch": "must look like my_package.my_module:my_function",
-}
-
-
-def _fields(section: str) -> list[str]:
-    model = _SECTIONS.get(section, Config)
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _explain(error: ValidationError, path: Path) -> ConfigError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
-    hint = None
-    if first["type"] == "extra_forbidden":
-        allowed = _fields(str(first["loc"][0]) if len(first["loc"]) > 1 else "")
-        close = get_close_matches(str(first["loc"][-1]), allowed, n=1)
-        message = "unknown property"
-        hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(allowed)}"
-    return ConfigError(f"{path}: {place or 'file'}: {message}", hint=hint)
-
-
-def load_config(path: str | Path) -> Config:
-    """Read and check a configuration file. Relative paths in it are relative to the file's folder.
-
-    Raises:
-        ConfigError: the file is missing, not YAML, or breaks the schema; with place and hint.
-    """
-    file = Path(path)
-    try:
-        raw = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"configuration {file} cannot be read: {error.strerror}",
-            hint="give the file with --config, or run where conf/mview.yml is",
-        ) from None
-    except yaml.YAMLError as error:
-        # Not str(error): it quotes the file, and with it maybe a password.
-        mark = getattr(error, "problem_mark", None)
-        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        problem = getattr(error, "problem", None) or "cannot be read"
-        if isinstance(error, yaml.composer.ComposerError):
-            problem = "unknown alias; put a value that begins with * in quotes"
-        raise ConfigError(f"{file} is not valid YAML: {problem}", where=place) from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{file} must be a mapping with connections, changes, store")
-    try:
-        return Config(**_resolved(raw, file))
-    except ValidationError as error:
-        raise _explain(error, file) from None
-
-
-def _sections(raw: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The sections of a kind; what is no mapping is left for the schema to refuse."""
-    sections = raw.get(kind)
-    if isinstance(sections, dict):
-        for name, section in sections.items():
-            if isinstance(section, dict):
-                yield str(name), section
-
-
-def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The settings with their names, and with paths that hold from anywhere."""
-    base = file.resolve().parent
-    store = reveal(str(raw.get("store", "mview-data")), f"{file}: store")
-    for name, section in _sections(raw, "connections"):
-        section["name"] = name
-        if str(section.get("drivername", "")).startswith("sqlite") and section.get("database"):
-            section["database"] = str((base / str(section["database"])).resolve())
-    for name, section in _sections(raw, "changes"):
-        section["connection"] = name
-        if section.get("path"):
-            section["path"] = (base / str(section["path"])).resolve()
-    return {**raw, "path": file.resolve(), "store": (base / store).resolve()}
-
-
-# --- secrets -------------------------------------------------------------------------------------
-
-_MASK = "******"
-
-#: Option names whose values are hidden even when the user wrote them down without `${…}`.
-_TELLING = re.compile(
-    r"passw|passphrase|\bpwd|secret|token|credential|api[._-]?key|account[._-]?key|private"
-    r"|key[._-]?pem|\bjaas\b",
-    re.IGNORECASE,
-)
 
 
 def secret_values(settings: Settings) -> set[str]:
     """All values in settings that must not be seen, resolved where they can be.
 
-    Of `Settings.hidden` these are: what a `${env:…}` or `${file:…}` stands for, and the plain
-    values of options with a telling name.
+    They are looked for in `Settings.hidden`; see `secrets_of`.
     """
-    return {
-        secret for name in settings.hidden for secret in _secrets_of(name, getattr(settings, name))
-    }
-
-
-def _secrets_of(name: str, value: object) -> set[str]:
-    if isinstance(value, Settings):
-        return secret_values(value)
-    if isinstance(value, dict):
-        return {secret for key, part in value.items() for secret in _secrets_of(str(key), part)}
-    if isinstance(value, list):
-        return {secret for part in value for secret in _secrets_of(name, part)}
-    if not isinstance(value, str):
-        return set()
-    references = [match.group(0) for match in _REFERENCE.finditer(value)]
-    if not references:
-        return {value} if _TELLING.search(name) else set()
     found = set()
-    for reference in references:
-        try:
-            found.add(reveal(reference, name))
-        except ConfigError:
-            continue  # not set: there is nothing to hide, and the command will say so
+    for name in settings.hidden:
+        value = getattr(settings, name)
+        parts = value.values() if isinstance(value, dict) else [value]
+        for part in parts:
+            if isinstance(part, Settings):
+                found |= secret_values(part)
+        found |= secrets_of(name, value)
     return found
-
-
-class Mask:
-    """Puts stars in the place of secrets.
-
-    Args:
-        secrets: as `secret_values` finds them.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        spelled = {form for secret in secrets if secret.strip() for form in _spellings(secret)}
-        # The longest first: one secret may be a part of another.
-        self._hidden = sorted(spelled, key=len, reverse=True)
-
-    def __call__(self, text: str) -> str:
-        """The text without secrets."""
-        for secret in self._hidden:
-            text = text.replace(secret, _MASK)
-        return text
-
-
-def _spellings(secret: str) -> Iterator[str]:
-    """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON or by repr."""
-    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
-    yield repr(secret)[1:-1]

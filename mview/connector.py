@@ -6,6 +6,7 @@ events, sinks take view deltas in transactions. The engine imports no connector:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,8 +18,9 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from mview.changelog import ChangeEvent
-from mview.clock import SourceMs
-from mview.errors import ConfigError
+from mview.clock import DAY_MS, END_OF_TIME, SourceMs, utc_text
+from mview.errors import ConfigError, DecodeError, shown
+from mview.files.fence import UNFENCED, Fence
 from mview.schema import Column, TableSchema
 from mview.snapshot import Chunk, ChunkPlan
 
@@ -89,6 +91,10 @@ class Database(Protocol):
         """The rows of one chunk, in batches of `schema.arrow`, from one consistent read."""
         ...
 
+    def caution(self) -> str | None:
+        """A warning where the server is not proven to be the right one; connects to nothing."""
+        ...
+
     def close(self) -> None:
         """Free connections; may be called more than once."""
         ...
@@ -106,6 +112,70 @@ class Message:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+#: Header in which the reader of files notes file and byte of a line, for error messages.
+PLACE_HEADER = "mview.place"
+
+#: How far a source's clock may be ahead of the reader's: more than clocks differ that anybody sets,
+#: less than the mistake of a time zone.
+AHEAD_MS = 600_000
+
+
+def place_of(message: Message) -> str:
+    """Where a message stands, for errors."""
+    noted = next((text.decode() for name, text in message.headers if name == PLACE_HEADER), None)
+    return noted or f"{message.partition}, offset {message.offset}"
+
+
+def reload_hint(table: str | None = None) -> str:
+    """What gets a user past a message that cannot be taken: it stays in the log."""
+    what = f"`mview drop {table}`" if table else "`mview drop` the tables that it brings"
+    return f"{what} and run again: what is loaded anew begins after the message"
+
+
+def events_of(
+    decoder: Format, message: Message, latest: SourceMs = END_OF_TIME
+) -> Sequence[ChangeEvent]:
+    """The events of a message, whoever made its format and whatever is in it.
+
+    Args:
+        decoder: the format.
+        message: what it shall decode.
+        latest: no event is newer: a heartbeat or change with a time to come, taken for true, would
+            say that all up to then was read.
+
+    Raises:
+        DecodeError: with the place, for every message that gives no events.
+    """
+    try:
+        events = list(decoder.decode(message))
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError(
+            f"the format cannot read a message: {type(error).__name__}",
+            where=place_of(message),
+            got=shown(error),
+            safe=_SAFE,
+            hint=f"correct what writes it; then {reload_hint()}",
+        ) from error
+    for event in events:
+        if event.source_ms is not None and event.source_ms > latest:
+            raise DecodeError(
+                "a message has a time to come",
+                where=place_of(message),
+                got=f"{utc_text(event.source_ms)} UTC",
+                allowed=f"up to {utc_text(latest)} UTC: {AHEAD_MS // 60_000} minutes more than the "
+                "clock of this machine",
+                safe=_SAFE,
+                hint="correct the clock, or the time zone, of what writes it, or this machine's; "
+                f"then {reload_hint()}",
+            )
+    return events
+
+
+_SAFE = "nothing after it was taken; published epochs are untouched"
 
 
 class Format(Protocol):
@@ -136,6 +206,26 @@ class Format(Protocol):
 
 
 # --- changelogs ----------------------------------------------------------------------------------
+
+#: Bytes of a batch that is not limited.
+NO_LIMIT = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Align:
+    """How much newer than others the changes may be that a log gives.
+
+    Attributes:
+        max_drift: milliseconds that a partition may be ahead of one that has more to be read.
+        until: no change may be newer; None: no other log has more to be read.
+    """
+
+    max_drift: int
+    until: SourceMs | None = None
+
+
+#: Nothing waits for anything.
+ALL = Align(sys.maxsize)
 
 #: Offsets of one changelog: partition name -> JSON-able offset.
 Offsets = dict[str, Any]
@@ -180,8 +270,21 @@ class Changelog(Protocol):
         """Raise ConfigError / RetryableError when topics, heartbeats or folders are not usable."""
         ...
 
-    def begin(self) -> Offsets:
-        """The log's end now: every change committed later is at or after these offsets."""
+    def begin(self, known: Offsets | None = None) -> Offsets:
+        """The log's end now: every change committed later is at or after these offsets.
+
+        Args:
+            known: offsets up to which the same log was read, if it is being read: the end is
+                counted as they are.
+        """
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether an entry of offsets is of a partition, or topic, of these tables."""
+        ...
+
+    def first(self, offsets: Offsets) -> dict[str, int]:
+        """By partition, the offset that the first message from there on has, or one before it."""
         ...
 
     def sent(self, table: str, before: Offsets) -> dict[str, tuple[int, ...]]:
@@ -191,8 +294,22 @@ class Changelog(Protocol):
         """
         ...
 
-    def advance(self, start: Offsets, max_rows: int, wait_ms: int) -> Progress:
+    def advance(
+        self,
+        start: Offsets,
+        max_rows: int,
+        wait_ms: int,
+        max_bytes: int = NO_LIMIT,
+        align: Align = ALL,
+    ) -> Progress:
         """How far the next batch reads; `start` when nothing is new after `wait_ms`.
+
+        Args:
+            start: where it begins.
+            max_rows: messages that it may have, about.
+            wait_ms: how long to wait for something new.
+            max_bytes: bytes that these may have; a message that is larger comes alone.
+            align: how far ahead of the slowest partition, and of other logs, it may read.
 
         Raises:
             DataLostError: `start` is gone (retention).
@@ -209,6 +326,10 @@ class Changelog(Protocol):
 
     def read(self, splits: Sequence[Split]) -> Iterator[Message]:
         """The messages of splits, in order within each."""
+        ...
+
+    def caution(self) -> str | None:
+        """A warning where the server is not proven to be the right one; connects to nothing."""
         ...
 
     def close(self) -> None:
@@ -232,6 +353,12 @@ class SinkTarget:
         writer: writer id (view and state generation): epochs of another writer are not ours.
         options: the view's WITH properties and the sink's section in the config.
         comment: the view's COMMENT.
+        store: id of the store: a target that another one has made is not ours. Empty: `check` asks
+            before there is a store.
+        copied_from: where the store is that this one is a copy of: the target is that one's. Empty:
+            it is no copy.
+        private: only who runs mview may read it; else it is for others, as the user's umask has it.
+        fence: the runner's right to write; a target keeps its token and refuses older ones.
     """
 
     view: str
@@ -239,6 +366,11 @@ class SinkTarget:
     writer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     comment: str | None = None
+    store: str = ""
+    history_ms: int = 7 * DAY_MS
+    copied_from: str = ""
+    private: bool = False
+    fence: Fence = UNFENCED
 
 
 def check_options(target: SinkTarget, known: Sequence[str]) -> None:
@@ -260,13 +392,22 @@ def check_options(target: SinkTarget, known: Sequence[str]) -> None:
 class Sink(Protocol):
     """A place that holds one view. Made by `factory(target)`; every call is idempotent.
 
-    The factory checks the options, and opens nothing: `mview check` calls it, too.
+    The factory checks the options, and opens nothing: `mview check` calls it, and `check`, too.
+    What a sink deletes is what it has made for this view and this store, and nothing else.
 
     Order per epoch: stage (or stage_full) -> [intent on disk] -> commit | rollback. `stage` makes
     the delta durable without showing it; its token is JSON and is all that `commit` needs, also in
     another process after a crash. Committing a token twice is the same as once. Sinks of several
     views stage at the same time, each in some thread.
     """
+
+    def check(self) -> None:
+        """Refuse a target that somebody else has made, or that is no empty place; writes nothing.
+
+        Raises:
+            UserError: what is there instead.
+        """
+        ...
 
     def stage(self, epoch: int, delta: pa.Table) -> dict[str, Any]:
         """Make an epoch's delta durable: the view's columns plus WEIGHT, consolidated."""
@@ -284,20 +425,40 @@ class Sink(Protocol):
         """Show the staged epoch. Returns facts for the manifest, e.g. {"version": 7}.
 
         Raises:
-            FencedError: somebody else wrote to the target since the last published epoch.
+            TargetError: somebody else changed what is in the target.
+            FencedError: another runner wrote to it since the last published epoch.
         """
         ...
 
     def rollback(self, token: dict[str, Any] | None, published: dict[str, Any] | None) -> None:
-        """Undo what was staged or committed after `published` (the facts in the last manifest)."""
+        """Undo what was staged or committed after `published` (the facts in the last manifest).
+
+        Where the runner takes over, an older runner's commits must fail before anything is undone.
+        """
+        ...
+
+    def repair(self, published: dict[str, Any]) -> bool:
+        """Make the target what it was at a published epoch, whatever others have written since.
+
+        Returns:
+            Whether it is; False: it cannot be any more, and the view must be built anew.
+        """
         ...
 
     def rows(self, published: dict[str, Any]) -> pa.Table:
-        """The content at the published epoch, for `verify`."""
+        """The content at the published epoch."""
         ...
 
-    def maintain(self, oldest: Mapping[str, Any]) -> int:
-        """Remove what no epoch from the one with the facts `oldest` on needs; off the hot path.
+    def parts(self, published: dict[str, Any]) -> Iterator[pa.Table]:
+        """The same in parts of bounded size, for comparisons."""
+        ...
+
+    def maintain(self, oldest: Mapping[str, Any] | None, keep: Sequence[Mapping[str, Any]]) -> int:
+        """Remove what nobody reads any more; off the hot path.
+
+        Args:
+            oldest: facts of an epoch that stays readable, as all after it do; None: there was none.
+            keep: facts of older epochs that stay readable, too.
 
         Returns:
             Number of files removed.
@@ -305,5 +466,5 @@ class Sink(Protocol):
         ...
 
     def drop(self) -> None:
-        """Remove the target and all it holds."""
+        """Remove what the sink has made, also where it is damaged; a second time does nothing."""
         ...

@@ -5,8 +5,12 @@ Every message says what failed, where, whether the data is safe, and the next co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from enum import IntEnum
 
 
@@ -20,6 +24,42 @@ class ExitCode(IntEnum):
     ALREADY_RUNNING = 4
     FRESHNESS_MISSED = 5
     INTERRUPTED = 130
+
+
+#: In front of the second and later lines of a field.
+_MARGIN = " " * 11
+
+#: Where a line of the text before the fields would look like a field.
+_FORGED = re.compile(r"(?<=\n)(?= {0,2}(?:in|where|got|allowed|data|next):)")
+
+#: Characters that move the cursor, hide text or turn its direction: all controls but the line
+#: break, line separators, and marks of direction.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """A text that may be shown on a terminal, whatever value it quotes; line breaks stay.
+
+    >>> printable("a\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """A name or value from outside as a part of a line: it cannot begin another one."""
+    return printable(text).replace("\n", "\\n")
+
+
+def shown(value: object, size: int = 200) -> str:
+    """A value as a short text in one line, for `got`; of any type, nested however deep."""
+    try:
+        text = str(value) if isinstance(value, Decimal) else repr(value)
+    except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
+        text = f"a {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= size else text[: size - 3] + "..."
 
 
 class MviewError(Exception):
@@ -52,19 +92,19 @@ class MviewError(Exception):
 
     def render(self) -> str:
         """The message as a block of short lines, most important first."""
-        lines = [self.what]
-        if subject := subject_of(self):
-            lines.append(f"  in:      {subject}")
-        if self.where:
-            lines.append(f"  where:   {self.where}")
-        if self.got is not None:
-            lines.append(f"  got:     {self.got}")
-        if self.allowed:
-            lines.append(f"  allowed: {self.allowed}")
-        if self.safe:
-            lines.append(f"  data:    {self.safe}")
-        if self.hint:
-            lines.append(f"  next:    {self.hint}")
+        fields = {
+            "in": subject_of(self),
+            "where": self.where,
+            "got": self.got,
+            "allowed": self.allowed,
+            "data": self.safe,
+            "next": self.hint,
+        }
+        lines = [_FORGED.sub(_MARGIN, printable(self.what))]
+        for label, value in fields.items():
+            if value is not None and value != "":
+                text = printable(str(value)).replace("\n" + _MARGIN, "\n")
+                lines.append(f"  {label + ':':<9}" + text.replace("\n", "\n" + _MARGIN))
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -93,6 +133,12 @@ def concerning(subject: str) -> Iterator[None]:
         raise
 
 
+def about(error: MviewError, subject: str) -> MviewError:
+    """The error, with what was worked on; see `concerning`."""
+    setattr(error, _SUBJECT, subject)
+    return error
+
+
 def subject_of(error: BaseException) -> str | None:
     """What `concerning` noted."""
     return getattr(error, _SUBJECT, None)
@@ -100,18 +146,107 @@ def subject_of(error: BaseException) -> str | None:
 
 def unexpected(error: BaseException) -> MviewError:
     """An error that nobody foresaw, as a block."""
-    message = str(error).strip().split("\n")[0]
-    block = MviewError(
-        f"unexpected {type(error).__name__}: {message}",
-        safe="every published epoch stays; the same command continues from the last one",
-        hint="run again with --debug for the traceback, and report it",
-    )
+    block: MviewError | None = of_the_system(error)
+    if block is None:
+        message = str(error).strip().split("\n")[0]
+        block = MviewError(
+            f"unexpected {type(error).__name__}: {message}",
+            safe="every published epoch stays; the same command continues from the last one",
+            hint="run again with --debug for the traceback, and report it",
+        )
     setattr(block, _SUBJECT, subject_of(error))
     return block
 
 
+#: What a file system refuses, by what people can do about it; other processes give the text alone.
+_REFUSALS: dict[tuple[int, ...], tuple[str, str]] = {
+    (errno.ENOSPC,): ("the disk is full", "make room on it"),
+    (errno.EDQUOT,): ("the quota of the disk is used up", "make room, or have it raised"),
+    (errno.EROFS,): ("the file system is read-only", "mount it writable, or name another folder"),
+    (errno.EACCES, errno.EPERM): (
+        "the permission to read or write a file is missing",
+        "give it to the user that runs mview, or name another folder",
+    ),
+    (errno.EIO,): ("the disk fails", "look at the disk and at the system's log"),
+    (errno.EMFILE, errno.ENFILE): ("too many files are open", "raise the limit: ulimit -n"),
+}
+
+
+#: How Python and Java say which file it was, around the words of the system.
+_PLACES = ("{}: '(/[^']+)'", r"(/[^\s:]+) \({}\)")
+
+
+def of_the_system(error: BaseException | None, where: str | None = None) -> RetryableError | None:
+    """An error of the file system, or one that it caused, as a block; None: it is none.
+
+    Args:
+        error: what was raised, here or in another process.
+        where: the place, unless the error names one.
+    """
+    while error is not None:
+        for numbers, (what, hint) in _REFUSALS.items():
+            line = _line_with([os.strerror(number) for number in numbers], str(error))
+            if (isinstance(error, OSError) and error.errno in numbers) or line is not None:
+                place = getattr(error, "filename", None) or _place_in(line)
+                return RetryableError(
+                    what,
+                    where=where if place is None else str(place),
+                    got=(line or str(error).strip())[:300],
+                    safe="every published epoch stays; the same command continues from the last "
+                    "one",
+                    hint=f"{hint}; then run the same command again",
+                )
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _line_with(words: Sequence[str], text: str) -> str | None:
+    lines = text.splitlines()
+    return next((line.strip() for line in lines if any(word in line for word in words)), None)
+
+
+def _place_in(line: str | None) -> str | None:
+    """The file that a message of the system names."""
+    words = [os.strerror(number) for numbers in _REFUSALS for number in numbers]
+    for form in (form.format(re.escape(word)) for word in words for form in _PLACES):
+        if line is not None and (found := re.search(form, line)):
+            return found[1]
+    return None
+
+
 class UserError(MviewError):
     """The input is wrong: SQL, table, column, row content. Fix it and run again."""
+
+
+class MistakesError(UserError):
+    """Several errors of the input, told at once.
+
+    Args:
+        errors: two or more.
+        kind: what they are.
+    """
+
+    def __init__(self, errors: Sequence[UserError], kind: str) -> None:
+        self.errors = tuple(errors)
+        super().__init__(f"{len(self.errors)} {kind}")
+        self.exit_code = max(error.exit_code for error in self.errors)
+
+    def render(self) -> str:
+        """One block after another."""
+        return "\n\n".join([self.what + ":", *(error.render() for error in self.errors)])
+
+
+def several(errors: Sequence[UserError], kind: str = "mistakes") -> UserError:
+    """One error for one or more."""
+    return errors[0] if len(errors) == 1 else MistakesError(errors, kind)
+
+
+class DataError(UserError):
+    """The query of a view fails on its data, as its batch query would: an overflow, say."""
+
+
+class TargetError(UserError):
+    """The target of a view refuses: somebody else wrote to it, or it is damaged."""
 
 
 class ConfigError(UserError):
@@ -126,6 +261,10 @@ class DecodeError(UserError):
 
 class RetryableError(MviewError):
     """The outside failed (database down, broker away); the same command may succeed later."""
+
+
+class AwayError(RetryableError):
+    """A server that a source needs does not answer: it is waited for, within bounds."""
 
 
 class AlreadyRunningError(MviewError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from mview.admin.content import StoredView, When, manifest_at, published
+from mview.admin.status import StoreStatus, ViewStatus, status
 from mview.config import Config
-from mview.runtime.status import StoredView, StoreStatus, ViewStatus, status
+from mview.store.manifest import Manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,8 +23,12 @@ _SHOWN = 10
 class Project:
     """A store, by its configuration; made by `mview.connect`. Reads only.
 
+    Each view is read at the newest epoch there is when it is asked for. Several views of one epoch
+    come from a snapshot:
+
     >>> p = mview.connect("conf/mview.yml")  # doctest: +SKIP
-    >>> p["order_revenue"].df()  # doctest: +SKIP
+    >>> now = p.snapshot()  # doctest: +SKIP
+    >>> now["orders"].df(), now["order_revenue"].df()  # doctest: +SKIP
     """
 
     def __init__(self, config: Config) -> None:
@@ -34,6 +41,18 @@ class Project:
             UserError: there is no such view; the message has a close name.
         """
         return View(self._config, StoredView(self._config, name))
+
+    def snapshot(self) -> Snapshot:
+        """All views at the newest epoch, and at no other one."""
+        return Snapshot(self._config, published(self._config))
+
+    def at(self, when: When) -> Snapshot:
+        """All views at an older epoch, or as they were at a time: `p.at("2026-11-20 10:00")`.
+
+        Raises:
+            UserError: it is not kept; the message says which epochs are.
+        """
+        return Snapshot(self._config, manifest_at(self._config, when))
 
     def __iter__(self) -> Iterator[str]:
         """The names of the views."""
@@ -54,6 +73,43 @@ class Project:
             f"<p>{escape(found.store)}, epoch {found.epoch}</p><table><tr><th>view</th>"
             f"<th>rows</th><th>strategy</th><th>table</th></tr>{rows}</table>"
         )
+
+
+class Snapshot:
+    """The views of a store at one epoch: one cut of all their tables."""
+
+    def __init__(self, config: Config, manifest: Manifest) -> None:
+        self._config, self._manifest = config, manifest
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read."""
+        return self._manifest.epoch
+
+    @property
+    def published(self) -> dt.datetime:
+        """When it was published, in UTC."""
+        return dt.datetime.fromtimestamp(self._manifest.created_ms / 1000, dt.timezone.utc)
+
+    def __getitem__(self, name: str) -> View:
+        """The view of that name at this epoch.
+
+        Raises:
+            UserError: there is no such view, or it had halted.
+        """
+        return View(self._config, StoredView(self._config, name, self._manifest))
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the views that have content."""
+        return (name for name, state in self._manifest.views.items() if not state.stale)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a view has content at this epoch."""
+        return name in set(self)
+
+    def _repr_html_(self) -> str:
+        names = ", ".join(escape(name) for name in self)
+        return f"<p>epoch {self.epoch}, published {self.published:%Y-%m-%d %H:%M:%S}: {names}</p>"
 
 
 class View:
@@ -82,12 +138,12 @@ class View:
         rows: pd.DataFrame = self.arrow().to_pandas()
         return rows
 
-    def as_of(self, epoch: int) -> View:
-        """The view at an older epoch; `engine.history` of them are kept."""
-        return View(self._config, self._stored.as_of(epoch))
+    def as_of(self, when: When) -> View:
+        """The view at an older epoch, or as it was at a time; `engine.history` says how old."""
+        return View(self._config, self._stored.as_of(when))
 
-    def changes(self, since: int) -> pd.DataFrame:
-        """What came (`__weight` +1) and went (-1) since an epoch; an updated row does both."""
+    def changes(self, since: When) -> pd.DataFrame:
+        """What came (`__weight` +1) and went (-1) since then; an updated row does both."""
         changes: pd.DataFrame = self._stored.changes(since).to_pandas()
         return changes
 

@@ -6,6 +6,8 @@ nowhere else. `timestamp` is an instant (UTC micros), `timestamp_ntz` a wall-clo
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,6 +68,50 @@ def type_name(arrow: pa.DataType) -> str:
     raise UserError(f"no SQL type for Arrow type {arrow}")
 
 
+def quoted(name: str) -> str:
+    """A name as an identifier in Spark SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def check_distinct(names: Iterable[str]) -> None:
+    """Check that columns can stand in one table of Spark and Delta, which fold the case of names.
+
+    Raises:
+        UserError: two are one there.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            what = "have one name" if other == name else "differ in case only"
+            raise UserError(
+                f"columns {other!r} and {name!r} {what}",
+                allowed="names that Spark and Delta can tell apart: they fold the case",
+            )
+        seen[name.lower()] = name
+
+
+#: Columns that mview adds to rows, and those of its state tables and parts.
+_OWN = re.compile(
+    r"__(epoch|kind|weight|position|source_ms|partition|offset|unchanged|mark|number|nth|copy"
+    r"|doubt|today|now|key_.*|[a-z]\d+|[nscm]\d*(_kept|_come|_gone)?)"
+)
+
+
+def check_free(names: Iterable[str]) -> None:
+    """Check that columns of users have no names of mview's own columns.
+
+    Raises:
+        UserError: one has.
+    """
+    for name in names:
+        if _OWN.fullmatch(name.lower()):
+            raise UserError(
+                f"column {name!r} has a name that mview uses itself",
+                allowed="any other name: mview's own begin with two underscores",
+                hint="rename the column",
+            )
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: name, Arrow type, nullability, and the type as the source database names it.
@@ -84,7 +130,7 @@ class TableSchema:
     """Columns in order and the primary key, as column names in key order.
 
     Raises:
-        UserError: a key column is not among the columns, or a name stands twice.
+        UserError: a key column is not among the columns, or two columns have one name for Spark.
     """
 
     columns: tuple[Column, ...]
@@ -92,8 +138,7 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        if len(set(names)) != len(names):
-            raise UserError(f"column names are not unique: {', '.join(names)}")
+        check_distinct(names)
         if missing := [name for name in self.key if name not in names]:
             raise UserError(f"key column {missing[0]!r} is not a column", allowed=", ".join(names))
 
@@ -123,7 +168,7 @@ class TableSchema:
     def ddl(self) -> str:
         """The columns as a Spark DDL string."""
         return ", ".join(
-            f"`{c.name}` {type_name(c.type)}{'' if c.nullable else ' NOT NULL'}"
+            f"{quoted(c.name)} {type_name(c.type)}{'' if c.nullable else ' NOT NULL'}"
             for c in self.columns
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.config import Config
+from tests.seeds import SEED
 
 pytest_plugins = ["tests.services.fixtures"]
+
+#: Seconds after which a test with Spark or a server hangs, on any machine; how long something in
+#: it may take is said by `Patience`, which knows a busy machine.
+HANGS = 3600
 
 #: What makes a JVM for tests small and quick to start.
 _SMALL = {
@@ -29,6 +35,21 @@ def small_config(folder: Path, **sections: Any) -> Config:
     )
 
 
+def pytest_report_header() -> str:
+    """Say where the random tests' cases come from."""
+    return f"MVIEW_SEED={SEED}  (of the day; set it to run the same random cases again)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+    """Say with a failure how it is run again."""
+    report = yield
+    if report.failed:
+        command = f"MVIEW_SEED={SEED} pytest '{item.nodeid}'"
+        report.sections.append(("run it again", command))
+    return report
+
+
 # First: xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("service"):
             item.add_marker(pytest.mark.xdist_group("services"))
     items.sort(key=lambda item: not _is_long(item))
+    for item in items:
+        if item.get_closest_marker("spark") or item.get_closest_marker("service"):
+            item.add_marker(pytest.mark.timeout(HANGS), append=False)
 
 
 def _is_long(item: pytest.Item) -> bool:
@@ -59,10 +83,15 @@ def config(make_config: Callable[..., Config]) -> Config:
     return make_config()
 
 
+# Workers import nothing from the current folder; those of tests run functions of tests.
+_ROOT = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of this test process."""
-    from mview.runtime.session import spark_session
+    from mview.session.spark import spark_session
 
     session = spark_session(small_config(tmp_path_factory.mktemp("spark")))
     yield session

@@ -1,4 +1,4 @@
-"""The `mview` command. Imports nothing heavy: `mview check` must answer in under two seconds."""
+"""The command line: arguments in, engine called, answers and errors as text."""
 
 from mview.cli.app import main
 

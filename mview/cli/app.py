@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from mview.cli.commands import check, drop, explain, status, verify
+from mview.cli.commands import check, drop, explain, repair, status, verify
 from mview.cli.demo.command import demo
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
 from mview.errors import ExitCode
+from mview.files.modes import private_files
 
 
 class Commands(click.Group):
@@ -21,7 +22,8 @@ class Commands(click.Group):
         """Run a command inside the error boundary."""
         app = ctx.ensure_object(App)
         try:
-            return super().invoke(ctx)
+            with private_files():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -45,5 +47,5 @@ def main() -> None:
     """
 
 
-for _command in (check, explain, run, status, verify, drop, demo):
+for _command in (check, explain, run, status, verify, repair, drop, demo):
     main.add_command(_command)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from mview.catalog.definitions import load_definition, load_definitions
+from mview.catalog.functions import declared_functions, with_functions
+from mview.catalog.places import check_store, check_targets
+from mview.catalog.sinks import open_sink
+from mview.catalog.tables import cautions, check_changelogs, describe_tables, source_tables
 from mview.config import Config
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.plan.definition import ViewDefinition, order_views
-from mview.runtime.catalog import check_changelogs, describe_tables, source_tables
-from mview.runtime.definitions import load_definition
-from mview.runtime.functions import declared_functions, with_functions
-from mview.runtime.sinks import open_sink
+from mview.plan.definition import Unread, ViewDefinition, order_views
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -44,7 +45,8 @@ class Checker:
     Args:
         config: the configuration.
         offline: do not connect to anything.
-        note: told when a database cannot be reached and the store's schema is taken instead.
+        note: told when a database cannot be reached and the store's schema is taken instead, and of
+            connections that are not safe.
     """
 
     config: Config
@@ -53,27 +55,49 @@ class Checker:
     schemas: dict[str, TableSchema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_store(self.config)
         self._store = Store(self.config.store)
         self.manifest = ManifestLog(self._store.manifests).latest()
         tables = self.manifest.tables if self.manifest else {}
         self._kept = {name: state.schema for name, state in tables.items()}
 
-    def check(self, given: Sequence[ViewDefinition]) -> list[Checked]:
+    def check(
+        self, given: Sequence[ViewDefinition], unread: Sequence[Unread] = ()
+    ) -> list[Checked]:
         """Check the given views, and the views of the store that they read.
+
+        Args:
+            given: views.
+            unread: what gives no view; those that read it are wrong, too.
 
         Raises:
             ConfigError: the configuration does not fit, whatever the views say.
             RetryableError: a database or changelog cannot be reached, and no schema is kept.
         """
-        found: dict[str, Checked] = {}
+        found = {one.definition.name: Checked(one.definition, error=one.error) for one in unread}
+        names = {*found, *(definition.name for definition in given)}
         functions = declared_functions(self.config)
         for definition in with_functions(self._with_those_they_read(given), functions):
             found[definition.name] = self._check(definition, found)
         sound = [checked.definition for checked in found.values() if checked.plan]
         if not self.offline:
+            for caution in cautions(self.config, sound):
+                self.note(caution)
             check_changelogs(self.config, sound)
-        names = {definition.name for definition in given}
-        return [checked for name, checked in found.items() if name in names]
+        places = check_targets(self.config, self._all_with(given), self.manifest)
+        return [
+            replace(checked, error=checked.error or places.get(name))
+            for name, checked in found.items()
+            if name in names
+        ]
+
+    def _all_with(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+        """The views that a run would keep: those of the store, and the given ones, which count."""
+        if self.manifest is None:
+            return list(given)
+        names = {view.name for view in given}
+        kept = load_definitions(self._store, self.manifest, but=names).found
+        return [*(kept[name] for name in sorted(kept)), *given]
 
     def _with_those_they_read(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
         views = {definition.name: definition for definition in given}

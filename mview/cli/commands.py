@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mview.cli.options import App, config_option, json_option, views_argument
-from mview.errors import ExitCode, FreshnessError
+from mview.errors import ExitCode, FreshnessError, several
 
 if TYPE_CHECKING:
     from mview.cli.checking import Checked, Checker
@@ -48,9 +48,8 @@ def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -
     from mview.ivm.explain import explain as explain_plan
 
     checker, found = _check(app, files, config_path, offline)
-    for one in found:
-        if one.error:
-            raise one.error
+    if wrong := [one.error for one in found if one.error]:
+        raise several(wrong)
     plans = [one.plan for one in found if one.plan]
     costs = partial(plan_cost, manifest=checker.manifest)
     text = "\n\n".join(explain_plan(plan, lambda one: cost_lines(costs(one))) for plan in plans)
@@ -61,11 +60,12 @@ def _check(
     app: App, files: tuple[str, ...], config_path: str, offline: bool
 ) -> tuple[Checker, list[Checked]]:
     from mview.cli.checking import Checker
-    from mview.plan.definition import load_views
+    from mview.plan.definition import read_views
 
     config = app.config(config_path)
+    views, unread = read_views(files)
     checker = Checker(config, offline, app.output.note)
-    return checker, checker.check(load_views(files))
+    return checker, checker.check(views, unread)
 
 
 @click.command()
@@ -87,8 +87,8 @@ def _check(
 @click.pass_obj
 def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> None:
     """Show what the store has: tables, views, epoch, lag, and whether it is running."""
+    from mview.admin.status import status as store_status
     from mview.cli.render import status_text
-    from mview.runtime.status import status as store_status
 
     found = store_status(app.config(config_path), epochs=epochs)
     app.output.result(found, status_text(found))
@@ -113,7 +113,7 @@ def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
 
     config = app.config(config_path)
     views = load_views(files)
-    from mview.runtime.status import verify as verify_views
+    from mview.admin.verify import verify as verify_views
 
     results = verify_views(config, views)
     app.output.result(results, verified_text(results))
@@ -128,10 +128,26 @@ def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
 @click.pass_obj
 def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool) -> None:
     """Remove views with their data. The databases are not touched."""
-    from mview.runtime.status import drop as drop_views
+    from mview.admin.drop import drop as drop_views
 
     config = app.config(config_path)
     if not yes:
         click.confirm(f"Drop {', '.join(names)} with all data?", abort=True)
-    drop_views(config, names)
+    unread = drop_views(config, names)
     app.output.line(f"dropped: {', '.join(names)}")
+    for name in unread:
+        app.output.line(f"{name}: its definition was damaged: a table at a path of its own stays")
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="VIEW…")
+@config_option
+@click.pass_obj
+def repair(app: App, names: tuple[str, ...], config_path: str) -> None:
+    """Take back what others have written to the tables of views."""
+    from mview.admin.repair import repair as repair_views
+
+    built = repair_views(app.config(config_path), names)
+    for name in names:
+        left = "; the next mview run builds it anew, the others go on" if name in built else ""
+        app.output.line(f"{name}: its table is as mview left it{left}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mview.epoch.cost import Costs, costs_of, full_rows
+from mview.epoch.names import VIEW, reads_of, view_of
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
-from mview.runtime.cost import Costs, costs_of, full_rows
-from mview.runtime.names import VIEW, reads_of, view_of
 from mview.store.manifest import Manifest
 
 #: Changed rows that a cost is told for.

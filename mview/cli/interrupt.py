@@ -1,12 +1,14 @@
-"""Ctrl-C: once drains the running epoch, twice kills."""
+"""Ctrl-C, SIGTERM, a terminal that closes: once drains the running epoch, twice kills."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
@@ -14,7 +16,7 @@ from mview.errors import ExitCode
 
 
 class Drainable(Protocol):
-    """What can be run and asked to stop; see `mview.runtime.pipeline.Pipeline`."""
+    """What can be run and asked to stop; see `mview.run.pipeline.Pipeline`."""
 
     def run(self, *, once: bool) -> None:
         """Block until the work is finished or `stop` was called."""
@@ -27,6 +29,9 @@ class Drainable(Protocol):
 
 def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable[[], None]) -> bool:
     """Run a pipeline; the first SIGINT or SIGTERM drains it, the second ends this process at once.
+
+    A terminal that closes (SIGHUP) drains it, too, and never ends it at once: the shell and the
+    system both send it.
 
     The pipeline runs in a thread of its own: on the main thread pyspark would replace our signal
     handler by one that cancels all Spark jobs, and the epoch would be lost instead of drained.
@@ -49,14 +54,21 @@ def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable
             failures.append(error)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if draining.is_set():
-            _die()
+            if number != signal.SIGHUP:
+                _die()
+            return
         draining.set()
-        on_drain()
+        with suppress(OSError):  # nobody may be there to read it
+            on_drain()
         # stop() may wait for the epoch; a signal handler must not.
         threading.Thread(target=pipeline.stop, daemon=True).start()
 
-    handled = (signal.SIGINT, signal.SIGTERM)
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else the user wants to go on: nohup
+        handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in handled}
     worker = threading.Thread(target=work, name="pipeline")
     try:
@@ -68,6 +80,16 @@ def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable
     if failures:
         raise failures[0]
     return draining.is_set()
+
+
+def _leave_terminal() -> None:
+    """Print to nowhere what was for the terminal, which is gone: each write to it would fail."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        # Not isatty: of a terminal that is gone it says no.
+        if stat.S_ISCHR(os.fstat(number).st_mode):
+            os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def _die() -> None:

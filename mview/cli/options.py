@@ -26,7 +26,9 @@ class App:
 
     def config(self, path: str) -> Config:
         """Read the configuration; from then on its secrets are hidden in all output."""
-        from mview.config import Mask, load_config, secret_values
+        from mview.config import secret_values
+        from mview.configfile import load_config
+        from mview.secrets import Mask
 
         config = load_config(path)
         self.output.hide(Mask(secret_values(config)))

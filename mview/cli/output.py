@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mview.errors import ExitCode, MviewError, unexpected
+from mview.errors import ExitCode, MviewError, printable, unexpected
 
 if TYPE_CHECKING:
-    from mview.config import Mask
+    from mview.secrets import Mask
 
 
 class Output:
@@ -42,17 +44,23 @@ class Output:
 
     def result(self, data: Any, text: str) -> None:
         """Print a command's result: `data` in JSON mode, else `text`."""
-        shown = json.dumps(_plain(data), indent=2) if self.as_json else text
-        click.echo(self.mask(shown))
+        if self.as_json:
+            # Before it is JSON: a secret of digits would be starred out of numbers, too.
+            _echo(json.dumps(_plain(data, self.mask), indent=2))
+        else:
+            self._print(text)
 
     def line(self, text: str = "") -> None:
         """Print a line for people; nothing in JSON mode."""
         if not self.as_json:
-            click.echo(self.mask(text))
+            self._print(text)
 
     def note(self, text: str) -> None:
         """Print a remark on stderr."""
-        click.echo(self.mask(text), err=True)
+        self._print(text, err=True)
+
+    def _print(self, text: str, *, err: bool = False) -> None:
+        _echo(printable(self.mask(text)), err=err)
 
     def error(self, error: BaseException) -> ExitCode:
         """Print an error as one block on stderr.
@@ -62,9 +70,9 @@ class Output:
         """
         if self.debug:
             text = "".join(traceback.format_exception(error))
-            click.echo(self.mask(text.rstrip()), err=True)
+            self._print(text.rstrip(), err=True)
         known = error if isinstance(error, MviewError) else unexpected(error)
-        click.echo(self.mask(f"Error: {known.render()}"), err=True)
+        self._print(f"Error: {known.render()}", err=True)
         return known.exit_code
 
     @property
@@ -73,14 +81,25 @@ class Output:
         return sys.stdout.isatty() and not self.as_json
 
 
-def _plain(data: Any) -> Any:
-    """The data as what JSON can hold."""
+def _echo(text: str, *, err: bool = False) -> None:
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # The terminal is gone, and the signal that says so is on its way: it ends a run in order.
+        if error.errno != errno.EIO:
+            raise
+
+
+def _plain(data: Any, mask: Callable[[str], str]) -> Any:
+    """The data as what JSON can hold, without secrets."""
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return {f.name: _plain(getattr(data, f.name)) for f in dataclasses.fields(data)}
+        return {f.name: _plain(getattr(data, f.name), mask) for f in dataclasses.fields(data)}
     if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
+        return {mask(str(key)): _plain(value, mask) for key, value in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
-        return [_plain(item) for item in data]
+        return [_plain(item, mask) for item in data]
     if data is None or isinstance(data, bool | int | float):
         return data
-    return str(data) if not isinstance(data, Path) else data.as_posix()
+    return mask(str(data) if not isinstance(data, Path) else data.as_posix())

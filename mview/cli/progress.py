@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mview.cli.output import Output
-from mview.runtime.report import EpochReport, Listener, ViewChange
+from mview.epoch.report import EpochReport, Listener, ViewChange
+from mview.errors import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,12 +79,13 @@ class LineDisplay:
         rate = f", {rows / (now - began):,.0f} rows/s" if now > began else ""
         if done:
             self._loaded.add(table)
-            self._output.line(f"{table}: loaded, {rows:,} rows{rate}")
+            self._output.line(f"{one_line(table)}: loaded, {rows:,} rows{rate}")
         elif now - self._said.get(table, -_EVERY) >= _EVERY:
             self._said[table] = now
             left = (now - began) * (total - rows) / rows if rows else 0
             eta = f", {duration_text(int(left * 1000))} left" if left > 0 else ""
-            self._output.line(f"{table}: loading, {rows:,} of about {total:,} rows{rate}{eta}")
+            seen = f"{rows:,} of about {total:,} rows"
+            self._output.line(f"{one_line(table)}: loading, {seen}{rate}{eta}")
 
     def on_epoch(self, epoch: EpochReport) -> None:
         """A line per view that the epoch changed."""
@@ -153,7 +155,7 @@ class LiveDisplay:
     def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
         """Move the table's bar."""
         if table not in self._tasks:
-            self._tasks[table] = self._bars.add_task(table, total=max(total, 1))
+            self._tasks[table] = self._bars.add_task(one_line(table), total=max(total, 1))
         # The total is an estimate: at the end the rows that were read are the truth.
         self._bars.update(
             self._tasks[table],
@@ -175,7 +177,7 @@ class LiveDisplay:
 
     def on_message(self, text: str) -> None:
         """The text as a line above the live part."""
-        self._live.console.print(self._output.mask(text), markup=False)
+        self._live.console.print(printable(self._output.mask(text)), markup=False)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
@@ -185,7 +187,7 @@ class LiveDisplay:
         lines = Table.grid(padding=(0, 2))
         for name, line in list(self._lines.items()):
             lines.add_row(
-                Text(name, style="bold"),
+                Text(one_line(name), style="bold"),
                 f"epoch {self._epoch.epoch:,}",
                 f"lag {duration_text(self._lag)}",
                 Text(f"+{line.inserted:,}", style="green"),
@@ -194,7 +196,7 @@ class LiveDisplay:
                 f"{line.rows:,} rows",
                 Text(f"{self._errors} errors", style="bold red" if self._errors else "dim"),
                 _dropped_text(self._dropped) if self._dropped else "",
-                line.chosen,
+                Text(one_line(line.chosen)),
             )
         return Group(self._bars, lines) if self._tasks else lines
 
@@ -219,7 +221,7 @@ def _load_bars() -> Progress:
             return Text(f"{task.completed:,.0f} rows  {rate:,.0f} rows/s")
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         Rows(),

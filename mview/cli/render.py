@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from mview.cli.progress import duration_text
 from mview.clock import utc_text
-from mview.errors import MviewError
+from mview.errors import MviewError, one_line
 
 if TYPE_CHECKING:
+    from mview.admin.status import StoreStatus, ViewStatus
+    from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
     from mview.cli.costs import PlanCost
+    from mview.epoch.cost import Ran
     from mview.ivm.plan import ViewPlan
-    from mview.runtime.cost import Ran
-    from mview.runtime.status import StoreStatus, VerifyResult, ViewStatus
     from mview.store.failure import Failure
 
 
@@ -33,7 +34,7 @@ def _checked_block(one: Checked) -> str:
         return f"{name}: not checked, it reads a view whose columns only Spark can tell"
     plan = one.plan
     key = f"key {', '.join(plan.key)}" if plan.key else "no key"
-    reads = ", ".join(plan.sources) or "no table"
+    reads = one_line(", ".join(plan.sources)) or "no table"
     return f"{name}: ok, {key}, reads {reads}; {', '.join(_strategies(plan))}"
 
 
@@ -138,7 +139,7 @@ def _run_cells(ran: Ran) -> tuple[str, ...]:
 
 def _failure_lines(failure: Failure) -> list[str]:
     """When the last run ended by an error, over what, and the error's own block."""
-    subject = f", {failure.subject}" if failure.subject else ""
+    subject = f", {one_line(failure.subject)}" if failure.subject else ""
     head = f"the last run ended by an error, {utc_text(failure.at_ms)} UTC{subject}:"
     return ["", head, *(f"  {line}" for line in failure.error.render().splitlines())]
 
@@ -155,6 +156,7 @@ def _freshness(view: ViewStatus) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
     """Rows as lines whose columns stand below each other."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         (
@@ -173,6 +175,8 @@ def verified_text(results: Sequence[VerifyResult]) -> str:
 def _verified_block(result: VerifyResult) -> str:
     if result.equal:
         return f"{result.view}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
+    if result.error:
+        return f"{result.view}: NOT COMPARED at epoch {result.epoch}: {result.error}"
     lines = [f"{result.view}: DIFFERS from its batch query at epoch {result.epoch}"]
     for title, rows in (
         ("missing in the sink", result.missing),
@@ -183,4 +187,4 @@ def _verified_block(result: VerifyResult) -> str:
 
 
 def _row_text(row: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in row.items())
+    return one_line(", ".join(f"{name}={value}" for name, value in row.items()))

@@ -1,1 +1,1 @@
-"""execute."""
+"""An epoch of a view, computed: one program, two executors that must agree."""

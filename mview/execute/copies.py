@@ -9,13 +9,16 @@ it goes when its file has gone, and with the executor: Spark deletes the folder.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,12 +26,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mview.execute.local.keys import typed_keys
+from mview.delta.parquet import read_parquet
 from mview.execute.ranges import Range
 from mview.execute.scan import scan_files
-from mview.lake.hashing import Hashes, hash_rows, is_hashable, same_rows
-from mview.lake.parquet import read_parquet
-from mview.lake.sorted_index import SortedIndex
+from mview.files.modes import PRIVATE
+from mview.rows.hashing import Hashes, hash_rows, is_hashable, same_rows
+from mview.rows.lookup_keys import typed_keys
+from mview.rows.sorted_index import SortedIndex
 
 #: Copies that one worker holds open; each has a file descriptor.
 _MOST_OPEN = 256
@@ -226,7 +230,7 @@ def _open(folder: Path) -> FileCopy:
 
 def _copy(file: str, table: pa.Schema, folder: Path) -> None:
     rows = read_parquet(Path(file), table).combine_chunks()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
     def write(fresh: Path) -> None:
         with pa.OSFile(str(fresh), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
@@ -246,4 +250,10 @@ def _forget_gone_files() -> None:
 def _root() -> Path:
     """A folder that all workers of an executor share and Spark deletes with it."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    return Path(folders[0] or tempfile.gettempdir()) / "mview-copies"
+    root = Path(folders[0] or tempfile.gettempdir()) / "mview-copies"
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700, parents=True)
+    about = root.lstat()
+    if about.st_uid != os.getuid() or about.st_mode & PRIVATE or not stat.S_ISDIR(about.st_mode):
+        raise PermissionError(errno.EACCES, "others may read or write what is kept here", str(root))
+    return root

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.lake.match import row_codes
+from mview.rows.match import row_codes
 
 #: Rows that are shown where not one row alone fails, as where a sum overflows.
 _SHOWN = 3

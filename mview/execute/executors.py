@@ -14,21 +14,28 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.errors import UserError
+from mview.errors import CorruptionError, DataError, UserError
 from mview.execute.culprit import failing_rows
-from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
+from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
-from mview.execute.local.refusal import NotAdmittedError
-from mview.execute.program import Request, TooManyRowsError, ViewDelta, run_view
+from mview.execute.program import (
+    BatchNeededError,
+    Request,
+    TooManyRowsError,
+    ViewDelta,
+    run_view,
+)
+from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.execute.relations import Relation
+from mview.execute.slices import Changes
 from mview.execute.spark import SparkExecutor
 from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import Changes
+from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.schema import Column
-from mview.store.mirror import KIND
+from mview.store.mirror import KIND, ROW
 
 Choice = Literal["auto", "spark", "local"]
 
@@ -48,7 +55,7 @@ class Executors:
         spark: runs anything, at the price of Spark jobs.
         relations: the open mirrors, by relation name.
         choice: `auto`, or one executor forced (tests, benchmarks).
-        memory: bytes for mirrors held in process.
+        memory: what may be held in process.
         pinned: tells the published pinned time, in milliseconds, which the clocks show.
     """
 
@@ -57,18 +64,21 @@ class Executors:
         spark: SparkExecutor,
         relations: Mapping[str, Relation],
         choice: Choice,
-        memory: int,
+        memory: Memory,
         pinned: Callable[[], int] = lambda: 0,
     ) -> None:
         self._spark, self._relations, self._choice = spark, relations, choice
-        self._pinned = pinned
-        self._lookups = LocalLookups(0 if choice == "spark" else memory)
+        self._pinned, self._memory = pinned, memory
+        self._lookups = LocalLookups(0 if choice == "spark" else memory.tables)
         #: The columns that rows are looked up by, per relation.
         self._keys: dict[str, set[tuple[str, ...]]] = {}
         self._evaluator = LocalEvaluator()
         #: Why a view's SQL runs on Spark, by view.
         self.refused: dict[str, str] = {}
         self._read = _Read()
+        self._news: list[str] = []
+        #: Relations that could not be brought into memory as a file of theirs is damaged.
+        self.damaged: dict[str, CorruptionError] = {}
 
     def warm(self, keys: Mapping[str, Iterable[tuple[str, ...]]]) -> list[str]:
         """Bring mirrors into memory, small ones first; returns those that did not fit.
@@ -83,16 +93,17 @@ class Executors:
             for name, relation in self._relations.items()
         }
         left_out = []
+        self.damaged = {}
         by_rows = sorted(self._relations.items(), key=lambda item: item[1].state.rows)
         for name, relation in by_rows:
             if self._choice == "spark" or relation.state.phase != "loaded":
                 continue
             size = sum(rows for _, rows in relation.base_files) * row_bytes(relation.schema.columns)
-            if not self._lookups.fits(size):
-                left_out.append(name)
-                continue
-            if not self._lookups.add(_resident(name, relation)):
-                left_out.append(name)
+            try:
+                if not (self._lookups.fits(size) and self._bring(name, relation)):
+                    left_out.append(name)
+            except CorruptionError as error:
+                self.damaged[name] = error
             # Else what was needed to read one table adds to what the next one needs.
             pa.default_memory_pool().release_unused()
         for name, columns in self._keys.items():
@@ -101,6 +112,13 @@ class Executors:
         for name in left_out:
             self.prepare(name, self._relations[name].base_files)
         return left_out
+
+    def _bring(self, name: str, relation: Relation) -> bool:
+        """Make a table resident, unless its rows turn out to be too large."""
+        rows = relation.mirror.scan_within(relation.state, self._lookups.room)
+        if rows is None:
+            return False
+        return self._lookups.add(ResidentTable(name, relation.schema.key, rows))
 
     def prepare(self, relation: str, files: Sequence[tuple[str, int]]) -> None:
         """Make base files ready to be looked into on Spark; nothing where memory has the rows.
@@ -117,6 +135,19 @@ class Executors:
     def rows(self, relation: str) -> int:
         """The number of rows of a relation or clock as published."""
         return 1 if is_clock(relation) else self._relations[relation].state.rows
+
+    def numbers(self, relation: str) -> tuple[str, ...]:
+        """The column of the numbers of rows that have no key; () where they have one."""
+        return (
+            () if is_clock(relation) or self._relations[relation].schema.key != (ROW,) else (ROW,)
+        )
+
+    def most(self, relation: str, columns: Sequence[str]) -> int:
+        """How many rows of a relation or clock a look-up may bring to the driver."""
+        if is_clock(relation):
+            return 1
+        schema = self._relations[relation].schema
+        return self._memory.found // row_bytes([schema.column(name) for name in columns])
 
     @property
     def rows_read(self) -> int:
@@ -161,8 +192,9 @@ class Executors:
 
         Raises:
             UserError: the local executor is forced and the view's SQL is not admitted.
-            TooManyRowsError: a table of more than WHOLE_ROWS rows would be needed whole, or a range
-                of it has so many.
+            BatchNeededError: a table of more than WHOLE_ROWS rows would be needed whole, a range of
+                it has so many, or a look-up finds more than its share of memory; or the query fails
+                over the changes.
         """
         lookups = _Renamed(self, relations)
         groups = self._groups(state)
@@ -208,7 +240,9 @@ class Executors:
             changes = {name: Changes(rows) for name, rows in some.items()}
             try:
                 run_view(plan, changes, lookups, self._evaluator if local else self._spark, groups)
-            except (EvaluationError, TooManyRowsError):
+            except TooManyRowsError:
+                return False  # that is no failure of these rows: none of them is to be named
+            except (EvaluationError, BatchNeededError, DataError):
                 return True
             except Exception as error:
                 if not fails(error):
@@ -220,22 +254,23 @@ class Executors:
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:
-        """Follow a published epoch: changelog rows per relation."""
+        """Follow a published epoch: changelog rows per relation; what outgrew its share is news."""
         changes = {}
         for name, rows in deltas.items():
             plus = pc.starts_with(rows[KIND], "+")
             content = rows.drop_columns([KIND])
             changes[name] = (content.filter(pc.invert(plus)), content.filter(plus))
-        self._lookups.apply(changes)
+        self._news += self._lookups.apply(changes)
+
+    def news(self) -> list[str]:
+        """Tables that memory has no more since this was asked last."""
+        news, self._news = self._news, []
+        return news
 
     def close(self) -> None:
         """Free what is held in memory."""
         self._lookups.close()
         self._evaluator.close()
-
-
-def _resident(name: str, relation: Relation) -> ResidentTable:
-    return ResidentTable(name, relation.schema.key, relation.mirror.scan(relation.state))
 
 
 def row_bytes(columns: Sequence[Column]) -> int:
@@ -260,12 +295,17 @@ class _Renamed:
         for one in requests:
             if one.is_whole and self._executors.rows(self._relations[one.table]) > WHOLE_ROWS:
                 raise TooManyRowsError(f"all rows of {one.table}")
-        return self._executors.fetch([self._renamed(one) for one in requests])
+        found = self._executors.fetch([self._renamed(one) for one in requests])
+        return [rows.select(one.select) for one, rows in zip(requests, found, strict=True)]
 
     def _renamed(self, request: Request) -> Request:
-        # A range is large where the time moved far: after a pause, say.
-        most = None if request.within is None else WHOLE_ROWS
-        return replace(request, table=self._relations[request.table], most=most)
+        relation = self._relations[request.table]
+        most = self._executors.most(relation, request.select)
+        if request.within is not None:
+            # A range is large where the time moved far: after a pause, say.
+            most = min(most, WHOLE_ROWS)
+        select = (*request.select, *self._executors.numbers(relation))
+        return replace(request, table=relation, most=most, select=select)
 
 
 class _State:
@@ -276,5 +316,9 @@ class _State:
 
     def fetch(self, keys: pa.Table | None) -> pa.Table:
         """See `State`."""
-        request = Request(self._name, keys, self._relation.schema.names, null_safe=True)
+        names = self._relation.schema.names
+        most = self._executors.most(self._name, names)
+        if keys is None and self._executors.rows(self._name) > most:
+            raise TooManyRowsError(f"all rows of {self._name}")
+        request = Request(self._name, keys, names, null_safe=True, most=most)
         return self._executors.fetch([request])[0]

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from mview.changelog import RowKind
 from mview.connector import WEIGHT
 from mview.errors import UserError
-from mview.ivm.slices import Changes
-from mview.lake.match import row_codes
+from mview.execute.slices import Changes
+from mview.rows.match import row_codes
 from mview.store.mirror import KIND
 
 

@@ -6,7 +6,8 @@ of a round together.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -14,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.execute.local.evaluate import EvaluationError
-from mview.execute.local.refusal import NotAdmittedError
+from mview.errors import DataError
 from mview.execute.ranges import Range, range_of
-from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
-from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import (
+from mview.execute.refusal import RefusalError
+from mview.execute.slices import (
     Change,
     Changes,
     add_up,
@@ -31,13 +30,23 @@ from mview.ivm.slices import (
     nullable,
     weighted,
 )
+from mview.execute.top import first_rows, moved
+from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
+from mview.ivm.plan import ViewPlan
 from mview.ivm.steps import Band, Fetch, KeySource, Step, Trace, Whole
-from mview.ivm.top import NUMBER, RANKED, Top, first_rows, moved
+from mview.ivm.top import NUMBER, RANKED, Top
 from mview.schema import TableSchema, as_schema
 
 
-class TooManyRowsError(Exception):
-    """An epoch of a view would need too much of a table: recompute it where the table is."""
+class BatchNeededError(Exception):
+    """An epoch of a view must be computed as a whole, where the tables are."""
+
+
+class TooManyRowsError(BatchNeededError):
+    """It would need too much of a table."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} are needed, too many for the driver")
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Request:
         select: columns to return: those that the view uses, with the primary key.
         null_safe: NULL in a key matches NULL.
         within: the range of one of the columns to return.
-        most: so many rows of a range may come.
+        most: so many rows may come.
     """
 
     table: str
@@ -242,7 +251,7 @@ class _Walk:
         sql = f"SELECT {step.bound} AS bound FROM {_TIMES}"
         try:
             found = self.evaluator.run(sql, {_TIMES: times}, None)
-        except (NotAdmittedError, EvaluationError):
+        except RefusalError:
             raise
         except Exception:  # it fails in the view as well, should any row get there
             return None
@@ -303,26 +312,27 @@ def _finalize(
     fields = [partial.schema.field(name) for name in (WEIGHT, *groups, *accumulators)]
     partial = as_schema(partial, nullable(pa.schema(fields)))
     value_moved = any(
-        not slices.relations[plan.slice_name(table, "old")].equals(
-            slices.relations[plan.slice_name(table, "new")]
-        )
+        difference(*(slices.relations[plan.slice_name(table, when)] for when in _WHEN)).num_rows
         for table in maintained.values
     )
     keys = None if value_moved else distinct(partial.select(list(groups)))
     old = state.fetch(keys)
     old = as_schema(old, partial.schema.remove(0))
-    new = add_up(groups, accumulators, old, partial, maintained.extremes)
+    with _overflows(plan):
+        new = add_up(groups, accumulators, old, partial, maintained.extremes, maintained.beside)
     if new is None:
         raise _ExtremeGoneError
     if not maintained.always:
         new = new.filter(pc.not_equal(new[accumulators[0]], 0))
     sides = [weighted(old, -1), weighted(new, 1)]
     change = consolidate(pa.concat_tables(sides))
+    with _overflows(plan):
+        shown, *sides = (maintained.as_shown(rows) for rows in (change, *sides))
     if maintained.shown is not None:
-        rows = _shown(change, maintained.shown, plan.finalize_schema)
+        rows = _shown(shown, maintained.shown, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)
     if not maintained.values:
-        rows = evaluator.run(maintained.finalize, {STATE: change}, plan.finalize_schema)
+        rows = evaluator.run(maintained.finalize, {STATE: shown}, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)
     found = [
         evaluator.run(
@@ -331,6 +341,20 @@ def _finalize(
         for side, when in zip(sides, _WHEN, strict=True)
     ]
     return ViewDelta(consolidate(pa.concat_tables(found)), change)
+
+
+@contextmanager
+def _overflows(plan: ViewPlan) -> Iterator[None]:
+    """Sums that do not fit their types are the view's error."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"the query of view {plan.name.partition(':')[0]} fails on the data: "
+            f"ARITHMETIC_OVERFLOW: a sum does not fit its type: {error}",
+            safe="the view keeps the rows of its last good epoch, the other views go on",
+            hint="correct the row or the query; the next `mview run` builds the view anew",
+        ) from None
 
 
 _WHEN: tuple[Literal["old", "new"], ...] = ("old", "new")
@@ -405,6 +429,10 @@ def run_view(
 
     Returns:
         The view's delta; None when nothing changed for it.
+
+    Raises:
+        BatchNeededError: only a batch can tell the view's rows, or that there are none.
+        DataError: a sum does not fit its type.
     """
     if plan.top is not None:
         assert state is not None, f"view {plan.name} has a state table"
@@ -415,22 +443,37 @@ def run_view(
 
     slices = sliced(plan)
     try:
-        return evaluate_slices(plan, slices, evaluator, state)
-    except _ExtremeGoneError:
-        assert plan.maintained is not None
-        plan = _with_all_groups(plan, plan.maintained)
-        return evaluate_slices(plan, sliced(plan), evaluator, state)
-    except (NotAdmittedError, EvaluationError):
-        raise  # another executor decides
+        try:
+            return evaluate_slices(plan, slices, evaluator, state)
+        except _ExtremeGoneError:
+            assert plan.maintained is not None
+            plan = _with_all_groups(plan, plan.maintained)
+            slices = sliced(plan)
+            return evaluate_slices(plan, slices, evaluator, state)
+    except (RefusalError, BatchNeededError, DataError):
+        raise  # another executor decides, or a sum over all rows has
     except Exception:
-        # Groups that did not change may be incomplete in the slices, and a query can fail on them
-        # (1 / sum(x)) where it does not on all rows. If all rows fail as well, so does the view.
         if not slices.relations or plan.evaluation == "full":
             raise
-        whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
-        if plan.maintained is not None:
-            whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
-        return evaluate_slices(plan, sliced(whole), evaluator, state)
+    # Groups that did not change may be incomplete in the slices, and a query can fail on them
+    # (1 / sum(x)) where it does not on all rows. If it fails on all rows as well, those before the
+    # epoch or an order of adding may be why: the batch over the new rows alone decides.
+    whole = _with_all_rows(plan)
+    slices = sliced(whole)
+    try:
+        return evaluate_slices(whole, slices, evaluator, state)
+    except (RefusalError, BatchNeededError, DataError):
+        raise
+    except Exception as error:
+        raise BatchNeededError("the query failed over the changes") from error
+
+
+def _with_all_rows(plan: ViewPlan) -> ViewPlan:
+    """The plan for an epoch in which all rows of all tables are fetched."""
+    whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
+    if plan.maintained is not None:
+        whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
+    return whole
 
 
 def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:
@@ -441,7 +484,8 @@ def _with_all_groups(plan: ViewPlan, maintained: Maintained) -> ViewPlan:
 
 def _with_known_extremes(maintained: Maintained) -> Maintained:
     """For an evaluation over all rows of the changed groups: their extremes are what it finds."""
-    return replace(maintained, extremes=dict.fromkeys(maintained.extremes, "complete"))
+    every = (*maintained.extremes, *maintained.beside)
+    return replace(maintained, extremes=dict.fromkeys(every, "complete"), beside={})
 
 
 def _all(plan: ViewPlan) -> tuple[Whole, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.lake.hashing import hash_rows
+from mview.rows.hashing import hash_rows
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The Spark executor: look-ups as one Spark job over the mirrors' base files, SQL on Spark.
+"""The Spark executor: look-ups as one Spark job over the mirrors' files, SQL on Spark.
 
-It needs no memory on the driver beyond the tails, so it serves mirrors of any size; executors need
-room on their local disks (execute/copies.py).
+It needs no memory on the driver beyond a share for tails, so it serves mirrors of any size;
+executors need room on their local disks (execute/copies.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mview.execute.program import Request
 from mview.execute.ranges import Range
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
-from mview.schema import type_name
-from mview.worker import settle_worker
+from mview.schema import quoted, type_name
+from mview.session.worker import settle_worker
 
 
 class _Work(NamedTuple):
@@ -35,12 +35,16 @@ class _Work(NamedTuple):
     null_safe: bool
     within: Range | None
     most: int | None
+    #: Files of a tail: few keys are looked for in them before compaction folds them.
+    is_tail: bool
 
 
-def _work_off(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
+def _work_off(works: Iterable[_Work]) -> Iterator[tuple[tuple[int, bool], bytes]]:
     for work in works:
         wanted, table = from_ipc(work.wanted).schema, from_ipc(work.table).schema
-        if work.within is not None:
+        if work.is_tail:
+            found = _look_up_tail(work, wanted)
+        elif work.within is not None:
             # One more than may come, which tells that there are too many.
             most = sys.maxsize if work.most is None else work.most + 1
             found = look_up_range(work.files, wanted, table, work.within, most)
@@ -48,9 +52,19 @@ def _work_off(works: Iterable[_Work]) -> Iterator[tuple[int, bytes]]:
             found = scan_files(work.files, wanted, None, work.null_safe)
         else:
             found = look_up_files(work.files, wanted, table, from_ipc(work.keys), work.null_safe)
+        if work.most is not None:
+            found = found.slice(0, work.most + 1)  # the one more tells
         if found.num_rows:
-            yield work.number, to_ipc(found)
+            yield (work.number, work.is_tail), to_ipc(found)
     settle_worker()
+
+
+def _look_up_tail(work: _Work, wanted: pa.Schema) -> pa.Table:
+    keys = None if work.keys is None else from_ipc(work.keys)
+    if work.within is None:
+        return scan_files(work.files, wanted, keys, work.null_safe)
+    parts = (scan_files([file], wanted, None, False) for file in work.files)
+    return pa.concat_tables([wanted.empty_table(), *map(work.within.rows_of, parts)])
 
 
 class SparkExecutor:
@@ -69,50 +83,60 @@ class SparkExecutor:
         Raises:
             TooManyRowsError: a range has more rows than may come.
         """
-        bases = self._scan_bases(requests)
-        for request, base in zip(requests, bases, strict=True):
+        found = self._scan(requests)
+        answers = []
+        for request, (base, tail) in zip(requests, found, strict=True):
             request.check(base)
-        return [
-            self._relations[request.table].rows(
-                base, request.keys, request.select, request.null_safe, request.within
+            request.check(tail)
+            rows = self._relations[request.table].rows(
+                base, tail, request.keys, request.select, request.null_safe, request.within
             )
-            for request, base in zip(requests, bases, strict=True)
-        ]
+            answers.append(rows)
+        return answers
 
-    def _scan_bases(self, requests: Sequence[Request]) -> list[pa.Table]:
-        works: list[_Work] = []
-        schemas = []
-        for number, request in enumerate(requests):
-            relation = self._relations[request.table]
-            schema = relation.base_schema(request.select)
-            schemas.append(schema)
-            keys = None if request.keys is None else to_ipc(request.keys)
-            wanted, table = (to_ipc(one.empty_table()) for one in (schema, relation.base_schema()))
-            for files in _spread(relation.base_files, self._slots):
-                works.append(
-                    _Work(
-                        number,
-                        files,
-                        wanted,
-                        table,
-                        keys,
-                        request.null_safe,
-                        request.within,
-                        request.most,
-                    )
-                )
-        parts: dict[int, list[pa.Table]] = defaultdict(list)
+    def _scan(self, requests: Sequence[Request]) -> list[tuple[pa.Table, pa.Table]]:
+        """What each request finds in base files, and in the files of a tail that is on disk."""
+        works = [work for number, one in enumerate(requests) for work in self._works(number, one)]
+        parts: dict[tuple[int, bool], list[pa.Table]] = defaultdict(list)
         if works:
             slots = min(self._slots, len(works))
             # Dealt out in turns: each task gets a share of every request.
             dealt = [work for slot in range(slots) for work in works[slot::slots]]
             job = self._spark.sparkContext.parallelize(dealt, slots).mapPartitions(_work_off)
-            for number, blob in job.collect():
-                parts[number].append(from_ipc(blob))
-        return [
-            pa.concat_tables([schema.empty_table(), *parts[number]])
-            for number, schema in enumerate(schemas)
-        ]
+            for place, blob in job.collect():
+                parts[place].append(from_ipc(blob))
+        found = []
+        for number, request in enumerate(requests):
+            relation = self._relations[request.table]
+            base = relation.base_schema(request.select).empty_table()
+            tail = relation.tail_schema(request.select).empty_table()
+            sides = ((base, parts[number, False]), (tail, parts[number, True]))
+            rows = [pa.concat_tables([none, *some]) for none, some in sides]
+            found.append((rows[0], rows[1]))
+        return found
+
+    def _works(self, number: int, request: Request) -> Iterator[_Work]:
+        relation = self._relations[request.table]
+        keys = None if request.keys is None else to_ipc(request.keys)
+        table = to_ipc(relation.base_schema().empty_table())
+        sides = (
+            (relation.base_schema(request.select), relation.base_files, False),
+            (relation.tail_schema(request.select), relation.tail_files(), True),
+        )
+        for schema, listed, is_tail in sides:
+            wanted = to_ipc(schema.empty_table())
+            for files in _spread(listed, self._slots):
+                yield _Work(
+                    number,
+                    files,
+                    wanted,
+                    table,
+                    keys,
+                    request.null_safe,
+                    request.within,
+                    request.most,
+                    is_tail,
+                )
 
     def prepare(
         self, relation: str, files: Sequence[tuple[str, int]], columns: Iterable[tuple[str, ...]]
@@ -141,7 +165,7 @@ class SparkExecutor:
         """The result of a Spark SQL query over Arrow relations; cast to `result` when given."""
         for name, rows in relations.items():
             # Columns by name and type: left to itself, Spark takes local times for instants.
-            ddl = ", ".join(f"`{f.name}` {type_name(f.type)}" for f in rows.schema)
+            ddl = ", ".join(f"{quoted(f.name)} {type_name(f.type)}" for f in rows.schema)
             # NOT NULL is the source's promise: Spark must not plan on it.
             loose = pa.schema([field.with_nullable(True) for field in rows.schema])
             # In one chunk: behind two empty ones, Spark 4.2 sees no rows.

@@ -8,6 +8,7 @@ trace.py; here the comparisons are found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import singledispatch
 
 import pyarrow as pa
 from sqlglot import exp
@@ -62,21 +63,51 @@ def _uses(node: ir.Node, value: Ref) -> Iterator[tuple[exp.Expr, exp.Expr]]:
         yield from _uses(child, value)
 
 
+@singledispatch
 def _expressions(node: ir.Node, value: Ref) -> list[exp.Expr]:
-    if isinstance(node, ir.Filter):
-        return [node.condition]
-    if isinstance(node, ir.Project):
-        return [one for _, one in node.items]
-    if isinstance(node, ir.Join):
-        refs = [ref for pair in node.pairs for ref in (pair.left, pair.right)]
-        return [*node.residual, *map(ir.column, refs)]
-    if isinstance(node, ir.Aggregate):
-        return [one for _, one in (*node.group, *node.aggregates)]
-    if isinstance(node, ir.Window):
-        return [*node.partition, *(one for _, one in node.functions)]
-    if isinstance(node, ir.Generate | ir.Limit) and value.relation in node.text:
-        return [ir.column(value)]  # only its text is known
+    """The expressions of an operator that may use the value."""
+    raise TypeError(f"no expressions of {type(node).__name__}")
+
+
+@_expressions.register(ir.Scan)
+@_expressions.register(ir.Values)
+@_expressions.register(ir.Distinct)
+@_expressions.register(ir.SetOp)
+def _(node: ir.Node, value: Ref) -> list[exp.Expr]:
     return []
+
+
+@_expressions.register
+def _(node: ir.Filter, value: Ref) -> list[exp.Expr]:
+    return [node.condition]
+
+
+@_expressions.register
+def _(node: ir.Project, value: Ref) -> list[exp.Expr]:
+    return [one for _, one in node.items]
+
+
+@_expressions.register
+def _(node: ir.Join, value: Ref) -> list[exp.Expr]:
+    refs = [ref for pair in node.pairs for ref in (pair.left, pair.right)]
+    return [*node.residual, *map(ir.column, refs)]
+
+
+@_expressions.register
+def _(node: ir.Aggregate, value: Ref) -> list[exp.Expr]:
+    return [one for _, one in (*node.group, *node.aggregates)]
+
+
+@_expressions.register
+def _(node: ir.Window, value: Ref) -> list[exp.Expr]:
+    return [*node.partition, *(one for _, one in node.functions)]
+
+
+@_expressions.register(ir.Generate)
+@_expressions.register(ir.Limit)
+def _(node: ir.Generate | ir.Limit, value: Ref) -> list[exp.Expr]:
+    # Only its text is known.
+    return [ir.column(value)] if value.relation in node.text else []
 
 
 def _compared(around: exp.Expr, use: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:

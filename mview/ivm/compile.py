@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 
 from mview.errors import UserError
 from mview.ivm.fetches import comparable
@@ -14,17 +15,23 @@ from mview.ivm.maintained import maintain, top_aggregate
 from mview.ivm.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
 from mview.ivm.parts import Split, split
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
+from mview.ivm.result_types import check_result_types
 from mview.ivm.steps import Band, Fetch, Step, Trace, Whole
 from mview.ivm.top import Top
+from mview.ivm.total_order import in_total_order
 from mview.ivm.trace import trace
 from mview.plan import ir
-from mview.plan.build import build
+from mview.plan.allowed import check_text
+from mview.plan.build import build, check_names, listed_names
 from mview.plan.clocks import CLOCKS, clocks_of, is_clock, with_clocks
 from mview.plan.definition import ViewDefinition
 from mview.plan.ir import Unsupported
 from mview.plan.place import did_you_mean
 from mview.plan.rules import rewrite
-from mview.schema import TableSchema
+from mview.plan.sense import check_sense
+from mview.plan.syntax import not_too_deep, parse_select
+from mview.plan.ties import check_order
+from mview.schema import TableSchema, check_free
 
 
 class OtherColumnsError(Exception):
@@ -52,18 +59,54 @@ def compile_view(
             of parts are not known, and fewer aggregates of parts count as exact.
 
     Raises:
-        UserError: a name is wrong, the declared key is not in the view, or the view needs FULL
+        UserError: something stands in the text that no view may have or that makes no sense, a
+            name is wrong, the declared key is not in the view, or the view needs FULL
             under policy 'incremental_only'.
     """
-    schemas = {**schemas, **CLOCKS}
+    with not_too_deep(definition.text):
+        _check(definition)
+        known = {**schemas, **CLOCKS}
+        with suppress(Unsupported):
+            _timed(definition, known)  # what is wrong has its place in the user's own text
+        return _compiled(in_total_order(definition.bare, schemas), known, analyze)
+
+
+def _check(definition: ViewDefinition) -> None:
+    """Make sure that the text is one that a view may have, before anything is made of it."""
+    text, tree = definition.text, parse_select(definition.text)
+    check_text(text, tree, definition.functions)
+    check_sense(text, tree)
+    check_order(text, tree)
+
+
+def _compiled(
+    definition: ViewDefinition, schemas: Mapping[str, TableSchema], analyze: Analyze
+) -> ViewPlan:
     try:
         timed = _timed(definition, schemas)
         for cut in (split, _uncut):
             with suppress(OtherColumnsError):
-                return _Compiler(dict(schemas), analyze).view(definition, cut(timed, schemas))
+                compiler = _Compiler(dict(schemas), analyze)
+                return _named(compiler.view(definition, cut(timed, schemas)))
         raise _no_clock_here("Spark takes no subquery there")
     except Unsupported as reason:
-        return _allowed(analyze(_full_plan(definition, schemas, reason), schemas))
+        check_names(definition, listed_names(definition) or ())
+        return _named(_allowed(analyze(_full_plan(definition, schemas, reason), schemas)))
+
+
+def _named(plan: ViewPlan) -> ViewPlan:
+    """The plan of a view whose columns have no names of ours."""
+    names = plan.columns if plan.result is None else plan.result.names
+    try:
+        check_free(names)
+    except UserError as error:
+        raise UserError(
+            f"view {plan.name}: {error.what}",
+            where=f"{plan.definition.file}:{plan.definition.line}",
+            allowed=error.allowed,
+            hint="give the column another name with AS",
+        ) from None
+    return plan
 
 
 def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Split:
@@ -73,7 +116,7 @@ def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Sp
 def _timed(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewDefinition:
     """The view over clocks; errors have their places in the user's text."""
     timed = with_clocks(definition)
-    build(definition, schemas)
+    check_result_types(definition, build(definition, schemas).root, schemas)
     if timed is not definition:
         try:
             build(timed, schemas)
@@ -110,8 +153,8 @@ class _Compiler:
         """The plan of a view that is cut into parts."""
         self.names = len(cut.parts)
         for one in cut.parts:
-            self._add(_allowed(self._analyzed_part(self._compiled(one))))
-        main = self._compiled(cut.main, cut.top)
+            self._add(_allowed(self._analyzed_part(self._compiled(one, cut.tops.get(one.name)))))
+        main = self._compiled(cut.main, cut.tops.get(cut.main.name))
         whole = replace(main, declared=definition, parts=tuple(self.parts))
         if main.plain is not None:
             plain = replace(main.plain, declared=definition, parts=tuple(self.parts))
@@ -205,7 +248,8 @@ def _planned(
         key=_key(definition, root),
         schemas=read,
         used={
-            name: tuple(column for column in schema.names if column in used[name])
+            # Of rows without a key one column is read at least: there are as many of it as of them.
+            name: tuple(c for c in schema.names if c in used[name]) or schema.names[:1]
             for name, schema in read.items()
         },
         traces=traces,
@@ -361,14 +405,37 @@ def _strategies(
     return tuple(found)
 
 
+@singledispatch
 def _strategy(node: ir.Node) -> Strategy:
-    if isinstance(node, ir.Join):
-        return "DELTA_JOIN" if node.kind == "inner" else "AFFECTED_KEYS"
-    if isinstance(node, ir.SetOp):
-        return "LINEAR" if node.kind == "union all" else "AFFECTED_KEYS"
-    if isinstance(node, ir.Aggregate | ir.Distinct | ir.Window | ir.Limit):
-        return "AFFECTED_KEYS"
+    """The strategy of an operator, unless a note or a state table says another."""
+    raise TypeError(f"no strategy for {type(node).__name__}")
+
+
+@_strategy.register(ir.Scan)
+@_strategy.register(ir.Values)
+@_strategy.register(ir.Filter)
+@_strategy.register(ir.Project)
+@_strategy.register(ir.Generate)
+def _(node: ir.Node) -> Strategy:
     return "LINEAR"
+
+
+@_strategy.register(ir.Aggregate)
+@_strategy.register(ir.Distinct)
+@_strategy.register(ir.Window)
+@_strategy.register(ir.Limit)
+def _(node: ir.Node) -> Strategy:
+    return "AFFECTED_KEYS"
+
+
+@_strategy.register
+def _(node: ir.Join) -> Strategy:
+    return "DELTA_JOIN" if node.kind == "inner" else "AFFECTED_KEYS"
+
+
+@_strategy.register
+def _(node: ir.SetOp) -> Strategy:
+    return "LINEAR" if node.kind == "union all" else "AFFECTED_KEYS"
 
 
 def _allowed(plan: ViewPlan) -> ViewPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import singledispatch
 
 import pyarrow as pa
 from sqlglot import exp
@@ -23,7 +24,7 @@ def number_type(
     expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]
 ) -> str | None:
     """`int` or `decimal` when a sum of the expression is exact; else None."""
-    while isinstance(expression, exp.Paren):
+    while isinstance(expression, exp.Paren | exp.Filter):
         expression = expression.this
     if (ref := ir.as_ref(expression)) is not None:
         return _column(ref, node, schemas)
@@ -48,7 +49,7 @@ def number_type(
         return _wider([expression.args["true"], *([default] if default else [])], node, schemas)
     if isinstance(expression, exp.Cast):
         return _cast(expression)
-    if isinstance(expression, (exp.Count, *_WHOLE)):
+    if isinstance(expression, (exp.Count, exp.CountIf, *_WHOLE)):
         return "int"
     if (returned := _returned(expression)) is not None:
         return _exact(returned)
@@ -65,11 +66,11 @@ def is_ordered(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableS
     if number_type(expression, node, schemas) is not None:
         return True
     ref = ir.as_ref(expression)
-    kind = _returned(expression) if ref is None else _base_type(ref, node, schemas)
+    kind = _returned(expression) if ref is None else base_type(ref, node, schemas)
     return kind is not None and not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
-def _base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> pa.DataType | None:
+def base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> pa.DataType | None:
     """The type of a column that is an unchanged column of a table."""
     if ref not in node.columns:
         return None
@@ -118,20 +119,52 @@ def _cast(cast: exp.Cast) -> str | None:
     return "int" if kind in ints else None
 
 
+@singledispatch
+def _made(node: ir.Node, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    """The type of a column of an operator, by how it makes it."""
+    raise TypeError(f"no types of {type(node).__name__}")
+
+
+@_made.register
+def _(node: ir.Scan, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    return _exact(schemas[node.table].column(ref.column).type)
+
+
+@_made.register
+def _(node: ir.Project, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    return number_type(dict(node.items)[ref.column], node.child, schemas)
+
+
+@_made.register
+def _(node: ir.Aggregate, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    made = dict((*node.group, *node.aggregates))[ref.column]
+    return number_type(made, node.child, schemas)
+
+
+@_made.register
+def _(node: ir.SetOp, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    position = node.names.index(ref.column)
+    kinds = {_column(b.columns[position], b, schemas) for b in node.branches}
+    return None if None in kinds else ("decimal" if "decimal" in kinds else "int")
+
+
+@_made.register(ir.Filter)
+@_made.register(ir.Distinct)
+@_made.register(ir.Limit)
+@_made.register(ir.Window)
+@_made.register(ir.Generate)
+@_made.register(ir.Join)
+def _(node: ir.Node, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    below = (child for child in node.children if ref in child.columns)
+    child = next(below, None)
+    return None if child is None else _made(child, ref, schemas)
+
+
+@_made.register
+def _(node: ir.Values, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+    return None
+
+
 def _column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
     """The type of a column, by the operator that makes it."""
-    if isinstance(node, ir.Scan) and node.relation == ref.relation:
-        return _exact(schemas[node.table].column(ref.column).type)
-    if isinstance(node, ir.Project) and node.relation == ref.relation:
-        return number_type(dict(node.items)[ref.column], node.child, schemas)
-    if isinstance(node, ir.Aggregate) and node.relation == ref.relation:
-        made = dict((*node.group, *node.aggregates))[ref.column]
-        return number_type(made, node.child, schemas)
-    if isinstance(node, ir.SetOp) and node.relation == ref.relation:
-        position = node.names.index(ref.column)
-        kinds = {_column(b.columns[position], b, schemas) for b in node.branches}
-        return None if None in kinds else ("decimal" if "decimal" in kinds else "int")
-    for child in node.children:
-        if ref in child.columns:
-            return _column(ref, child, schemas)
-    return None
+    return _made(node, ref, schemas) if ref in node.columns else None

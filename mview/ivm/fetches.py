@@ -77,6 +77,12 @@ class Fetches:
     schemas: Mapping[str, TableSchema]
     steps: list[Step] = field(default_factory=list)
     notes: list[tuple[ir.Node, Note]] = field(default_factory=list)
+    #: Where each step is: chains of joins have hundreds.
+    _places: dict[Step, int] = field(default_factory=dict)
+    #: Table, columns and whether NULL matches NULL: sources by whose values a step fetches.
+    _fetched: dict[tuple[str, tuple[str, ...], bool], dict[KeySource, int]] = field(
+        default_factory=dict
+    )
 
     def keys(
         self,
@@ -116,9 +122,8 @@ class Fetches:
             o is not None and o.extended for one in sources for p in best if (o := one[p])
         )
         safe = null_safe and nullable
-        return Keys(
-            tuple(other[p] for p in best), tuple(dict.fromkeys(values)), safe, safe and extended
-        )
+        first = dict.fromkeys(one for value in values for one in self._shortened(value))
+        return Keys(tuple(other[p] for p in best), tuple(first), safe, safe and extended)
 
     def _usable(
         self, p: int, sources: list[Alternative], targets: list[Alternative], null_safe: bool
@@ -148,17 +153,35 @@ class Fetches:
 
     def fetch(self, scan: ir.Scan, columns: tuple[str, ...], keys: Keys) -> frozenset[int]:
         """Add a fetch, unless its rows are at hand; returns the steps that have the rows."""
-        sources = [s for source in keys.sources for s in self._shortened(source)]
+        sources = keys.sources
         key = set(self.schemas[scan.table].key)
         has_key = bool(key) and key <= set(columns)
         # Rows found by their own primary key are at hand already.
         own = [s for s in sources if has_key and s.table == scan.table and s.columns == columns]
-        at_hand = frozenset(s.step for s in own if s.step is not None)
-        needed = tuple(dict.fromkeys(s for s in sources if s not in own))
-        if not needed and not keys.or_null:
-            return at_hand
-        step = Fetch(scan.table, columns, needed, keys.null_safe, keys.or_null)
-        return at_hand | {self._add(step)}
+        at_hand = {s.step for s in own if s.step is not None}
+        fetched = self._fetched_by(scan.table, columns, keys)
+        at_hand |= {fetched[s] for s in sources if s in fetched}
+        needed = tuple(s for s in sources if s not in own and s not in fetched)
+        if needed or keys.or_null:
+            step = Fetch(scan.table, columns, needed, keys.null_safe, keys.or_null)
+            at = self._add(step)
+            at_hand.add(at)
+            by = self._fetched.setdefault((scan.table, columns, keys.null_safe), {})
+            by |= dict.fromkeys(needed, at)
+        return frozenset(at_hand)
+
+    def _fetched_by(
+        self, table: str, columns: tuple[str, ...], keys: Keys
+    ) -> Mapping[KeySource, int]:
+        """The steps that fetch rows of a table by the values of a source already.
+
+        Chains of joins ask at every join for the rows of all tables so far: only what a join adds
+        is asked for, or steps and sources grow by the square of the chain.
+        """
+        if keys.or_null:
+            return {}
+        wide = self._fetched.get((table, columns, True), {})
+        return wide if keys.null_safe else self._fetched.get((table, columns, False), {}) | wide
 
     def band(self, scan: ir.Scan, column: str, values: Between) -> frozenset[int]:
         """Add the fetch of a band; returns the step that has the rows."""
@@ -177,11 +200,12 @@ class Fetches:
         return [KeySource(s.table, tuple(s.columns[i] for i in at), s.step) for s in step.sources]
 
     def _add(self, step: Step) -> int:
-        if isinstance(step, Fetch) and (wider := replace(step, null_safe=True)) in self.steps:
-            return self.steps.index(wider)
-        if step not in self.steps:
+        if isinstance(step, Fetch) and (wider := replace(step, null_safe=True)) in self._places:
+            return self._places[wider]
+        if step not in self._places:
+            self._places[step] = len(self.steps)
             self.steps.append(step)
-        return self.steps.index(step)
+        return self._places[step]
 
     def whole(self, node: ir.Node, note: Note | None, below: ir.Node) -> Env:
         """All rows of all tables below; the note says why, if the reason is this operator."""

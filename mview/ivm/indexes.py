@@ -16,12 +16,13 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.ivm.parts import part_name, quoted
+from mview.ivm.parts import part_name
 from mview.plan import ir
 from mview.plan.definition import ViewDefinition
 from mview.plan.faithful import is_faithful
 from mview.plan.ir import Pair, Ref
 from mview.plan.rules import with_children
+from mview.schema import quoted
 
 #: A node, changed where an expression over it had to become a column, and that column.
 Found = tuple[ir.Node, Ref]
@@ -53,7 +54,7 @@ class _Index:
         keys = [f"{quoted(one)} AS k{i}" for i, one in enumerate(self.key)]
         made = (one.sql(dialect="spark", identify=True) for one in self.expressions)
         items = [f"{one} AS {name}" for one, name in zip(made, self._computed, strict=True)]
-        table = ".".join(quoted(part) for part in self.table.split("."))
+        table = ".".join(quoted(part) for part in self.table.split(".", 1))
         return f"SELECT {', '.join([*keys, *items])} FROM {table}"
 
 
@@ -91,7 +92,7 @@ class Indexer:
     @singledispatchmethod
     def with_plain_keys(self, node: ir.Node) -> ir.Node:
         """The operator with its keys as columns that can be traced."""
-        return node
+        raise TypeError(f"no keys of {type(node).__name__}")
 
     @with_plain_keys.register
     def _(self, node: ir.Aggregate) -> ir.Node:
@@ -148,6 +149,11 @@ class Indexer:
         Returns:
             None where that cannot be: the value of an aggregate, columns of several tables.
         """
+        raise TypeError(f"no index below {type(node).__name__}")
+
+    @traceable.register(ir.Values)
+    @traceable.register(ir.Limit)
+    def _(self, node: ir.Values | ir.Limit, one: exp.Expr) -> Found | None:
         return None
 
     @traceable.register

@@ -13,6 +13,12 @@ from mview.plan.ir import Ref
 @singledispatch
 def unique_columns(node: ir.Node) -> tuple[Ref, ...] | None:
     """Columns whose values are different in all output rows; None when nothing is known."""
+    raise TypeError(f"no key of {type(node).__name__}")
+
+
+@unique_columns.register(ir.Values)
+@unique_columns.register(ir.Generate)
+def _(node: ir.Values | ir.Generate) -> tuple[Ref, ...] | None:
     return None
 
 
@@ -90,12 +96,32 @@ def _renamed(node: ir.Project, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None
     return tuple(dict.fromkeys(found))
 
 
+@singledispatch
 def equal_columns(node: ir.Node) -> dict[Ref, set[Ref]]:
     """Columns that inner joins make equal."""
-    if isinstance(node, ir.Filter | ir.Window | ir.Generate | ir.Limit):
-        return equal_columns(node.child)
-    if not isinstance(node, ir.Join):
-        return {}
+    raise TypeError(f"no equal columns of {type(node).__name__}")
+
+
+@equal_columns.register(ir.Scan)
+@equal_columns.register(ir.Values)
+@equal_columns.register(ir.Project)
+@equal_columns.register(ir.Aggregate)
+@equal_columns.register(ir.Distinct)
+@equal_columns.register(ir.SetOp)
+def _(node: ir.Node) -> dict[Ref, set[Ref]]:
+    return {}
+
+
+@equal_columns.register(ir.Filter)
+@equal_columns.register(ir.Window)
+@equal_columns.register(ir.Generate)
+@equal_columns.register(ir.Limit)
+def _(node: ir.Filter | ir.Window | ir.Generate | ir.Limit) -> dict[Ref, set[Ref]]:
+    return equal_columns(node.child)
+
+
+@equal_columns.register
+def _(node: ir.Join) -> dict[Ref, set[Ref]]:
     same = equal_columns(node.left)
     if node.kind == "inner":
         same |= equal_columns(node.right)

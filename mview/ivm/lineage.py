@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from itertools import product
 
@@ -102,11 +102,19 @@ def _side_by_side(node: ir.Join, columns: Sequence[Ref | None]) -> list[Alternat
     sides = []
     for side, extended in ((node.left, ("right", "full")), (node.right, ("left", "full"))):
         known = set(side.columns)
-        found = origins(side, [ref if ref in known else None for ref in columns])
+        asked = [ref if ref in known else None for ref in columns]
+        # Ways in which rows reach a side that none of the columns comes from are all alike.
+        found = origins(side, asked) if any(asked) else [tuple(None for _ in columns)]
         if node.kind in extended:
-            found = [tuple(o and replace(o, extended=True) for o in one) for one in found]
+            found = [tuple(map(_extended, one)) for one in found]
         sides.append(found)
     return [tuple(a or b for a, b in zip(x, y, strict=True)) for x, y in product(*sides)]
+
+
+def _extended(origin: Origin | None) -> Origin | None:
+    if origin is None or origin.extended:
+        return origin
+    return Origin(origin.scan, origin.column, extended=True)
 
 
 @origins.register

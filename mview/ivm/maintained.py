@@ -1,13 +1,18 @@
-"""Aggregates whose groups need not be read again: count, sum and avg over exact numbers, min, max.
+"""Aggregates whose groups need not be read again: count, sum and avg over exact numbers, extremes.
+
+Sums of whole numbers are kept with room for any number of rows, and are BIGINT only where they are
+shown: a view fails when the sum over the cut does not fit, whatever the epochs and the order of
+rows in between. (Spark's own sum fails as soon as one order of adding leaves BIGINT.) Sums of
+decimals have the type that Spark gives them; where a slice alone leaves it, all rows decide.
 
 Such an aggregate of S_new minus that of S_old is what has to be added to the group, whatever rows
 of the group are missing in both. The sums live in a state table, one row per group, with the number
 of rows in the group: at zero the group is gone. The partial query is made of pieces of the user's
 own text; the final one reads the state table, so it is generated, from a closed list of operators.
 
-The smallest or largest value of a group is kept as well. While the rows that went away hold a less
-extreme value, or the rows that came a more extreme one, it is known; else the epoch is evaluated
-again with all rows of the groups at hand.
+The smallest or largest value of a group is kept as well, and what stands beside it (`max_by`).
+While the rows that went away hold a less extreme value, or the rows that came a more extreme one,
+it is known; else the epoch is evaluated again with all rows of the groups at hand.
 """
 
 from __future__ import annotations
@@ -21,26 +26,25 @@ import sqlglot
 from sqlglot import exp
 
 from mview.connector import WEIGHT
-from mview.ivm.exact import is_ordered, number_type
+from mview.ivm.averages import Average, is_known
+from mview.ivm.exact import base_type, is_ordered, number_type
 from mview.ivm.keys import is_grouping_id
 from mview.ivm.steps import Trace
 from mview.ivm.trace import value_part
 from mview.plan import ir
 from mview.plan.definition import ViewDefinition
-from mview.plan.faithful import OPERATORS
+from mview.plan.faithful import is_faithful
 from mview.plan.ir import Ref
-from mview.plan.pieces import Pieces
+from mview.plan.orderings import order_in, without_value
+from mview.plan.pieces import Pieces, arguments_of
 from mview.plan.syntax import parse_select
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema, quoted
 
 #: The relations of the final query: the state table, and (numbered) parts with one row.
 STATE, VALUE = "__state", "__value"
 
 #: `complete`: all rows of the group are at hand, so the value is that of the new rows.
 Extreme = Literal["min", "max", "complete"]
-
-#: avg of a decimal with more digits than this could round twice (sum / count, then to its scale).
-_MOST_DIGITS_OF_AVG = 15
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ class Maintained:
         shown: the same for a view that only shows columns of the state table; else None.
         always: a global aggregate: its one row stays when no rows are left.
         extremes: those of the accumulators that are no sums, but a `min` or `max`.
+        beside: accumulators that are the value in a row with an extreme, and the extreme.
+        wide: sums that `finalize` and `shown` take as BIGINT.
+        averages: columns that `finalize` and `shown` take beside those of the state table.
         values: parts with one row that `finalize` reads, as VALUE0, VALUE1, …
         complete: what to fetch when an extreme is not known: all rows of the changed groups.
     """
@@ -74,8 +81,33 @@ class Maintained:
     shown: Mapping[str, Shown] | None
     always: bool
     extremes: Mapping[str, Extreme] = field(default_factory=dict)
+    beside: Mapping[str, str] = field(default_factory=dict)
+    wide: frozenset[str] = frozenset()
+    averages: Mapping[str, Average] = field(default_factory=dict)
     values: tuple[str, ...] = ()
     complete: tuple[Trace, ...] = ()
+
+    def shown_schema(self, state: pa.Schema) -> pa.Schema | None:
+        """The columns that `finalize` and `shown` take; None: a type among them is not known."""
+        fields = [pa.field(f.name, pa.int64() if f.name in self.wide else f.type) for f in state]
+        for name, one in self.averages.items():
+            kind = one.type(state.field(one.total).type)
+            if kind is None:
+                return None
+            fields.append(pa.field(name, kind))
+        return pa.schema(fields)
+
+    def as_shown(self, rows: pa.Table) -> pa.Table:
+        """Rows of the state table with these columns.
+
+        Raises:
+            pa.ArrowInvalid: a sum does not fit its type.
+        """
+        schema = self.shown_schema(rows.schema)
+        assert schema is not None, "such a view has no state table"
+        for name, one in self.averages.items():
+            rows = rows.append_column(name, one.of(rows))
+        return as_schema(rows, schema)
 
 
 @dataclass(frozen=True)
@@ -146,46 +178,46 @@ def maintain(
         shown=_shown(found, kept.shown),
         always=not groups,
         extremes=kept.extremes,
+        beside=kept.beside,
+        wide=frozenset(kept.wide),
+        averages=kept.averages,
         values=values,
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
-    """What the state table holds: its accumulators, which are extremes, and the values of them.
+    """What the state table holds: its accumulators, some of them special, and the values of them.
 
-    Values that are columns of it are in `shown` as well.
+    Values that are columns are in `shown` as well.
     """
 
-    accumulators: Mapping[str, str]
-    extremes: Mapping[str, Extreme]
-    values: Mapping[str, exp.Expr]
-    shown: Mapping[str, Shown]
+    accumulators: dict[str, str] = field(default_factory=lambda: {"__n": "count(*)"})
+    extremes: dict[str, Extreme] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    wide: set[str] = field(default_factory=set)
+    averages: dict[str, Average] = field(default_factory=dict)
+    values: dict[str, exp.Expr] = field(default_factory=dict)
+    shown: dict[str, Shown] = field(default_factory=dict)
+
+    def show(self, name: str, column: str, count: str | None = None) -> None:
+        """A value of the view is a column; NULL where `count` is zero."""
+        self.shown[name] = Shown(column, count)
+        self.values[name] = exp.column(column) if count is None else _unless_empty(count, column)
 
 
 def _kept(
     aggregate: ir.Aggregate, text: Pieces, schemas: Mapping[str, TableSchema]
 ) -> _Kept | None:
-    accumulators = {"__n": "count(*)"}
-    extremes: dict[str, Extreme] = {}
-    values: dict[str, exp.Expr] = {
-        name: exp.column(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)
-    }
-    shown = {name: Shown(f"__g{i}") for i, (name, _) in enumerate(aggregate.group)}
+    kept = _Kept()
+    for i, (name, _) in enumerate(aggregate.group):
+        kept.show(name, f"__g{i}")
     for i, (name, call) in enumerate(aggregate.aggregates):
         if aggregate.sets is not None and is_grouping_id(call):
-            values[name] = exp.column(f"__g{len(aggregate.group)}")
-            continue
-        made = _accumulate(call, i, text, aggregate, schemas)
-        if made is None:
+            kept.values[name] = exp.column(f"__g{len(aggregate.group)}")
+        elif not _keep(kept, name, call, i, text, aggregate, schemas):
             return None
-        own, values[name] = made
-        accumulators |= own
-        if not isinstance(call, exp.Avg):
-            shown[name] = Shown(*own)
-        if isinstance(call, exp.Min | exp.Max):
-            extremes |= dict.fromkeys(own, "min" if isinstance(call, exp.Min) else "max")
-    return _Kept(accumulators, extremes, values, shown)
+    return kept
 
 
 def _finalize(
@@ -198,7 +230,7 @@ def _finalize(
     tests = [_over_state(one.condition, known) for one in found.having]
     if any(one is None for one in [*(one for _, one in items), *tests]):
         return None
-    listed = ", ".join(f"{one} AS `{name}`" for name, one in items)
+    listed = ", ".join(f"{one} AS {quoted(name)}" for name, one in items)
     where = f" WHERE {' AND '.join(f'({one})' for one in tests)}" if tests else ""
     return f"SELECT {WEIGHT}, {listed} FROM {STATE}{where}"
 
@@ -263,44 +295,125 @@ def _partial(
     return definition.with_sql(sql, key=())
 
 
-def _accumulate(
+def _keep(
+    kept: _Kept,
+    name: str,
     call: exp.Expr,
     number: int,
     text: Pieces,
     aggregate: ir.Aggregate,
     schemas: Mapping[str, TableSchema],
-) -> tuple[dict[str, str], exp.Expr] | None:
-    """The accumulators of one call, and its value from them."""
-    value = text.argument(call)
-    kind = type(call)
-    if value is None or kind not in (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max):
-        return None
-    argument = call.this
-    if kind in (exp.Min, exp.Max):
-        if call.expressions or not is_ordered(argument, aggregate.child, schemas):
-            return None
-        name = f"__m{number}"
-        return {name: f"{'min' if kind is exp.Min else 'max'}({value})"}, exp.column(name)
-    total, count = f"__s{number}", f"__c{number}"
-    if kind is exp.Count:
-        if isinstance(argument, exp.Distinct) or call.expressions:
-            return None
-        return {count: f"count({value})"}, exp.column(count)
-    number_kind = number_type(argument, aggregate.child, schemas)
-    if number_kind is None:
-        return None
-    if kind is exp.Sum:
-        made = {total: f"sum({value})", count: f"count({value})"}
-        return made, _unless_empty(count, total)
-    if number_kind == "int":
-        made = {total: f"sum(CAST(({value}) AS DECIMAL(20,0)))", count: f"count({value})"}
-        return made, _unless_empty(count, f"CAST({total} AS DOUBLE) / CAST({count} AS DOUBLE)")
-    digits = _decimal_column(argument, aggregate.child, schemas)
-    if digits is None or digits.precision > _MOST_DIGITS_OF_AVG:
-        return None
-    made = {total: f"sum({value})", count: f"count({value})"}
-    result = f"DECIMAL({digits.precision + 4},{digits.scale + 4})"
-    return made, _unless_empty(count, f"CAST({total} / CAST({count} AS DECIMAL(20,0)) AS {result})")
+) -> bool:
+    """Add the accumulators of one call, and its value from them; False: it cannot be kept."""
+    condition = text.condition(call) if isinstance(call, exp.Filter) else "true"
+    if isinstance(call, exp.Filter):
+        call = call.this
+    inside = text.argument(call)
+    if inside is None or condition is None:
+        return False
+    if isinstance(call, exp.CountIf | exp.LogicalOr | exp.LogicalAnd):
+        _keep_test(kept, name, call, number, inside, condition)
+        return True
+    if type(call) in _EXTREMES:
+        return _keep_extreme(kept, name, call, number, inside, condition, aggregate, schemas)
+    if type(call) not in (exp.Count, exp.Sum, exp.Avg):
+        return False
+    value, count = _where(inside, condition), f"__c{number}"
+    if isinstance(call, exp.Count):
+        if isinstance(call.this, exp.Distinct) or call.expressions:
+            return False
+        kept.accumulators[count] = f"count({value})"
+        kept.show(name, count)
+        return True
+    kind = number_type(call.this, aggregate.child, schemas)
+    if kind is None or (isinstance(call, exp.Avg) and not _is_known(call, aggregate, schemas)):
+        return False
+    exact = f"CAST(({value}) AS DECIMAL(20,0))" if kind == "int" else value
+    total = f"__s{number}"
+    kept.accumulators |= {total: f"sum({exact})", count: f"count({value})"}
+    if isinstance(call, exp.Avg):
+        average = f"__a{number}"
+        kept.averages[average] = Average(total, count, whole=kind == "int")
+        kept.show(name, average)
+        return True
+    if kind == "int":
+        kept.wide.add(total)
+    kept.show(name, total, count)
+    return True
+
+
+def _where(value: str, condition: str) -> str:
+    """A row that the condition leaves out is NULL to the aggregate, which it leaves out, too."""
+    if condition == "true":
+        return value
+    return f"CASE WHEN {condition} THEN {'1' if value == '*' else f'({value})'} END"
+
+
+def _is_known(call: exp.Avg, aggregate: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> bool:
+    """Whether the type of the average may be told; Spark tells it of what is no plain column."""
+    ref = ir.as_ref(call.this)
+    kind = None if ref is None else base_type(ref, aggregate.child, schemas)
+    return kind is None or not pa.types.is_decimal(kind) or is_known(kind)
+
+
+#: Aggregates that are an extreme value, or the value beside one.
+_EXTREMES: Mapping[type[exp.Expr], Extreme] = {
+    exp.Min: "min", exp.Max: "max", exp.ArgMin: "min", exp.ArgMax: "max"
+}  # fmt: skip
+
+
+def _keep_extreme(
+    kept: _Kept,
+    name: str,
+    call: exp.Expr,
+    number: int,
+    inside: str,
+    condition: str,
+    aggregate: ir.Aggregate,
+    schemas: Mapping[str, TableSchema],
+) -> bool:
+    kind, extreme = _EXTREMES[type(call)], f"__m{number}"
+    if isinstance(call, exp.Min | exp.Max):
+        if call.expressions or not is_ordered(call.this, aggregate.child, schemas):
+            return False
+        kept.accumulators[extreme] = f"{kind}({_where(inside, condition)})"
+        kept.show(name, extreme)
+    else:
+        arguments = arguments_of(inside)
+        user = order_in(call.expression)
+        compared = [call.expression] if user is None else [user, call.this]
+        ordered = all(is_ordered(one, aggregate.child, schemas) for one in compared)
+        if len(arguments) != 2 or not ordered:
+            return False
+        value, compare = arguments[0], _where(arguments[1], condition)
+        order = _where(without_value(arguments[1]), condition)
+        beside = f"__b{number}"
+        kept.accumulators |= {
+            extreme: f"{kind}({order})",
+            beside: f"{kind}_by({value}, {compare})",
+        }
+        kept.beside[beside] = extreme
+        kept.show(name, beside)
+    kept.extremes[extreme] = kind
+    return True
+
+
+def _keep_test(
+    kept: _Kept, name: str, call: exp.Expr, number: int, value: str, condition: str
+) -> None:
+    """`count_if`, `bool_or` and `bool_and` as counts of the rows that hold, and of those that tell.
+
+    A row tells when the test is not NULL. Some hold: more than none do. All hold: as many as tell.
+    """
+    holds, tells = f"__h{number}", f"__c{number}"
+    test = f"CASE WHEN {condition} THEN ({value}) END"
+    kept.accumulators[holds] = f"count(CASE WHEN {test} THEN 1 END)"
+    if isinstance(call, exp.CountIf):
+        kept.show(name, holds)
+        return
+    kept.accumulators[tells] = f"count({test})"
+    found = f"{holds} > 0" if isinstance(call, exp.LogicalOr) else f"{holds} = {tells}"
+    kept.values[name] = _unless_empty(tells, found)
 
 
 def _unless_empty(count: str, value: str) -> exp.Expr:
@@ -308,22 +421,13 @@ def _unless_empty(count: str, value: str) -> exp.Expr:
     return exp.paren(parsed)
 
 
-def _decimal_column(
-    argument: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]
-) -> pa.Decimal128Type | None:
-    ref = ir.as_ref(argument)
-    for scan in ir.scans(node):
-        if ref is not None and ref in scan.columns:
-            return schemas[scan.table].column(ref.column).type
-    return None
-
-
 def _over_state(expression: exp.Expr, known: Mapping[Ref, exp.Expr]) -> str | None:
     """The expression over the aggregate's columns as SQL over the state table."""
     copied = exp.paren(expression.copy())
+    # Functions of other names may be declared ones, which run over the rows of tables only.
+    if not is_faithful(copied) or copied.find(exp.Anonymous) is not None:
+        return None
     for node in list(copied.walk()):
-        if not isinstance(node, OPERATORS):
-            return None
         ref = ir.as_ref(node) if isinstance(node, exp.Column) else None
         if ref is not None:
             if ref not in known:

@@ -27,7 +27,28 @@ NO_EQUALITY = Note(
     "no equality of plain columns connects the two sides",
     "join on equal columns of one type",
 )
-GLOBAL = Note("GLOBAL", "one result over all rows", "add GROUP BY, or use only count, sum and avg")
+GLOBAL = Note(
+    "GLOBAL",
+    "one result over all rows that cannot be added up",
+    "add GROUP BY: then the touched groups alone are computed again",
+)
+GLOBAL_FLOAT = Note(
+    "GLOBAL",
+    "one result over all rows: sums of FLOAT and DOUBLE cannot be added up, nor is it known which "
+    "of 0.0 and -0.0 is the least",
+    "CAST(x AS DECIMAL(p, s)), or add GROUP BY",
+)
+GLOBAL_SETS = Note(
+    "GLOBAL",
+    "ROLLUP, CUBE and GROUPING SETS have groups of very many rows",
+    "keep to count, sum and avg of exact numbers, min and max over plain columns, or write UNION "
+    "ALL of a SELECT with GROUP BY for each set",
+)
+WINDOW = Note(
+    "GLOBAL",
+    "one window over all rows",
+    "add PARTITION BY; the first rows of all: ORDER BY … LIMIT",
+)
 COMPUTED_KEY = Note(
     "COMPUTED_KEY",
     "no key is a plain column of a table",
@@ -38,7 +59,11 @@ NULL_EXTENDED = Note(
     "a key comes from the optional side of an outer join, so NULL may stand for any unmatched row",
     "group by the column of the other side",
 )
-LIMIT = Note("LIMIT", "the first rows of all rows", "rank within a PARTITION BY, or drop LIMIT")
+LIMIT = Note(
+    "LIMIT",
+    "the first rows of all rows",
+    "say how many: ORDER BY … LIMIT n OFFSET m; a correlated subquery: write it as a join",
+)
 NOT_IN = Note(
     "NOT_IN",
     "one NULL in NOT IN concerns all rows",

@@ -2,33 +2,37 @@
 
 Two things concern all rows of a query at once, so no key can say what a change touches: the value
 of a subquery that stands alone, and the first rows of a result. Each is cut out of the text: the
-subquery becomes a part with one row, and what a LIMIT is taken from becomes a part with all rows.
+subquery (or a derived table or a branch of a set operation that aggregates all rows, to one row)
+becomes a part with one row, and what a LIMIT is taken from becomes a part with all rows. First rows
+that the query reads as a table are a part, too.
 A part is maintained like a view of its own; whoever reads it is only touched when it changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.ivm.distinct_calls import without_distinct_calls
 from mview.ivm.keys import unique_columns
 from mview.ivm.not_in import without_not_in
+from mview.ivm.one_group import without_calls_of_all_rows
 from mview.ivm.top import Top
+from mview.ivm.whole_windows import without_whole_windows
 from mview.plan import ir
 from mview.plan.build import build
 from mview.plan.definition import ViewDefinition, is_cte
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.ir import Unsupported
 from mview.plan.pieces import Pieces, word_of
-from mview.plan.place import edited, span
+from mview.plan.place import Edit, edited, span
 from mview.plan.rules import rewrite
+from mview.plan.subquery import folded
 from mview.plan.syntax import parse_select
-from mview.schema import Column, TableSchema
+from mview.schema import Column, TableSchema, quoted
 
 #: What stands around a query that is a table or a condition, and not a value.
 _NOT_A_VALUE = (
@@ -38,6 +42,8 @@ _NOT_A_VALUE = (
 _DIRECTIONS = ("ASC", "DESC", "NULLS FIRST", "NULLS LAST", "NULLS", "FIRST", "LAST")
 
 Schemas = Mapping[str, TableSchema]
+#: Makes a part of a query in another: (definition, query, WITH before it, its text) -> columns.
+_Cut = Callable[[ViewDefinition, exp.Query, str, str], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,12 @@ class Split:
     Attributes:
         parts: in the order they read each other.
         main: the view over tables and parts.
-        top: how `main` picks its rows, when it is the first rows of a part.
+        tops: how `main`, or a part, picks its rows when it is the first rows of a part; by name.
     """
 
     parts: tuple[ViewDefinition, ...]
     main: ViewDefinition
-    top: Top | None = None
+    tops: Mapping[str, Top] = field(default_factory=dict)
 
 
 def split(definition: ViewDefinition, schemas: Schemas) -> Split:
@@ -66,8 +72,8 @@ def split(definition: ViewDefinition, schemas: Schemas) -> Split:
 
 
 def is_part(name: str) -> bool:
-    """Whether a name in SQL is that of a part: no name that a user can give has a colon."""
-    return ":" in name
+    """Whether a name in SQL is that of a part: a view's has no colon, a table's has a dot."""
+    return ":" in name and "." not in name
 
 
 def part_name(owner: str, number: int) -> str:
@@ -75,21 +81,18 @@ def part_name(owner: str, number: int) -> str:
     return f"{owner.split(':')[0]}:{number}"
 
 
-def quoted(name: str) -> str:
-    """A name in Spark's SQL."""
-    return f"`{name.replace('`', '``')}`"
-
-
 class _Cutter:
     def __init__(self, view: str, schemas: dict[str, TableSchema]) -> None:
         self.view_name, self.schemas = view, schemas
         self.parts: list[ViewDefinition] = []
+        self.tops: dict[str, Top] = {}
 
     def view(self, definition: ViewDefinition) -> Split:
         plain = without_not_in(definition, self.schemas)
         main = replace(self.without_values(plain), key=definition.key)
-        found = self.first_rows(main)
-        return Split(tuple(self.parts), *(found or (main, None)))
+        if (found := self.first_rows(main)) is not None:
+            main, self.tops[main.name] = found
+        return Split(tuple(self.parts), main, self.tops)
 
     def _add(self, part: ViewDefinition, columns: tuple[str, ...]) -> None:
         self.parts.append(part)
@@ -105,46 +108,100 @@ class _Cutter:
 
     def without_values(self, definition: ViewDefinition) -> ViewDefinition:
         """The query with parts in the place of uncorrelated subqueries that are one value."""
-        definition = without_distinct_calls(definition, self.schemas)
+        definition = without_calls_of_all_rows(definition, self.schemas)
+        definition = without_whole_windows(definition, self.schemas)
         tree = parse_select(definition.text)
-        edits: list[tuple[int, int, str]] = []
-        for node in tree.find_all(exp.Subquery):
-            if isinstance(node.parent, _NOT_A_VALUE) or not _is_one_row(node.this, definition):
+        edits: list[Edit] = []
+        same: dict[exp.Expr, str] = {}
+        for node in tree.find_all(exp.Subquery, exp.CTE, exp.Select):
+            query = node if isinstance(node, exp.Select) else node.this
+            cut = self._how_to_cut(node, query, definition)
+            if cut is None:
                 continue
-            start, end = Pieces.of(definition.sql, tree).subquery_around(*span(node.this))
+            around = Pieces.of(definition.sql, tree)
+            if isinstance(node, exp.Select):
+                start, end = around.select_around(_first_call(node, definition.sql))
+            else:
+                start, end = around.subquery_around(*span(query))
+                start, end = start + 1, end - 1
             if any(first <= start < last for first, last, _ in edits):
                 continue
-            inner = definition.sql[start + 1 : end - 1]
-            part = self._value_part(definition, tree, node.this, inner)
-            if part is not None:
-                text = f"(SELECT {quoted(part.key[0])} FROM {quoted(part.name)})"
-                edits.append((start, end, text))
+            # What stands twice, in GROUP BY and in the select list, is one part.
+            if (content := folded(query)) not in same:
+                names = self._part(definition, tree, query, definition.sql[start:end], cut)
+                if names is None:
+                    continue
+                listed = ", ".join(map(quoted, names))
+                same[content] = f"SELECT {listed} FROM {quoted(self.parts[-1].name)}"
+            edits.append((start, end, same[content]))
         if not edits:
             return definition
         return definition.with_sql(edited(definition.sql, edits), key=())
 
-    def _value_part(
-        self, definition: ViewDefinition, tree: exp.Query, query: exp.Select, text: str
-    ) -> ViewDefinition | None:
+    def _how_to_cut(
+        self, node: exp.Expr, query: exp.Expr, definition: ViewDefinition
+    ) -> _Cut | None:
+        """What a query inside another is to be, if anything."""
+        if isinstance(node, exp.Select):
+            is_branch = isinstance(node.parent, exp.SetOperation)
+            named = node.arg_key == "this"
+            one = is_branch and _is_one_row(query, definition, many=True, named=named)
+            return self._value_part if one else None
+        is_row, is_list = _is_a_table(node), isinstance(node.parent, exp.In)
+        if not (is_row or is_list) and isinstance(node.parent, _NOT_A_VALUE):
+            return None
+        if not is_list and _is_one_row(query, definition, many=is_row):
+            return self._value_part
+        first = query.args.get("order") is not None and query.args.get("limit") is not None
+        return self._first_part if first else None
+
+    def _part(
+        self, definition: ViewDefinition, tree: exp.Query, query: exp.Query, text: str, cut: _Cut
+    ) -> tuple[str, ...] | None:
+        """The columns of a new part for a query in another; None when it cannot be one."""
         prefix = ""
         if any(is_cte(table) for table in query.find_all(exp.Table)):
             inside = query.find_ancestor(exp.CTE) is not None or query.args.get("with_") is not None
             if inside or not isinstance(tree, exp.Select) or tree.args.get("with_") is None:
                 return None
             prefix = Pieces.of(definition.sql, tree).prefix
-        item, name = query.expressions[0], query.expressions[0].alias
-        if not isinstance(item, exp.Alias):
-            name = "value"
-            at = Pieces.of(text, parse_select(replace(definition, sql=text).text)).from_start
-            text = f"{text[:at]}AS {name} {text[at:]}"
+        before = len(self.parts)
+        found = cut(definition, query, prefix, text)
+        if found is None:
+            # Its own parts are read by nobody then.
+            for part in self.parts[before:]:
+                self.tops.pop(part.name, None)
+            del self.parts[before:]
+        return found
+
+    def _value_part(
+        self, definition: ViewDefinition, query: exp.Query, prefix: str, text: str
+    ) -> tuple[str, ...] | None:
+        text, names = _with_names(text, query)
         inner = self.without_values(definition.with_sql(prefix + text, name=self.view_name, key=()))
-        part = replace(inner, name=self._next_name(), key=(name,), policy=definition.policy)
+        part = replace(inner, name=self._next_name(), key=names, policy=definition.policy)
         try:
             build(part, self.schemas)
         except (UserError, Unsupported):
             return None  # correlated: its columns are those of the query around
-        self._add(part, (name,))
-        return part
+        self._add(part, names)
+        return names
+
+    def _first_part(
+        self, definition: ViewDefinition, query: exp.Query, prefix: str, text: str
+    ) -> tuple[str, ...] | None:
+        try:
+            inner = definition.with_sql(prefix + text, name=self.view_name, key=())
+            found = self.first_rows(self.without_values(inner))
+        except (UserError, Unsupported):
+            return None
+        if found is None:
+            return None
+        part = replace(found[0], name=self._next_name(), policy=definition.policy)
+        names = tuple(ref.column for ref in build(part, self.schemas).root.columns)
+        self.tops[part.name] = found[1]
+        self._add(part, names)
+        return names
 
     # -- the first rows ------------------------------------------------------------------------
 
@@ -217,18 +274,71 @@ class _Cutter:
         return part, keys
 
 
-def _is_one_row(query: exp.Expr, definition: ViewDefinition) -> bool:
-    """Whether a query is an aggregate over all rows, which gives one row always."""
-    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+def _is_a_table(node: exp.Expr) -> bool:
+    """Whether a query is read as a table: in FROM, or by the name that WITH gives it."""
+    if isinstance(node, exp.CTE):
+        alias, with_ = node.args["alias"], node.parent
+        recursive = with_ is not None and with_.args.get("recursive")
+        return not recursive and not alias.columns
+    plain = set(node.args) - {"this", "alias"}
+    return isinstance(node.parent, exp.From | exp.Join) and not any(
+        node.args.get(one) for one in plain
+    )
+
+
+def _is_one_row(
+    query: exp.Expr, definition: ViewDefinition, *, many: bool, named: bool = True
+) -> bool:
+    """Whether a query is an aggregate over all rows, which gives one row always.
+
+    Args:
+        query: the query.
+        definition: whose text it is from.
+        many: it may have several columns, and literals beside them; else it has one.
+        named: each of the several has a name that is used.
+    """
+    if not isinstance(query, exp.Select):
         return False
     more = ("group", "having", "limit", "offset", "distinct", "qualify", "order")
-    item = query.expressions[0]
+    items = query.expressions
+    computed = items
+    if many:
+        names = [item.alias.lower() for item in items if named or item.alias]
+        shaped = "" not in names and len(set(names)) == len(names)
+        computed = [item for item in items if not isinstance(item.unalias(), exp.Literal)]
+    else:
+        shaped = len(items) == 1
     return (
-        not any(query.args.get(name) for name in more)
+        shaped
+        and bool(computed)
+        and not any(query.args.get(name) for name in more)
         and query.args.get("from_") is not None
-        and bool(aggregate_calls(item, definition.sql))
-        and not windows(item)
+        and all(aggregate_calls(item, definition.sql) and not windows(item) for item in computed)
     )
+
+
+def _first_call(query: exp.Select, sql: str) -> exp.Expr:
+    """An aggregate call of a query's own select list."""
+    call = next(call for item in query.expressions for call in aggregate_calls(item, sql))
+    while "start" not in call.meta:
+        call = call.this
+    return call
+
+
+def _with_names(text: str, query: exp.Query) -> tuple[str, tuple[str, ...]]:
+    """The text of a query in which every column has a name, and the names."""
+    names = [item.alias for item in query.expressions]
+    if "" not in names:
+        return text, tuple(names)
+    pieces = Pieces(text, exp.Select())
+    assert pieces.from_ is not None
+    edits: list[Edit] = []
+    for number, tokens in enumerate(pieces.split(pieces.select + 1, pieces.from_)):
+        if not names[number]:
+            names[number] = "value" if len(names) == 1 else f"__v{number}"
+            at = tokens[-1].end + 1
+            edits.append((at, at, f" AS {names[number]}"))
+    return edited(text, edits), tuple(names)
 
 
 def _output_column(one: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 
 from mview.connector import WEIGHT
+from mview.ivm.by_order import is_by_order
 from mview.ivm.exact import number_type
 from mview.ivm.lineage import origins
 from mview.ivm.maintained import Maintained
@@ -125,6 +126,11 @@ class ViewPlan:
         same ones as the state does.
         """
         return self.declared if self.top is None and self.declared else self.definition
+
+    @cached_property
+    def is_by_order(self) -> bool:
+        """Whether a value in it depends on the order of rows: computed again, it may differ."""
+        return self.root is not None and is_by_order(self.root, self.schemas)
 
     @property
     def clocks(self) -> tuple[str, ...]:

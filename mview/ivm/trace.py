@@ -41,18 +41,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
+from sqlglot import exp
+
 from mview.ivm.bands import bands
+from mview.ivm.exact import is_ordered, number_type
 from mview.ivm.fetches import Between, Env, Fetches, Keys, merge, needed
 from mview.ivm.lineage import branch_columns, group_column, origins
 from mview.ivm.notes import (
     COMPUTED_KEY,
     GLOBAL,
+    GLOBAL_FLOAT,
+    GLOBAL_SETS,
     LIMIT,
     NO_EQUALITY,
     NOT_IN,
     NULL_EXTENDED,
     TIME,
     VALUE,
+    WINDOW,
     Note,
 )
 from mview.ivm.parts import is_part
@@ -105,7 +111,9 @@ class Tracer:
     def _(self, node: ir.Aggregate, scan: ir.Scan) -> Env:
         env = self.climb(node.child, scan)
         columns = [group_column(node, ref) for ref in node.columns[: len(node.group)]]
-        note = GLOBAL if not node.group or node.sets is not None else COMPUTED_KEY
+        note = COMPUTED_KEY
+        if not node.group or node.sets is not None:
+            note = _of_all(node, self.fetches.schemas)
         return merge(env, self._complete(node, node.child, env, columns, note))
 
     @climb.register
@@ -116,7 +124,7 @@ class Tracer:
     @climb.register
     def _(self, node: ir.Window, scan: ir.Scan) -> Env:
         env = self.climb(node.child, scan)
-        note = COMPUTED_KEY if node.partition else GLOBAL
+        note = COMPUTED_KEY if node.partition else WINDOW
         return merge(env, self._complete(node, node.child, env, partition_columns(node), note))
 
     @climb.register
@@ -137,10 +145,10 @@ class Tracer:
         here = _owner(node, scan)
         env = self.climb(here, scan)
         from_left = here is node.left
-        if is_lone_value(node):
-            if not from_left:
+        if (value := value_side(node)) is not None:
+            if here is value:
                 return merge(env, self._new_value(node, scan))
-            return merge(env, self.fetches.whole(node, None, node.right))
+            return merge(env, self.fetches.whole(node, None, value))
         if node.null_aware and not from_left:
             return self.fetches.whole(node, NOT_IN, node)
         reached = merge(env, self._outward(node, from_left, env))
@@ -184,9 +192,9 @@ class Tracer:
 
     def _outward(self, node: ir.Join, from_left: bool, env: Env) -> Env:
         """The other side of a join for the rows at hand on this side."""
-        if is_lone_value(node):
-            return self.fetches.whole(node, None, node.right)
         here, there = (node.left, node.right) if from_left else (node.right, node.left)
+        if there is value_side(node):
+            return self.fetches.whole(node, None, there)
         if node.null_aware:
             return self.fetches.whole(node, NOT_IN, there)
         mine, other = _pair_columns(node, from_left)
@@ -255,7 +263,7 @@ class Tracer:
         env = self.pull(node.child, keys)
         if set(keys.columns) <= set(partition):
             return env
-        note = COMPUTED_KEY if node.partition else GLOBAL
+        note = COMPUTED_KEY if node.partition else WINDOW
         return merge(env, self._complete(node, node.child, env, partition, note))
 
     @pull.register
@@ -285,16 +293,44 @@ def partition_columns(node: ir.Window) -> list[Ref]:
     return [ref for ref in found if ref is not None and ref in node.child.columns]
 
 
-def is_lone_value(node: ir.Node) -> bool:
-    """Whether a join attaches the one row of a part to every row."""
-    return value_part(node) is not None
+def _of_all(node: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> Note:
+    """Why groups of very many rows are computed from them."""
+    if node.sets is not None:
+        return GLOBAL_SETS
+    calls = [one.this if isinstance(one, exp.Filter) else one for _, one in node.aggregates]
+    sums = [one.this for one in calls if isinstance(one, exp.Sum | exp.Avg)]
+    ends = [one.this for one in calls if isinstance(one, exp.Min | exp.Max)]
+    kept = (exp.Count, exp.CountIf, exp.LogicalOr, exp.LogicalAnd)
+    inexact = any(number_type(one, node.child, schemas) is None for one in sums)
+    inexact |= not all(is_ordered(one, node.child, schemas) for one in ends)
+    others = len(calls) - len(sums) - len(ends) - sum(isinstance(one, kept) for one in calls)
+    return GLOBAL_FLOAT if inexact and not others else GLOBAL
+
+
+def value_side(node: ir.Join) -> ir.Node | None:
+    """The side of a join that has the one row of a part, when nothing but its place connects it.
+
+    Every row of the other side meets that row, whatever `residual` makes of it: a change of other
+    rows needs this row alone, and a change of this row needs all the others.
+    """
+    if node.pairs or node.null_aware:
+        return None
+    if node.kind == "mark":
+        return None if node.residual or _one_row_of(node.right) is None else node.right
+    if node.kind in ("inner", "left") and _one_row_of(node.right) is not None:
+        return node.right
+    return node.left if node.kind == "inner" and _one_row_of(node.left) is not None else None
 
 
 def value_part(node: ir.Node) -> ir.Scan | None:
-    """The part whose one value a join attaches to every row."""
-    if not isinstance(node, ir.Join) or node.kind != "mark" or node.pairs or node.residual:
+    """The part whose one value a `mark` join attaches to every row."""
+    if not isinstance(node, ir.Join) or node.kind != "mark" or value_side(node) is None:
         return None
-    below = node.right
+    return _one_row_of(node.right)
+
+
+def _one_row_of(below: ir.Node) -> ir.Scan | None:
+    """The part of one row that an input is."""
     while isinstance(below, ir.Project):
         below = below.child
     return below if isinstance(below, ir.Scan) and is_part(below.table) else None

@@ -1,1 +1,1 @@
-"""merge."""
+"""The Global Version merge: loaded rows and newer changes of a table become one changelog."""

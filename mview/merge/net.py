@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from mview.changelog import batch_schema
 from mview.clock import utc_text
 from mview.errors import CorruptionError, UserError
-from mview.lake.match import row_codes
+from mview.rows.match import identical_rows, row_codes
 from mview.schema import TableSchema
 
 #: The entry of `high_water` that holds for every partition: the position of the last truncate.
@@ -85,8 +85,10 @@ def net_changes(
     last = np.flatnonzero(np.append(np.diff(key[order]), 1)) if len(order) else order
     netted = _fill_within(rows, order, key[order], last, schema)
     gone = pc.equal(netted["__kind"], "d")
+    # Large values are not copied where nothing goes.
+    come = netted.filter(pc.invert(gone)) if pc.any(gone).as_py() else netted
     return Netted(
-        netted.filter(pc.invert(gone)).select([*schema.names, "__unchanged"]),
+        come.select([*schema.names, "__unchanged"]),
         netted.filter(gone).select(list(schema.key)),
         truncated,
         marks,
@@ -118,13 +120,16 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     at = np.full(ids.max(initial=-1) + 1, -1)
     at[old_key] = np.arange(len(old_key))
     if len(old_key) != np.count_nonzero(at >= 0):
-        raise CorruptionError("a mirror has two rows of one key", hint="mview verify")
+        raise CorruptionError(
+            "a mirror has two rows of one key",
+            hint="`mview drop` the table and run again: it is loaded anew",
+        )
     found = at[new_key]
     new_rows = _fill_from_mirror(netted, old_rows, found, schema)
     _check_not_null(new_rows, schema)
     has_old = found >= 0
     before, after = old_rows.take(found[has_old]), new_rows.filter(pa.array(has_old))
-    changed = pa.array(~_equal_rows(before, after))
+    changed = pa.array(~identical_rows(before.columns, after.columns))
     if netted.truncated:
         removed = np.setdiff1d(np.arange(len(old_key)), found)
     else:
@@ -135,12 +140,12 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
         "+U": after.filter(changed),
         "+I": new_rows.filter(pa.array(~has_old)),
     }
-    return pa.concat_tables(
-        [
-            part.add_column(0, "__kind", pa.repeat(pa.scalar(kind), part.num_rows))
-            for kind, part in parts.items()
-        ]
-    ).combine_chunks()
+    kinds = [
+        part.add_column(0, "__kind", pa.repeat(pa.scalar(kind), part.num_rows))
+        for kind, part in parts.items()
+    ]
+    # What is one part alone is not copied for the sake of empty ones.
+    return pa.concat_tables([part for part in kinds if part.num_rows] or kinds).combine_chunks()
 
 
 # --- duplicates ----------------------------------------------------------------------------------
@@ -397,30 +402,6 @@ def _check_not_null(rows: pa.Table, schema: TableSchema) -> None:
                 safe="nothing of this epoch was published",
                 hint="if the column is nullable now: `mview drop` the table and run again",
             )
-
-
-def _equal_rows(left: pa.Table, right: pa.Table) -> Bools:
-    """Row by row whether all cells are the same: bit by bit, NaN equals NaN, NULL equals NULL."""
-    equal = np.ones(left.num_rows, np.bool_)
-    for name in left.column_names:
-        equal &= _equal_cells(left[name], right[name])
-    return equal
-
-
-def _equal_cells(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Bools:
-    kind = left.type
-    if pa.types.is_nested(kind):
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        # repr tells -0.0 from 0.0 and not one NaN from another, at any depth.
-        return np.array([repr(a) == repr(b) for a, b in pairs], np.bool_)
-    empty_alike = _bools(pc.equal(pc.is_null(left), pc.is_null(right)))
-    if pa.types.is_floating(kind):
-        a, b = left.to_numpy(), right.to_numpy()
-        bits = f"i{a.dtype.itemsize}"
-        same = (a.view(bits) == b.view(bits)) | (np.isnan(a) & np.isnan(b))
-        return np.asarray(same & empty_alike)
-    # Equal is NULL where a side is NULL: then only NULL on both sides is the same.
-    return _bools(pc.fill_null(pc.equal(left, right), True)) & empty_alike
 
 
 def _bools(values: Any) -> Bools:

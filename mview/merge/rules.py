@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from mview.clock import END_OF_TIME, SourceMs
 from mview.errors import UserError
-from mview.merge.keys import KeySet
 from mview.merge.net import is_fresh
+from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.snapshot import Marker
 

@@ -17,10 +17,10 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from mview.changelog import STREAM_DDL, from_ipc
 from mview.errors import CorruptionError
-from mview.merge.keys import KeySet
 from mview.merge.rules import ChunkState, LoadingTable, Release, release_ms, step
+from mview.rows.key_sets import KeySet
+from mview.session.worker import settle_worker
 from mview.snapshot import Marker
-from mview.worker import settle_worker
 
 _COLUMNS = ["kind", "table", "chunk", "rows", "event_time", "body"]
 

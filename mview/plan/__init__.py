@@ -1,1 +1,1 @@
-"""plan."""
+"""SQL text to a checked tree and the plan's nodes; nothing here runs a query."""

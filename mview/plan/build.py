@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -10,10 +10,11 @@ from sqlglot import exp
 from mview.errors import UserError
 from mview.plan import ir
 from mview.plan.clocks import is_clock
-from mview.plan.declared import check_calls
 from mview.plan.definition import ViewDefinition
-from mview.plan.functions import NONDETERMINISTIC, SESSION, function_name
+from mview.plan.function_names import GENERATORS
+from mview.plan.functions import function_name
 from mview.plan.ir import Ref, Unsupported
+from mview.plan.orderings import Ordering, limit_ordering
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.scope import Scope
 from mview.plan.select import core_of_select, finish_select
@@ -31,10 +32,11 @@ class Built:
 
 @dataclass(frozen=True)
 class BuiltView:
-    """A view's IR, and the columns that are read of every table."""
+    """A view's IR, the columns that are read of every table, and where order decides."""
 
     root: ir.Node
     used: Mapping[str, frozenset[str]]
+    orderings: tuple[Ordering, ...] = ()
 
 
 Ctes = Mapping[str, "CteBody"]
@@ -60,6 +62,12 @@ class Builder:
     relations: set[str] = field(default_factory=set)
     scanned: dict[str, str] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
+    orderings: list[Ordering] = field(default_factory=list)
+
+    def see(self, ordering: Ordering | None) -> None:
+        """Remember a place where the order of rows decides."""
+        if ordering is not None:
+            self.orderings.append(ordering)
 
     def fresh(self, name: str) -> str:
         """A relation instance name that was not used yet."""
@@ -93,12 +101,17 @@ class Builder:
         relation = self.fresh(table.alias or table.name)
         self.scanned[relation] = name
         self.used.setdefault(name, set()).update(schema.key)
+        # The key of a table is NOT NULL; that of a view may be a group of NULLs.
         not_null = frozenset(c.name for c in schema.columns if not c.nullable)
-        return ir.Scan(name, relation, schema.names, schema.key, not_null | set(schema.key))
+        return ir.Scan(name, relation, schema.names, schema.key, not_null)
 
     def query(self, tree: exp.Expr, ctes: Ctes, parent: Scope | None = None) -> Built:
         """The IR of any query: SELECT, set operation, parenthesis, VALUES."""
         built = self._query(tree, self.with_ctes(tree, ctes), parent)
+        if isinstance(tree, exp.SetOperation):
+            self._check_order(tree, {name.lower() for name, _ in built.columns})
+        if not isinstance(tree, exp.Select):
+            self.see(limit_ordering(tree, built.node, built.columns, None))
         return Built(self.limited(tree, built.node), built.columns)
 
     def _query(self, tree: exp.Expr, ctes: Ctes, parent: Scope | None) -> Built:
@@ -115,6 +128,7 @@ class Builder:
                     "a correlated query stands in a place that is not traced",
                     "use a join",
                 )
+            self.see(limit_ordering(tree, node, columns, core.scope))
             return Built(node, columns)
         raise Unsupported("SYNTAX", f"{type(tree).__name__} is not traced", "write it as SELECT")
 
@@ -160,6 +174,17 @@ class Builder:
         node = ir.SetOp(branches, kind, relation, unique, keep_all)
         return Built(node, tuple((n, Ref(relation, u)) for n, u in zip(names, unique, strict=True)))
 
+    def _check_order(self, tree: exp.SetOperation, names: set[str]) -> None:
+        """Make sure that a set operation is ordered by its columns."""
+        order = tree.args.get("order")
+        for column in order.find_all(exp.Column) if order is not None else ():
+            if column.name.lower() not in names:
+                raise self.text.error(
+                    f"unknown column {column.name!r}",
+                    span(column),
+                    hint=did_you_mean(column.name, names),
+                )
+
     def positional(self, built: Built) -> ir.Node:
         """The query with exactly its output columns, in order."""
         refs = tuple(ref for _, ref in built.columns)
@@ -170,26 +195,7 @@ class Builder:
 
     def bind(self, expression: exp.Expr, scope: Scope) -> exp.Expr:
         """The expression with its columns bound; it must hold no subquery any more."""
-        self._check_functions(expression)
         return _Binder(self, scope).bind(expression.copy(), frozenset())
-
-    def _check_functions(self, expression: exp.Expr) -> None:
-        for node in expression.walk():
-            name = function_name(node, self.text.sql)
-            if name in NONDETERMINISTIC:
-                raise self.text.error(
-                    f"{name}() gives another result each time; a view of it cannot be kept right "
-                    "(NONDETERMINISTIC)",
-                    span(node),
-                    hint="compute it in the source table",
-                )
-            if name in SESSION:
-                raise self.text.error(
-                    f"{name}() depends on who runs the view, which is the same for all readers "
-                    "(SESSION_DEPENDENT)",
-                    span(node),
-                    hint="leave it out of the view and filter by it when reading",
-                )
 
 
 @dataclass
@@ -220,7 +226,7 @@ class _Binder:
         if isinstance(found, Ref):
             self.builder.use(found)
             bound = ir.column(found)
-            bound.meta["bound"] = True
+            bound.meta.update(bound=True, place=span(node))
             return bound
         # An alias may not stand for itself: `SELECT a + 1 AS a` reads the column.
         name = node.name.lower()
@@ -253,16 +259,27 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     builder = Builder(definition.text, schemas, returns)
     tree = parse_select(definition.text)
     _check_tables(definition, schemas)
-    check_calls(tree, definition.text, definition.functions)
     built = builder.query(tree, {})
-    _check_names(definition, built)
+    check_names(definition, [name for name, _ in built.columns])
     root = builder.positional(built)
     if not isinstance(root, ir.Project) or tuple(n for n, _ in root.items) != tuple(
         n for n, _ in built.columns
     ):
         items = tuple((name, ir.column(ref)) for name, ref in built.columns)
         root = ir.Project(built.node, builder.fresh(definition.name), items)
-    return BuiltView(root, {table: frozenset(names) for table, names in builder.used.items()})
+    used = {table: frozenset(names) for table, names in builder.used.items()}
+    return BuiltView(root, used, tuple(builder.orderings))
+
+
+def if_accepted(
+    changed: ViewDefinition, before: ViewDefinition, schemas: Mapping[str, TableSchema]
+) -> ViewDefinition:
+    """`changed` where `build` accepts it, else `before`: not every rewriting is a query."""
+    try:
+        build(changed, schemas)
+    except (UserError, Unsupported):
+        return before
+    return changed
 
 
 def _check_tables(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> None:
@@ -279,9 +296,18 @@ def _known(name: str, schemas: Mapping[str, TableSchema]) -> str | None:
     return did_you_mean(name, (table for table in schemas if not is_clock(table)))
 
 
-def _check_names(definition: ViewDefinition, built: Built) -> None:
-    names = [name.lower() for name, _ in built.columns]
-    for position, (name, _) in enumerate(built.columns):
+def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
+    """Refuse columns without a name, and names that stand twice.
+
+    Args:
+        definition: the view.
+        columns: the names, in order; "" for none.
+
+    Raises:
+        UserError: with the column.
+    """
+    names = [name.lower() for name in columns]
+    for position, name in enumerate(columns):
         if not name:
             raise UserError(
                 f"column {position + 1} of view {definition.name!r} has no name",
@@ -294,3 +320,19 @@ def _check_names(definition: ViewDefinition, built: Built) -> None:
                 where=f"{definition.file}:{definition.line}",
                 hint="rename one with AS, or list the columns instead of *",
             )
+
+
+def listed_names(definition: ViewDefinition) -> list[str] | None:
+    """The columns of a view as its text lists them, "" for one without a name.
+
+    None where a `*` or a generator stands for several.
+    """
+    tree: exp.Expr = parse_select(definition.text)
+    while isinstance(tree, exp.Subquery | exp.SetOperation):
+        tree = tree.this
+    if not isinstance(tree, exp.Select) or tree.is_star:
+        return None
+    items, sql = tree.expressions, definition.sql
+    if any(isinstance(e, exp.Aliases) or function_name(e, sql) in GENERATORS for e in items):
+        return None
+    return [one.alias_or_name if isinstance(one, exp.Alias | exp.Column) else "" for one in items]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
+import sqlglot
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.clock import DURATION_EXAMPLES, parse_duration
-from mview.errors import UserError
+from mview.errors import UserError, several
+from mview.files.textfile import read_text
 from mview.plan.declared import Function, calls
+from mview.plan.pieces import word_of
 from mview.plan.place import Text, did_you_mean
-from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, parse_select
+from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, not_too_deep, parse_select
 
 Policy = Literal["auto", "incremental_only"]
 
@@ -77,6 +81,16 @@ class ViewDefinition:
         return replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
 
     @property
+    def bare(self) -> ViewDefinition:
+        """The definition without parentheses around the whole query."""
+        tokens = sqlglot.tokenize(self.sql, read="spark")
+        words = [word_of(one) for one in tokens]
+        depths = list(accumulate((one == "(") - (one == ")") for one in words))
+        if words[0] != "(" or 0 in depths[:-1]:
+            return self
+        return self.with_sql(self.sql[tokens[0].end + 1 : tokens[-1].start]).bare
+
+    @property
     def text(self) -> Text:
         """The SELECT with its place, for messages."""
         return Text(self.sql, self.file, self.line, self.column)
@@ -108,9 +122,11 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
     """
     whole = Text(text, file)
     header = Header(whole)
-    if not header.tokens:
+    if all(token.text == ";" for token in header.tokens):
         raise UserError(
-            "the view is empty", where=file, hint="write SELECT … or CREATE MATERIALIZED VIEW …"
+            "the view is empty",
+            where=f"{file}:1",
+            hint="write SELECT … or CREATE MATERIALIZED VIEW …",
         )
     name, comment, properties = _declaration(header, name, file)
     start = header.next().start
@@ -119,6 +135,7 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         end = header.tokens[-2].end + 1
     line, column = whole.place(start)
     sql = Text(text[start:end], file, line, column)
+    _check_letters(whole, header.tokens)
     values = {key: value for key, (value, _) in properties.items()}
     key = values.get("key", "").split(",")
     return ViewDefinition(
@@ -134,8 +151,23 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         comment=comment,
         policy=_policy(whole, properties),
         options={k.removeprefix(SINK_PREFIX): v for k, v in values.items() if k not in _OWN},
-        tables=find_tables(parse_select(sql), sql),
+        tables=_tables(sql),
     )
+
+
+def _check_letters(text: Text, tokens: Sequence[Token]) -> None:
+    for token in tokens:
+        if token.token_type == TokenType.VAR and not token.text.isascii():
+            raise text.error(
+                "Spark reads names with letters beyond ASCII in backticks only",
+                (token.start, token.end + 1),
+                hint=f"write `{token.text}`",
+            )
+
+
+def _tables(text: Text) -> tuple[TableUse, ...]:
+    with not_too_deep(text):
+        return find_tables(parse_select(text), text)
 
 
 def _declaration(header: Header, name: str, file: str) -> tuple[str, str | None, Properties]:
@@ -144,8 +176,8 @@ def _declaration(header: Header, name: str, file: str) -> tuple[str, str | None,
         if not VIEW_NAME.fullmatch(name):
             raise UserError(
                 f"{name!r} is not a view name",
-                where=file,
-                allowed="letters, digits and _",
+                where=f"{file}:1",
+                allowed="at most 128 letters, digits and _, no digit first",
                 hint="rename the file, or write CREATE MATERIALIZED VIEW <name> AS …",
             )
         return name, None, {}
@@ -197,7 +229,7 @@ def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
         start = min(part.meta["start"] for part in parts)
         end = max(part.meta["end"] for part in parts) + 1
         name = ".".join(part.name for part in parts)
-        if len(parts) > 2:
+        if len(parts) > 2 or "." in parts[0].name:
             raise text.error(
                 f"{name!r} has too many parts",
                 (start, end),
@@ -233,33 +265,77 @@ def is_cte(table: exp.Table) -> bool:
     return False
 
 
+class Unread(NamedTuple):
+    """A file that gives no view.
+
+    Attributes:
+        definition: the view that it would be, without its query.
+        error: what is wrong with it.
+    """
+
+    definition: ViewDefinition
+    error: UserError
+
+
 def load_views(paths: Sequence[str | Path]) -> list[ViewDefinition]:
     """Read view files, and the `*.sql` files of folders, in the order they depend on each other.
 
     Raises:
-        UserError: no file, two views of one name, or views that read each other in a circle.
+        UserError: no file, or what is wrong in any of them: all of it at once.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files.extend(sorted(path.rglob("*.sql")))
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise UserError(
-                f"there is no file or folder {path}", hint="give a .sql file or a folder"
-            )
+    views, unread = read_views(paths)
+    if unread:
+        raise several([one.error for one in unread])
+    return order_views(views)
+
+
+def read_views(paths: Sequence[str | Path]) -> tuple[list[ViewDefinition], list[Unread]]:
+    """As `load_views`, but the files that are wrong beside the views of the others.
+
+    Raises:
+        UserError: there is no file.
+    """
+    files = dict.fromkeys(file for path in map(Path, paths) for file in _files(path))
     if not files:
         raise UserError(f"no .sql file in {', '.join(map(str, paths))}")
     views: dict[str, ViewDefinition] = {}
-    for file in dict.fromkeys(files):
-        view = parse_view(file.read_text(encoding="utf-8"), file.stem, str(file))
-        if view.name in views:
-            raise UserError(
-                f"two views are called {view.name!r}", where=f"{views[view.name].file} and {file}"
-            )
-        views[view.name] = view
-    return order_views(list(views.values()))
+    unread = []
+    for file in files:
+        named = ViewDefinition(file.stem, "", str(file))
+        try:
+            view = _read(file)
+            other = views.setdefault(view.name.lower(), view)
+            if other is not view:
+                raise same_name(other, view)
+        except UserError as error:
+            unread.append(Unread(named, error))
+    return list(views.values()), unread
+
+
+def same_name(one: ViewDefinition, other: ViewDefinition) -> UserError:
+    """The error of two views that are one to Spark."""
+    what = f"views {one.name!r} and {other.name!r} differ in case only: to Spark they are one"
+    if one.name == other.name:
+        what = f"two views are called {one.name!r}"
+    return UserError(what, where=f"{one.file}:1 and {other.file}:1")
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        if path.is_dir():
+            return sorted(one for one in path.rglob("*.sql") if not one.is_dir())
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not the name of a file"
+        raise UserError(
+            f"there is no file or folder {path}: {reason}", hint="give a .sql file or a folder"
+        ) from None
+    return [path]
+
+
+def _read(file: Path) -> ViewDefinition:
+    text = read_text(file, "view", UserError, hint="give a .sql file or a folder")
+    return parse_view(text, file.stem, str(file))
 
 
 def order_views(views: Sequence[ViewDefinition]) -> list[ViewDefinition]:

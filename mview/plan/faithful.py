@@ -52,7 +52,7 @@ def _is_known(node: exp.Expr) -> bool:
         # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
         return bool(node.args.get("safe"))
     if isinstance(node, exp.StrToUnix):
-        return bool(node.args["format"] == _UNIX_TIMESTAMP)
+        return bool(node.args.get("format") == _UNIX_TIMESTAMP)
     if isinstance(node, exp.Interval):
         return _is_plain_interval(node)
     if isinstance(node, exp.TsOrDsToDate):

@@ -34,7 +34,7 @@ def _relation(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.
     """One item of FROM; adds it to the scope."""
     if tree.args.get("pivots"):
         return _pivot(builder, tree, ctes, scope)
-    for part in ("sample", "joins", "laterals", "version", "when"):
+    for part in ("joins", "laterals"):
         if tree.args.get(part):
             raise Unsupported("FROM", f"{part} in FROM", "write it as a derived table with SELECT")
     if isinstance(tree, exp.Table) and isinstance(tree.this, exp.Identifier):
@@ -63,6 +63,10 @@ def _table(builder: Builder, tree: exp.Table, ctes: Ctes, scope: Scope) -> ir.No
     built = builder.query(body.query, body.ctes)
     columns = built.columns
     if body.names:
+        if len(body.names) != len(columns):
+            raise builder.text.error(
+                f"{tree.name} has {len(body.names)} names for {len(columns)} columns", span(tree)
+            )
         columns = tuple((n, ref) for n, (_, ref) in zip(body.names, columns, strict=True))
     _add(scope, tree, tree.alias or tree.name, columns)
     return built.node
@@ -77,6 +81,10 @@ def _add(
 ) -> None:
     renamed = tree.args["alias"].columns if tree.args.get("alias") else []
     if renamed:
+        if len(renamed) != len(columns):
+            raise scope.text.error(
+                f"{len(renamed)} names for {len(columns)} columns", span(tree.args["alias"])
+            )
         columns = tuple((n.name, ref) for n, (_, ref) in zip(renamed, columns, strict=True))
     has_alias = bool(tree.args.get("alias"))
     scope.relations.append(Relation(alias, columns, None if has_alias else table))

@@ -8,30 +8,11 @@ from sqlglot import exp
 
 from mview.plan.function_names import AGGREGATES
 
-#: Results differ between two runs over the same rows: a view of them cannot be kept right.
-NONDETERMINISTIC = frozenset(
-    [
-        "rand",
-        "random",
-        "randn",
-        "uuid",
-        "shuffle",
-        "monotonically_increasing_id",
-        "spark_partition_id",
-        "randstr",
-        "uniform",
-        "input_file_name",
-        "input_file_block_length",
-        "input_file_block_start",
-    ]
-)
 #: Results change with the time: they are those of an epoch's pinned time (mview/plan/clocks.py).
 #: `unix_timestamp()` is read as `unix_timestamp(current_timestamp())`.
 TIME = frozenset(
     ["current_date", "curdate", "current_timestamp", "current_time", "now", "localtimestamp"]
 )
-#: Results change with who asks.
-SESSION = frozenset(["current_user", "user", "session_user"])
 _WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _CLASSES: dict[type[exp.Expr], str] = {
     exp.CurrentDate: "current_date",
@@ -69,7 +50,10 @@ def aggregate_calls(expression: exp.Expr, sql: str) -> list[exp.Expr]:
     if isinstance(expression, exp.Window):
         parts = [*expression.args.get("partition_by", [])]
         order = expression.args.get("order")
-        inside = [*expression.this.iter_expressions(), *parts, *([order] if order else [])]
+        call = expression.this
+        while isinstance(call, _WRAPPERS):
+            call = call.this
+        inside = [*call.iter_expressions(), *parts, *([order] if order else [])]
         return [call for part in inside for call in aggregate_calls(part, sql)]
     core = expression
     while isinstance(core, _WRAPPERS):

@@ -7,6 +7,7 @@ of which tables an output row depends on, so ORDER BY and the values of expressi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from sqlglot import exp
@@ -179,7 +180,7 @@ class Join(Node):
         """Left, right."""
         return (self.left, self.right)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Ref, ...]:
         """Left, right and merged columns; only the left ones for semi and anti."""
         if self.kind in ("semi", "anti"):

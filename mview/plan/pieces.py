@@ -10,6 +10,8 @@ from mview.plan import ir
 
 #: Words after which the rows of the outermost query are only grouped, chosen, or ordered.
 _TAIL = ("HAVING", "QUALIFY", "ORDER BY", "SORT BY", "WINDOW", "LIMIT", "OFFSET")
+#: Words after which another branch of a set operation stands, or all of it is put in order.
+_AFTER_A_BRANCH = ("UNION", "EXCEPT", "MINUS", "INTERSECT", *_TAIL, "CLUSTER BY", "DISTRIBUTE BY")
 #: Tokens whose text is data or a quoted name, never a word of SQL.
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.RAW_STRING)
 
@@ -28,8 +30,10 @@ class Pieces:
         self.tokens = sqlglot.tokenize(sql, read="spark")
         self.depths = list(self._depths())
         select = self.at("SELECT", 0)
-        assert select is not None
-        self.select = select
+        # The first branch of a set operation may stand in parentheses.
+        words = [word_of(token) for token in self.tokens]
+        self.select = words.index("SELECT") if select is None else select
+        select = self.select
         self.prefix = sql[: self.tokens[select].start]
         self.from_ = self.at("FROM", self.select)
         self.group = self.at("GROUP BY", self.select)
@@ -38,6 +42,12 @@ class Pieces:
         self.body_end = self.tokens[min(after)].start if after else len(sql)
         self.group_end = min((at for at in ends if at is not None), default=len(self.tokens))
         self.body = "" if self.from_ is None else sql[self.tokens[self.from_].start : self.body_end]
+
+    @property
+    def having_end(self) -> int:
+        """The character after GROUP BY and HAVING."""
+        ends = [at for word in _TAIL[1:] if (at := self.at(word, self.select)) is not None]
+        return self.tokens[min(ends)].start if ends else len(self.sql)
 
     @classmethod
     def of(cls, sql: str, tree: exp.Query) -> Pieces:
@@ -77,10 +87,29 @@ class Pieces:
                 stack.append(index)
             elif word_of(token) == ")" and stack:
                 first = stack.pop()
-                if word_of(self.tokens[first + 1]) in ("SELECT", "WITH"):
+                if word_of(self.tokens[first + 1]) in ("SELECT", "WITH", "("):
                     found.append((self.tokens[first].start, token.end + 1))
         around = [one for one in found if one[0] < start and end < one[1]]
         return min(around, key=lambda one: one[1] - one[0])
+
+    def select_around(self, call: exp.Expr) -> tuple[int, int]:
+        """The characters of the SELECT in whose list a call stands."""
+        index = self.index_of(call)
+        assert index is not None
+        open_ = 0
+        while open_ > 0 or word_of(self.tokens[index]) != "SELECT":
+            # A query in parentheses before the call is another.
+            index -= 1
+            open_ += {")": 1, "(": -1}.get(word_of(self.tokens[index]), 0)
+            open_ = max(open_, 0)
+        last = index
+        while last + 1 < len(self.tokens):
+            after = word_of(self.tokens[last + 1])
+            level = self.depths[last + 1] - self.depths[index]
+            if level < 0 or (level == 0 and after in _AFTER_A_BRANCH):
+                break
+            last += 1
+        return self.tokens[index].start, self.tokens[last].end + 1
 
     def split(self, start: int, end: int) -> list[list[Token]]:
         """Tokens [start, end) cut at the commas of the outermost level."""
@@ -138,10 +167,35 @@ class Pieces:
                 tokens = tokens[:-1]
         return self.text(tokens)
 
+    def index_of(self, call: exp.Expr) -> int | None:
+        """The index of the token with which a call of this text begins."""
+        start = call.meta.get("start")
+        return next((i for i, token in enumerate(self.tokens) if token.start == start), None)
+
+    def condition(self, call: exp.Filter) -> str | None:
+        """The condition of `f(…) FILTER (WHERE …)`, if it means the same over the same FROM."""
+        index = self.index_of(call.this)
+        words = [word_of(token) for token in self.tokens]
+        if index is None or "FILTER" not in words[index:]:
+            return None
+        first = words.index("FILTER", index) + 1
+        last = next(
+            i
+            for i in range(first + 1, len(words))
+            if words[i] == ")" and self.depths[i] == self.depths[first]
+        )
+        if words[first : first + 2] != ["(", "WHERE"]:
+            return None
+        inside = self.tokens[first + 2 : last]
+        columns = {ref.column.lower() for n in call.walk() if (ref := ir.as_ref(n)) is not None}
+        plain = (token for token in inside if token.token_type != TokenType.STRING)
+        if any(token.text.lower() in self.aliases - columns for token in plain):
+            return None
+        return self.text(inside)
+
     def argument(self, call: exp.Expr) -> str | None:
         """The text between the parentheses of a call, if it means the same over the same FROM."""
-        start = call.meta.get("start")
-        index = next((i for i, token in enumerate(self.tokens) if token.start == start), None)
+        index = self.index_of(call)
         if index is None or self.tokens[index + 1].text != "(":
             return None
         depth, last = self.depths[index + 1], index + 2
@@ -149,6 +203,33 @@ class Pieces:
             last += 1
         inside = self.tokens[index + 2 : last]
         columns = {ref.column.lower() for n in call.walk() if (ref := ir.as_ref(n)) is not None}
-        if any(token.text.lower() in self.aliases - columns for token in inside):
+        words = (token for token in inside if token.token_type != TokenType.STRING)
+        if any(token.text.lower() in self.aliases - columns for token in words):
             return None
         return self.text(inside) if inside else None
+
+
+def arguments_of(inside: str) -> list[str]:
+    """The arguments of a call, of which the text between its parentheses is given."""
+    pieces = Pieces(f"SELECT {inside}", exp.Select())
+    listed = pieces.split(pieces.select + 1, len(pieces.tokens))
+    return [pieces.text(one) for one in listed if one]
+
+
+def end_of_call(tokens: list[Token], name: int, *, over: bool = True) -> int:
+    """The character after a call with its FILTER, and with its OVER unless that is left out."""
+    last, more = _closing(tokens, name + 1), ("FILTER", "OVER") if over else ("FILTER",)
+    while last + 1 < len(tokens) and word_of(tokens[last + 1]) in more:
+        # OVER may be followed by a name alone.
+        last = _closing(tokens, last + 2)
+    return tokens[last].end + 1
+
+
+def _closing(tokens: list[Token], first: int) -> int:
+    """The index of the parenthesis that closes the one at an index."""
+    depth = 0
+    for index in range(first, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(word_of(tokens[index]), 0)
+        if depth == 0:
+            return index
+    raise ValueError("a parenthesis is open")

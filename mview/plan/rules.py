@@ -20,8 +20,9 @@ def with_children(node: ir.Node, children: tuple[ir.Node, ...]) -> ir.Node:
         return replace(node, left=children[0], right=children[1])
     if isinstance(node, ir.SetOp):
         return replace(node, branches=children)
-    assert isinstance(node, ir.Unary)
-    return replace(node, child=children[0])
+    if isinstance(node, ir.Unary):
+        return replace(node, child=children[0])
+    raise TypeError(f"no other inputs for {type(node).__name__}")
 
 
 def join_by_equalities(node: ir.Node) -> ir.Node:

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from mview.plan.ir import Ref, Unsupported
 from mview.plan.place import Text, did_you_mean, span
+from mview.schema import quoted
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Scope:
         parent: the SELECT around a subquery.
         outer: columns of the parent that were used: the subquery is correlated.
         aliases: select-list aliases that may be used where no column has the name.
+        values: columns of subqueries by their content, and whether NULL and false are one there.
     """
 
     text: Text
@@ -43,6 +45,7 @@ class Scope:
     parent: Scope | None = None
     outer: set[Ref] = field(default_factory=set)
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
+    values: dict[tuple[exp.Expr, bool], Ref | None] = field(default_factory=dict)
 
     def resolve(self, column: exp.Column) -> exp.Expr | Ref:
         """What a column name means here: a column, or the expression of a select-list alias.
@@ -93,6 +96,21 @@ class Scope:
             for known, ref in relation.columns
             if known.lower() == name
         ]
+
+    def texts(self) -> dict[Ref, str]:
+        """The columns of the relations as the text may name them; those that it cannot are left."""
+        aliases = [relation.alias.lower() for relation in self.relations]
+        names = [name.lower() for one in self.relations for name, _ in one.columns]
+        found = {}
+        for relation in self.relations:
+            own = [name.lower() for name, _ in relation.columns]
+            alone = aliases.count(relation.alias.lower()) == 1
+            for name, ref in relation.columns:
+                if relation.alias and alone and own.count(name.lower()) == 1:
+                    found[ref] = f"{quoted(relation.alias)}.{quoted(name)}"
+                elif names.count(name.lower()) == 1 and name.lower() not in self.merged:
+                    found[ref] = quoted(name)
+        return found
 
     def _unknown(self, column: exp.Column) -> Exception:
         qualifier = ".".join(part.name for part in column.parts[:-1])

@@ -19,6 +19,7 @@ from mview.plan.functions import (
     windows,
 )
 from mview.plan.ir import Ref, Unsupported
+from mview.plan.orderings import extreme_ordering, window_ordering
 from mview.plan.place import did_you_mean, span
 from mview.plan.scope import Scope
 
@@ -158,6 +159,8 @@ def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:
             ref = None if is_output or inside else state.scope.find(column)
             if ref is not None:
                 state.builder.use(ref)
+            elif not is_output and not inside:
+                state.scope.resolve(column)
 
 
 def _unalias(expression: exp.Expr) -> exp.Expr:
@@ -180,8 +183,6 @@ def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tupl
             known = [relation.alias for relation in scope.relations]
             hint = did_you_mean(qualifier or "", known)
             raise builder.text.error(f"unknown table {qualifier!r} of *", span(item), hint=hint)
-        if star.args.get("replace") or star.args.get("rename"):
-            raise Unsupported("STAR", "* REPLACE or RENAME", "list the columns")
         dropped = {column.name.lower() for column in star.args.get("except_") or []}
         for name, ref in columns:
             # The text runs verbatim: `*` needs all columns in the slices, also those it drops.
@@ -212,6 +213,7 @@ def _aggregate(
     calls: dict[exp.Expr, str] = {}
     for expression in bound:
         for call in aggregate_calls(expression, builder.text.sql):
+            builder.see(extreme_ordering(call, state.node, group))
             calls.setdefault(call, f"a{len(calls)}")
     names: dict[exp.Expr, str] = {}
     for position, one in enumerate(group):
@@ -220,6 +222,7 @@ def _aggregate(
         if name in names.values() or name in calls.values():
             name = f"g{position}"
         names.setdefault(one, name)
+    _check_grouped(state, bound, set(calls), list(names))
     replaced = [_replace(one, {**calls, **names}, relation) for one in bound]
     state.node = ir.Aggregate(
         state.node,
@@ -229,6 +232,66 @@ def _aggregate(
         sets,
     )
     return replaced
+
+
+def _check_grouped(
+    state: _Select, bound: list[exp.Expr], calls: set[exp.Expr], group: list[exp.Expr]
+) -> None:
+    """Make sure that what stands beside aggregates is the same for all rows of a group.
+
+    Raises:
+        UserError: a column of the rows is neither grouped by nor in an aggregate.
+    """
+    rows = {ref for relation in state.scope.relations for _, ref in relation.columns}
+    values = _values_of_rows(state.node)
+    keys = {_plain(one) for one in group}
+    key_refs = {ir.as_ref(one) for one in group}
+
+    def visit(one: exp.Expr) -> None:
+        if one in calls or _plain(one) in keys:
+            return
+        ref = ir.as_ref(one) if isinstance(one, exp.Column) else None
+        # The value of a correlated subquery is one for the group if what it is asked by is.
+        loose = [ref] if ref in rows else sorted(values.get(ref, set()) - key_refs, key=str)
+        for wrong in loose:
+            assert wrong is not None
+            raise state.builder.text.error(
+                f"column {wrong.column!r} is neither in GROUP BY nor in an aggregate",
+                one.meta.get("place") or (0, 1),
+                hint=f"group by it, or take max({wrong.column})",
+            )
+        for part in one.iter_expressions():
+            visit(part)
+
+    for one in bound:
+        visit(one)
+
+
+def _values_of_rows(node: ir.Node) -> dict[Ref | None, set[Ref | None]]:
+    """The values of subqueries below a SELECT, with the columns that each is asked by."""
+    found: dict[Ref | None, set[Ref | None]] = {}
+    while isinstance(node, ir.Join | ir.Filter):
+        if isinstance(node, ir.Join) and node.value is not None:
+            outer = set(node.left.columns)
+            parts = [column for one in node.residual for column in one.find_all(exp.Column)]
+            found[node.value] = {pair.left for pair in node.pairs}
+            found[node.value] |= {ref for one in parts if (ref := ir.as_ref(one)) in outer}
+        node = node.children[0]
+    return found
+
+
+def _plain(one: exp.Expr) -> str:
+    """The expression without parentheses, with operands that may change places in one order."""
+    while isinstance(one, exp.Paren):
+        one = one.this
+    if isinstance(one, exp.Add | exp.Mul | exp.EQ | exp.And | exp.Or):
+        sides = sorted([_plain(one.left), _plain(one.right)])
+        return f"{one.key}({','.join(sides)})"
+    if isinstance(one, exp.Column | exp.Literal):
+        return one.sql()
+    parts = [_plain(part) for part in one.iter_expressions()]
+    rest = {k: v for k, v in one.args.items() if isinstance(v, str | bool) and v}
+    return f"{one.key}{sorted(rest.items())}({','.join(parts)})"
 
 
 def _bind_after_group(state: _Select, expression: exp.Expr) -> exp.Expr:
@@ -310,6 +373,8 @@ def _windows(
     count = 0
     for expression in everything:
         for window in windows(expression):
+            sql = state.builder.text.sql
+            state.builder.see(window_ordering(window, state.node, state.scope, sql))
             partition = tuple(window.args.get("partition_by") or ())
             functions = by_partition.setdefault(partition, {})
             if window not in functions:
@@ -359,7 +424,5 @@ def _project(
     relation = state.builder.fresh("select")
     node: ir.Node = ir.Project(state.node, relation, tuple(zip(unique, items, strict=True)))
     if tree.args.get("distinct"):
-        if tree.args["distinct"].args.get("on"):
-            raise Unsupported("DISTINCT_ON", "DISTINCT ON", "use ROW_NUMBER() = 1")
         node = ir.Distinct(node)
     return node, tuple((name, Ref(relation, u)) for name, u in zip(names, unique, strict=True))

@@ -6,6 +6,7 @@ from them; so its right side is only its FROM and WHERE.
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -14,6 +15,8 @@ from mview.plan import ir
 from mview.plan.from_clause import pair_of
 from mview.plan.functions import aggregate_calls, subqueries, windows
 from mview.plan.ir import Pair, Ref, Unsupported
+from mview.plan.orderings import limit_ordering
+from mview.plan.place import span
 from mview.plan.scope import Scope
 from mview.plan.select import core_of_select, finish_select
 
@@ -58,16 +61,29 @@ def attach_subqueries(
         return node, expression
     copied = expression.copy()
     for one in subqueries(copied):
-        joined = _join(builder, node, scope, one, ctes, "mark", filters and is_condition(one))
-        assert joined.value is not None
-        value = ir.column(joined.value)
-        value.meta["bound"] = True
+        two_valued = filters and is_condition(one)
+        # What stands twice is one value: GROUP BY and the select list may both have it.
+        content = (folded(one), two_valued)
+        ref = scope.values.get(content)
+        if ref is None or ref not in node.columns:
+            node = _join(builder, node, scope, one, ctes, "mark", two_valued)
+            ref = scope.values[content] = node.value
+        assert ref is not None
+        value = ir.column(ref)
+        value.meta.update(bound=True, place=span(one))
         if one is copied:
             copied = value
         else:
             one.replace(value)
-        node = joined
     return node, copied
+
+
+def folded(query: exp.Expr) -> exp.Expr:
+    """The query with names as Spark compares them."""
+    copied = query.copy()
+    for name in copied.find_all(exp.Identifier):
+        name.replace(exp.to_identifier(name.name.lower(), quoted=True))
+    return copied
 
 
 def is_condition(expression: exp.Expr) -> bool:
@@ -88,7 +104,7 @@ def _join(
     is_true_only: bool = False,
 ) -> ir.Join:
     query = one.args["query"] if isinstance(one, exp.In) else one
-    query = query.this if isinstance(query, exp.Exists) else query
+    query = _any_row_of(query.this) if isinstance(query, exp.Exists) else query
     while isinstance(query, exp.Subquery) and not query.args.get("with_"):
         query = query.this
     value = Ref(builder.fresh("subquery"), "value") if kind == "mark" else None
@@ -117,6 +133,18 @@ def _join(
     )
 
 
+def _any_row_of(query: exp.Expr) -> exp.Expr:
+    """What EXISTS asks, without a LIMIT that leaves it a row: it is no matter which."""
+    limit = query.args.get("limit")
+    number = limit.expression if isinstance(limit, exp.Limit) else None
+    idle = isinstance(number, exp.Literal) and number.name.strip("0") != ""
+    if not idle or query.args.get("offset") is not None:
+        return query
+    query = query.copy()
+    query.set("limit", None)
+    return query
+
+
 def rows_beside(
     builder: Builder, node: ir.Node, scope: Scope, query: exp.Expr, ctes: Ctes
 ) -> tuple[ir.Node, list[str]]:
@@ -133,6 +161,7 @@ def rows_beside(
     core = core_of_select(builder, query, seen, scope)
     base = core.node
     finished, columns = finish_select(builder, query, core, seen)
+    builder.see(limit_ordering(query, finished, columns, core.scope))
     alone = not core.correlated and not core.scope.outer
     right = builder.limited(query, finished) if alone else _all_of(base, finished)
     found = [(part, pair_of(part, node, right)) for part in core.correlated]
@@ -152,6 +181,7 @@ def _inner(
     core = core_of_select(builder, query, seen, scope)
     base, outer = core.node, set(core.scope.outer)
     node, columns = finish_select(builder, query, core, seen)
+    builder.see(limit_ordering(query, node, columns, core.scope))
     if not core.correlated and not core.scope.outer:
         return builder.limited(query, node), [], columns[0][1]
     if not core.correlated and core.scope.outer - outer and not outer:
@@ -192,22 +222,48 @@ def _in_pair(left: exp.Expr, output: Ref | None, node: ir.Node, right: ir.Node) 
     return Pair(one, output)
 
 
+@singledispatch
 def _nullable(node: ir.Node, ref: Ref) -> bool:
     """Whether a column may be NULL, as far as the schema says."""
-    if isinstance(node, ir.Scan):
-        return ref.column not in node.not_null
-    if isinstance(node, ir.Join):
-        sides = {"left": (0, 1), "right": (1, 0), "full": (1, 1)}.get(node.kind, (0, 0))
-        for side, extended in zip(node.children, sides, strict=True):
-            if ref in side.columns:
-                return bool(extended) or _nullable(side, ref)
-        return True
-    if isinstance(node, ir.Project):
-        source = ir.as_ref(dict(node.items)[ref.column])
-        return source is None or _nullable(node.child, source)
-    if isinstance(node, ir.Aggregate):
-        source = ir.as_ref(dict((*node.group, *node.aggregates))[ref.column])
-        return node.sets is not None or source is None or _nullable(node.child, source)
-    if isinstance(node, ir.Filter | ir.Distinct | ir.Limit):
-        return _nullable(node.child, ref)
+    raise TypeError(f"no NULLs of {type(node).__name__}")
+
+
+@_nullable.register
+def _(node: ir.Scan, ref: Ref) -> bool:
+    return ref.column not in node.not_null
+
+
+@_nullable.register
+def _(node: ir.Join, ref: Ref) -> bool:
+    sides = {"left": (0, 1), "right": (1, 0), "full": (1, 1)}.get(node.kind, (0, 0))
+    for side, extended in zip(node.children, sides, strict=True):
+        if ref in side.columns:
+            return bool(extended) or _nullable(side, ref)
+    return True
+
+
+@_nullable.register
+def _(node: ir.Project, ref: Ref) -> bool:
+    source = ir.as_ref(dict(node.items)[ref.column])
+    return source is None or _nullable(node.child, source)
+
+
+@_nullable.register
+def _(node: ir.Aggregate, ref: Ref) -> bool:
+    source = ir.as_ref(dict((*node.group, *node.aggregates))[ref.column])
+    return node.sets is not None or source is None or _nullable(node.child, source)
+
+
+@_nullable.register(ir.Filter)
+@_nullable.register(ir.Distinct)
+@_nullable.register(ir.Limit)
+def _(node: ir.Filter | ir.Distinct | ir.Limit, ref: Ref) -> bool:
+    return _nullable(node.child, ref)
+
+
+@_nullable.register(ir.Values)
+@_nullable.register(ir.Window)
+@_nullable.register(ir.Generate)
+@_nullable.register(ir.SetOp)
+def _(node: ir.Node, ref: Ref) -> bool:
     return True

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
-from mview.plan.place import Text, did_you_mean
+from mview.plan.lexemes import open_quote, tokens
+from mview.plan.pieces import word_of
+from mview.plan.place import Text, did_you_mean, span
 
-#: A view's name becomes a folder, a table and a metric label: keep it plain.
-VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
+VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")
 _PROPERTIES = ("key", "sink", "path", "freshness", "policy")
 #: Properties with this prefix go to the sink as they are.
 SINK_PREFIX = "sink."
@@ -27,18 +30,77 @@ def parse_select(text: Text) -> exp.Query:
         UserError: it is not one query that can be parsed; with line, column and caret.
     """
     try:
-        parsed = [one for one in sqlglot.parse(text.sql, dialect="spark") if one is not None]
+        with not_too_deep(text):
+            parsed = [one for one in sqlglot.parse(text.sql, dialect="spark") if one is not None]
     except ParseError as error:
-        raise _syntax_error(text, error) from None
-    except TokenError as error:
-        raise _open_quote(text, str(error)) from None
+        raise other_query(text) or _syntax_error(text, error) from None
+    except TokenError:
+        raise open_quote(text) from None
     if len(parsed) != 1:
         raise text.error("a view is exactly one SELECT", (0, 1))
     tree = parsed[0]
     if not isinstance(tree, exp.Query):
-        raise text.error("a view must be a SELECT", (0, len(text.sql.split(None, 1)[0])))
+        start = (0, len(text.sql.split(None, 1)[0]))
+        raise other_query(text) or text.error("a view must be a SELECT", start)
     drop_hints(tree)
+    _place_calls(text.sql, tree)
     return tree
+
+
+def _place_calls(sql: str, tree: exp.Query) -> None:
+    """Give `max_by` and `min_by` their places in the text, which sqlglot gives to other calls."""
+    calls = [*tree.find_all(exp.ArgMax, exp.ArgMin)]
+    if not calls:
+        return
+    opened: list[int] = []
+    found: list[tuple[Token, Token]] = []
+    listed = sqlglot.tokenize(sql, read="spark")
+    for index, token in enumerate(listed):
+        if token.token_type == TokenType.L_PAREN:
+            opened.append(index)
+        elif token.token_type == TokenType.R_PAREN and opened:
+            # Inner calls are found before those around them.
+            found.append((listed[opened.pop() - 1], token))
+    for call in calls:
+        name = "max_by" if isinstance(call, exp.ArgMax) else "min_by"
+        start, end = span(call)
+        for token, close in found:
+            if token.text.lower() == name and token.start < start and end <= close.start:
+                call.meta.update(line=token.line, col=token.col, start=token.start, end=token.end)
+                break
+
+
+def other_query(text: Text) -> UserError | None:
+    """The error for a query of Spark that is no SELECT, at its place; None when there is none."""
+    words, before = tokens(text), list[str]()
+    whole = True
+    for index, token in enumerate(words):
+        word, hint = word_of(token), ""
+        if word == "FROM" and (whole or before[-1] == "("):
+            hint = "put SELECT first: SELECT … FROM …"
+        elif word == "VALUES" and whole:
+            hint = "SELECT * FROM VALUES (…), (…) AS v (a, b)"
+        elif word == "TABLE" and (whole or _begins_a_query(before)) and _is_name(words, index + 1):
+            hint = f"SELECT * FROM {words[index + 1].text}"
+        if hint:
+            return text.error(
+                f"a view must be a SELECT, also inside it: a query begins with {word}",
+                (token.start, token.end + 1),
+                hint=hint,
+            )
+        before.append(word)
+        whole = whole and word == "("
+    return None
+
+
+def _begins_a_query(before: Sequence[str]) -> bool:
+    """Whether a query begins after some words."""
+    last = before[-2] if before[-1] in ("ALL", "DISTINCT") and len(before) > 1 else before[-1]
+    return last in ("(", "UNION", "EXCEPT", "MINUS", "INTERSECT")
+
+
+def _is_name(words: Sequence[Token], index: int) -> bool:
+    return index < len(words) and words[index].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
 
 
 def drop_hints(tree: exp.Expr) -> None:
@@ -64,21 +126,29 @@ def _syntax_error(text: Text, error: ParseError) -> UserError:
     message = re.sub(
         r"Required keyword: '(\w+)' missing for <class '.*\.(\w+)'>", r"incomplete \2", message
     )
-    return text.error(f"syntax error: {message}", (start, start + max(len(token), 1)))
+    hint = None
+    if message.startswith("Expected table name"):
+        message = "a table or view is expected here"
+        if token.isidentifier():
+            hint = f"a word of SQL that is a name stands in backticks: `{token}`"
+    return text.error(f"syntax error: {message}", (start, start + max(len(token), 1)), hint=hint)
 
 
-def _open_quote(text: Text, message: str) -> UserError:
-    start = max((text.sql.rfind(quote) for quote in "'\"`"), default=0)
-    return text.error(
-        "syntax error: text that cannot be read; is a quote open?", (max(start, 0), start + 1)
-    )
+@contextmanager
+def not_too_deep(text: Text) -> Iterator[None]:
+    """Walks over a tree, which go as deep as its parts stand inside one another.
 
-
-def _tokens(text: Text) -> list[Token]:
+    Raises:
+        UserError: that is too deep: thousands of operators in one expression, say.
+    """
     try:
-        return sqlglot.tokenize(text.sql, read="spark")
-    except TokenError as error:
-        raise _open_quote(text, str(error)) from None
+        yield
+    except RecursionError:
+        raise text.error(
+            "the query is nested too deeply",
+            (0, 1),
+            hint="cut it into several views, or into WITH … AS (…)",
+        ) from None
 
 
 class Header:
@@ -86,7 +156,7 @@ class Header:
 
     def __init__(self, text: Text) -> None:
         self.text = text
-        self.tokens = _tokens(text)
+        self.tokens = tokens(text)
         self.at = 0
 
     def next(self, *words: str) -> Token:
@@ -124,7 +194,7 @@ class Header:
             raise self.text.error(
                 f"{raw!r} is not a view name",
                 (token.start, end.end + 1),
-                allowed="letters, digits and _, no path and no dot",
+                allowed="at most 128 letters, digits and _, no digit first, no path and no dot",
                 hint="the place of the data is the property path='…'",
             )
         return token

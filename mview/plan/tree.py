@@ -30,6 +30,12 @@ def _text(expression: exp.Expr) -> str:
 @singledispatch
 def describe(node: ir.Node) -> str:
     """One line about an operator."""
+    raise TypeError(f"no description of {type(node).__name__}")
+
+
+@describe.register(ir.Values)
+@describe.register(ir.Distinct)
+def _(node: ir.Values | ir.Distinct) -> str:
     return type(node).__name__
 
 

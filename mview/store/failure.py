@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import orjson
 
 from mview.clock import Clock, WallMs
-from mview.config import Mask
-from mview.errors import AlreadyRunningError, FencedError, MviewError, subject_of, unexpected
-from mview.lake.durable import force
+from mview.errors import MistakesError, MviewError, subject_of, unexpected
+from mview.files.durable import put
+from mview.secrets import Mask
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 
@@ -63,29 +62,40 @@ def last_failure(store: Store, epoch: int) -> Failure | None:
         store: the store.
         epoch: its newest epoch; 0: none.
     """
-    try:
-        found = Failure(**orjson.loads(store.failure.read_bytes()))
-    except FileNotFoundError:
-        return None
-    return found if found.epoch >= epoch else None
+    kept = []
+    for file in store.failures.glob("*.json"):
+        # It only tells of the past: one that is damaged or just deleted hides nothing else.
+        with suppress(OSError, ValueError, TypeError):
+            kept.append(Failure(**orjson.loads(file.read_bytes())))
+    found = max(kept, key=lambda failure: failure.at_ms, default=None)
+    return found if found is not None and found.epoch >= epoch else None
 
 
 @contextmanager
-def failure_kept(store: Store, clock: Clock, mask: Mask) -> Iterator[None]:
+def failure_kept(store: Store, token: int, clock: Clock, mask: Mask) -> Iterator[None]:
     """Keep what ends the block by an error; an end without one clears what was kept.
 
-    The caller holds the lease. Losing it is no failure of the store: another runner has it.
+    Each runner has its own file: one that was replaced says so beside what its successor says.
+
+    Args:
+        store: the store.
+        token: of the runner's lease.
+        clock: wall time.
+        mask: hides secrets.
     """
+    file = store.failures / f"{token:020d}.json"
     try:
         yield
-    except (AlreadyRunningError, FencedError):
-        raise
     except Exception as error:
         # What went wrong first is what counts, also where it cannot be written down (a full disk).
         with suppress(OSError):
-            _write(store.failure, _failure(store, clock, error), mask)
+            failure = asdict(_failure(store, clock, error))
+            masked = {k: mask(v) if isinstance(v, str) else v for k, v in failure.items()}
+            put(file, orjson.dumps(masked))
         raise
-    store.failure.unlink(missing_ok=True)
+    for older in store.failures.glob("*.json"):
+        if older.name <= file.name:
+            older.unlink(missing_ok=True)
 
 
 def _failure(store: Store, clock: Clock, error: Exception) -> Failure:
@@ -95,19 +105,10 @@ def _failure(store: Store, clock: Clock, error: Exception) -> Failure:
         at_ms=clock.now(),
         epoch=epochs[-1] if epochs else 0,
         subject=subject_of(error),
-        what=known.what,
+        what=known.render() if isinstance(known, MistakesError) else known.what,
         where=known.where,
         got=None if known.got is None else str(known.got),
         allowed=known.allowed,
         safe=known.safe,
         hint=known.hint,
     )
-
-
-def _write(file: Path, failure: Failure, mask: Mask) -> None:
-    masked = {k: mask(v) if isinstance(v, str) else v for k, v in asdict(failure).items()}
-    staged = file.with_name(f"{file.name}.tmp")
-    staged.write_bytes(orjson.dumps(masked))
-    force(staged)
-    staged.replace(file)
-    force(file.parent)

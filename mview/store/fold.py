@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.delta.parquet import DataFile, Range, comparable
+from mview.delta.tiers import TARGET_BYTES, TARGET_ROWS, is_small, pieces
 from mview.errors import CorruptionError
-from mview.lake.match import first_rows, match, row_codes
-from mview.lake.parquet import DataFile, Range, comparable
-from mview.lake.tiers import TARGET_ROWS, pieces
+from mview.rows.match import first_rows, match, row_codes
 
 #: Columns of the changelog, before the table's own.
 EPOCH = "__epoch"
 KIND = "__kind"
+#: Key of a mirror whose rows have none: a number per row, which readers do not see.
+ROW = "__row"
 
 
 def fold(base_rows: pa.Table, tail_rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -72,7 +74,7 @@ def settle(tail_rows: pa.Table, key: Sequence[str]) -> Settled:
         raise CorruptionError(
             f"epoch {epochs[double]} of a changelog gave two rows to one key",
             got=keys.slice(int(double), 1).to_pylist()[0],
-            hint="drop the table and let it be loaded again",
+            hint="`mview drop` the table and run again: it is loaded anew",
         )
     rows = tail_rows.drop_columns([EPOCH, KIND]).take(winners)
     return Settled(keys.take(first), rows)
@@ -106,6 +108,8 @@ def refold(
 ) -> Iterator[tuple[list[DataFile], list[pa.Table]]]:
     """Fold a tail into base files, a few files at a time, in key order.
 
+    What is held: the tail, its keys, and rows of about a file.
+
     Files that no key touches and that are not too small stay as they are.
 
     Yields:
@@ -123,7 +127,7 @@ def refold(
     for item in [*(f for f in base if not f.range), *ordered]:
         upto = max(done, bisect_right(values, item.range.high)) if item.range else done
         mine = rows.slice(done, upto - done)
-        small = item.file.rows < TARGET_ROWS // 2
+        small = is_small(item.file)
         touches = _may_touch(item.range, touched, unordered)
         if not (mine.num_rows or small or touches):
             continue
@@ -134,13 +138,22 @@ def refold(
             continue
         removes.append(item.file)
         buffer += [kept, mine]
-        if sum(part.num_rows for part in buffer) >= TARGET_ROWS:
+        rows_held, bytes_held = (sum(map(of, buffer)) for of in (_count, _size))
+        if rows_held >= TARGET_ROWS or bytes_held >= TARGET_BYTES:
             yield removes, pieces(pa.concat_tables(buffer).sort_by(order))
             removes, buffer = [], [rows.slice(0, 0)]
     buffer.append(rows.slice(done))
     merged = pa.concat_tables(buffer).sort_by(order)
     if removes or merged.num_rows:
         yield removes, pieces(merged)
+
+
+def _count(rows: pa.Table) -> int:
+    return int(rows.num_rows)
+
+
+def _size(rows: pa.Table) -> int:
+    return int(rows.nbytes)
 
 
 def _ordered(column: pa.ChunkedArray) -> list[Any]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mview.schema import type_name
+from mview.schema import quoted, type_name
 from mview.store.manifest import TableState
-from mview.store.mirror import EPOCH, KIND, Mirror
+from mview.store.mirror import EPOCH, KIND, ROW, Mirror
+
+#: What has a meaning in a pattern of Hadoop.
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
 def mirror_dataframe(spark: SparkSession, mirror: Mirror, state: TableState) -> DataFrame:
-    """The rows of a table at an epoch.
+    """The rows of a table at an epoch, without the numbers of rows that have no key.
 
     Reads the Parquet files that the Delta versions name: no log replay per query. The tail is small
     (compaction bounds it): one small shuffle finds the last change per key, and its keys are
     broadcast to the base.
     """
+    return _rows(spark, mirror, state).drop(ROW)
+
+
+def _rows(spark: SparkSession, mirror: Mirror, state: TableState) -> DataFrame:
     files = mirror.files(state)
     base = _read(spark, mirror, [path for path, _ in files.base])
     if not files.tail:
@@ -48,11 +56,22 @@ def _equals(mirror: Mirror, name: str) -> Column:
 
 
 def _read(spark: SparkSession, mirror: Mirror, paths: Sequence[str], meta: str = "") -> DataFrame:
-    ddl = meta + ", ".join(
-        f"`{c.name.replace('`', '``')}` {type_name(c.type)}" for c in mirror.schema.columns
-    )
-    return spark.read.schema(ddl).parquet(*paths) if paths else spark.createDataFrame([], ddl)
+    ddl = meta + ", ".join(f"{quoted(c.name)} {type_name(c.type)}" for c in mirror.schema.columns)
+    return read_files(spark, paths, ddl) if paths else spark.createDataFrame([], ddl)
+
+
+def read_files(spark: SparkSession, paths: Sequence[str], ddl: str | None = None) -> DataFrame:
+    """Parquet files, or a folder of them; in their names, `[`, `{` and `*` are letters.
+
+    Args:
+        spark: the session.
+        paths: files, or a folder.
+        ddl: the columns; None: those of the files.
+    """
+    # Spark takes paths for patterns: some would match nothing, or the files of others.
+    literal = [_PATTERN.sub(r"\\\g<0>", path) for path in paths]
+    return (spark.read if ddl is None else spark.read.schema(ddl)).parquet(*literal)
 
 
 def _column(name: str) -> Column:
-    return F.col("`{}`".format(name.replace("`", "``")))
+    return F.col(quoted(name))

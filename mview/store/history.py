@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import uuid
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from mview.errors import CorruptionError, FencedError
-from mview.lake.durable import force, settle
+from mview.clock import utc_text
+from mview.errors import CorruptionError, FencedError, UserError
+from mview.failpoints import failpoint
+from mview.files.durable import put_if_absent, settle
+from mview.files.fence import UNFENCED, Fence
 from mview.store.invariants import check
 from mview.store.manifest import Manifest
 
 _FILE = re.compile(r"^(\d{20})\.json$")
 
 
-class ManifestLog:
-    """The manifests of a store, one file per epoch."""
+#: Numbers beyond do not fit the names of files.
+_EPOCHS = 10**20
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+class ManifestLog:
+    """The manifests of a store, one file per epoch.
+
+    Args:
+        folder: where they are.
+        fence: the runner's right to write.
+    """
+
+    def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
+        self.folder, self._fence = folder, fence
+        self._newest: Manifest | None = None
 
     def epochs(self) -> list[int]:
         """The epochs that are kept, ascending."""
@@ -38,23 +51,94 @@ class ManifestLog:
             CorruptionError: the newest file cannot be read; the message has the way out.
         """
         epochs = self.epochs()
-        return self.read(epochs[-1]) if epochs else None
+        self._newest = self.read(epochs[-1]) if epochs else None
+        return self._newest
+
+    def token(self) -> int:
+        """The token of the runner that published the newest epoch; 0: none can be read."""
+        with suppress(CorruptionError):
+            newest = self.latest()
+            return newest.token if newest else 0
+        return 0
 
     def read(self, epoch: int) -> Manifest:
         """The manifest of an epoch.
 
         Raises:
-            CorruptionError: the file is unreadable, or the epoch is not kept (any more).
+            UserError: the epoch is not kept (any more).
+            CorruptionError: the file is damaged; the message has the way out.
         """
         file = self._file(epoch)
-        return Manifest.from_json(
-            _read(
-                file,
-                f"the manifest of epoch {epoch} cannot be read",
-                f"move {file.name} away: the next run goes on from epoch {epoch - 1} and does "
-                "the epoch again",
+        if not 0 <= epoch < _EPOCHS or not file.exists():
+            raise self._not_kept(
+                "an epoch so large" if epoch >= _EPOCHS else f"epoch {epoch}", epoch
             )
+        try:
+            return Manifest.from_json(
+                read_checked(file, f"the manifest of epoch {epoch} is damaged", "")
+            )
+        except CorruptionError as error:
+            error.safe, error.hint = self._way_out(epoch)
+            raise CorruptionError(
+                error.what, where=error.where, got=error.got, safe=error.safe, hint=error.hint
+            ) from None
+
+    def at(self, ms: int) -> Manifest:
+        """The newest kept epoch that was published up to a time.
+
+        Args:
+            ms: wall milliseconds.
+
+        Raises:
+            UserError: nothing that is kept is so old.
+        """
+        epochs = self.epochs()
+        while True:
+            try:
+                number = bisect_right(epochs, ms, key=lambda epoch: self.read(epoch).created_ms)
+                if not number:
+                    raise self._not_kept(f"an epoch of {utc_text(ms)} UTC", 0)
+                return self.read(epochs[number - 1])
+            except UserError:
+                before, epochs = epochs, self.epochs()
+                if epochs == before:
+                    raise  # else a runner has pruned beside us
+
+    def _not_kept(self, what: str, epoch: int) -> UserError:
+        epochs = self.epochs()
+        allowed = None
+        if epochs:
+            ends = (
+                f"epoch {number} ({utc_text(self.read(number).created_ms)} UTC)"
+                for number in dict.fromkeys((epochs[0], epochs[-1]))
+            )
+            place = bisect_right(epochs, epoch)
+            near = ", ".join(map(str, epochs[max(place - 1, 0) : place + 1]))
+            allowed = f"{' to '.join(ends)}, not all between; the nearest: {near}"
+        return UserError(
+            f"{what} is not kept",
+            where=str(self.folder),
+            allowed=allowed,
+            hint="all epochs of the last ten minutes are kept, then fewer: see engine.history",
         )
+
+    def _way_out(self, epoch: int) -> tuple[str, str]:
+        """What of the data is right when an epoch's file is damaged, and what to do."""
+        epochs, name = self.epochs(), self._file(epoch).name
+        if epoch != epochs[-1]:
+            return (
+                "the newest epoch and all others are not touched",
+                f"only as_of() and changes() need it: remove {name}, or restore it from a copy",
+            )
+        for older in reversed(epochs[:-1]):
+            with suppress(CorruptionError):
+                read_checked(self._file(older), "", "")
+                return (
+                    f"the data is right up to epoch {older}",
+                    f"restore {name} from a copy; or move away what is newer than epoch {older}: "
+                    f"the next run goes on from epoch {older} and does the rest again",
+                )
+        return "no epoch can be read", "restore the store from a copy, or begin a new one"
 
     def publish(self, manifest: Manifest) -> None:
         """Make an epoch visible: all of it, once, and only if nobody else did.
@@ -64,91 +148,99 @@ class ManifestLog:
             FencedError: the epoch is published already, by another runner.
         """
         file = self._file(manifest.epoch)
-        before = self.latest()
+        # Not listed again: a runner that was overtaken finds the epoch taken.
+        before = self._newest or self.latest()
         if before and before.epoch >= manifest.epoch:
             raise _overtaken(manifest, file)
         check(before, manifest)
         settle()
-        staged = _write_beside(file, manifest.to_json())
-        try:
-            # A link is put-if-absent and all-or-nothing: a reader never sees half a manifest.
-            os.link(staged, file)
-        except FileExistsError:
-            raise _overtaken(manifest, file) from None
-        finally:
-            staged.unlink()
-        force(self.folder)
+        if not put_if_absent(file, checked(manifest.to_json()), check=self._fence.check):
+            raise _overtaken(manifest, file)
+        failpoint("file-linked")
+        self._newest = manifest
 
-    def prune(self, keep: int) -> int:
-        """Delete all but the newest `keep` manifests; returns the oldest epoch that is kept."""
-        epochs = self.epochs()
-        for epoch in epochs[:-keep]:
+    def prune(self, epochs: Iterable[int]) -> None:
+        """Delete the manifests of these epochs; never the newest."""
+        self._fence.check()
+        for epoch in epochs:
             self._file(epoch).unlink(missing_ok=True)
-        for staged in self.folder.glob("*.tmp"):
-            staged.unlink(missing_ok=True)
-        return epochs[-keep:][0]
 
     def _file(self, epoch: int) -> Path:
         return self.folder / f"{epoch:020d}.json"
 
 
 class IntentLog:
-    """The epoch that is being committed: written before the first sink commits.
+    """Epochs that are being committed, one file per epoch: written before the first sink commits.
 
-    While it is there, the epoch will be published: after a crash all sinks commit again.
+    Who writes the intent of an epoch decides what it is: it is put if absent. While it is there and
+    the epoch is not published, whoever runs next commits the sinks again and publishes it.
+
+    Args:
+        folder: where they are.
+        fence: the runner's right to write.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
+        self.folder, self._fence = folder, fence
 
     def write(self, manifest: Manifest, tokens: Mapping[str, Any]) -> None:
         """Store the manifest-to-be and each view's sink token.
 
         Raises:
-            FencedError: a runner with a newer lease has an intent here.
+            FencedError: another runner has decided the epoch, or has taken over.
         """
-        if (old := self.read()) and old[0].token > manifest.token:
-            raise _overtaken(manifest, self.file)
         settle()
+        file = self._file(manifest.epoch)
         body = {"manifest": manifest.to_json(), "tokens": dict(tokens)}
-        _write_beside(self.file, body).replace(self.file)
-        force(self.file.parent)
+        if not put_if_absent(file, checked(body), check=self._fence.check):
+            raise _overtaken(manifest, file)
+        failpoint("file-linked")
 
-    def read(self) -> tuple[Manifest, dict[str, Any]] | None:
-        """The stored intent; None when no epoch is being committed.
+    def read(self, epoch: int) -> tuple[Manifest, dict[str, Any]] | None:
+        """The intent of an epoch; None when it is not decided.
 
         Raises:
             CorruptionError: the file cannot be read.
         """
-        if not self.file.exists():
+        file = self._file(epoch)
+        if not file.exists():
             return None
-        body = _read(
-            self.file,
+        body = read_checked(
+            file,
             "the intent of an epoch cannot be read",
-            f"restore {self.file.name} from a copy of the store, or drop the views and build "
+            f"restore {file.name} from a copy of the store, or drop the views and build "
             "them again: some sinks may have committed the epoch, others not",
         )
         return Manifest.from_json(body["manifest"]), body["tokens"]
 
-    def clear(self) -> None:
-        """Forget the intent: its epoch is published. Should it come back, the epoch tells."""
-        self.file.unlink(missing_ok=True)
+    def clear(self, epoch: int) -> None:
+        """Forget the intent of an epoch that is published. Should it come back, the epoch tells."""
+        self._file(epoch).unlink(missing_ok=True)
+
+    def clear_up_to(self, epoch: int) -> None:
+        """Forget what was left of epochs that are published."""
+        for file in sorted(self.folder.glob("*.json")):
+            match = _FILE.match(file.name)
+            if match and int(match.group(1)) <= epoch:
+                file.unlink(missing_ok=True)
+
+    def _file(self, epoch: int) -> Path:
+        return self.folder / f"{epoch:020d}.json"
 
 
-def _write_beside(file: Path, body: Mapping[str, Any]) -> Path:
-    """Write a checked JSON file under a temporary name, durable; returns that name."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    staged = file.with_name(f"{file.name}.{uuid.uuid4().hex}.tmp")
+def checked(body: Mapping[str, Any]) -> bytes:
+    """The content of a JSON file that tells whether it is whole."""
     content = orjson.dumps(body)
-    with staged.open("wb") as out:
-        # The first line tells a torn or edited file from a whole one.
-        out.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    return staged
+    # The first line tells a torn or edited file from a whole one.
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content + b"\n"
 
 
-def _read(file: Path, what: str, hint: str) -> dict[str, Any]:
+def read_checked(file: Path, what: str, hint: str) -> dict[str, Any]:
+    """The content of a file of `checked`.
+
+    Raises:
+        CorruptionError: `what`, and what to do, when it is not what was written.
+    """
     try:
         checksum, _, content = file.read_bytes().partition(b"\n")
         content = content.removesuffix(b"\n")

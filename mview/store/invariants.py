@@ -56,10 +56,19 @@ def positions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     return None
 
 
+def _is_of_a_halted_view(relation: str, new: Manifest) -> bool:
+    """Whether a relation is one that a view keeps beside its sink: it goes when it is damaged."""
+    kind, _, rest = relation.partition(":")
+    view = new.views.get(rest.partition(":")[0])
+    return "." not in kind and view is not None and view.stale
+
+
 def mirror_versions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     """Within a generation Delta versions and the folded epoch only grow: readers cache by them."""
     for name, then in old.tables.items() if old and old.generation == new.generation else ():
         now = new.tables.get(name)
+        if now is None and _is_of_a_halted_view(name, new):
+            continue
         if now is None:
             return f"table {name} is gone"
         for what in ("base_version", "changelog_version", "folded"):
@@ -80,7 +89,9 @@ def folded_is_published(old: Manifest | None, new: Manifest) -> str | None:
 def loaded_tables_stay_loaded(old: Manifest | None, new: Manifest) -> str | None:
     """A table is loaded once. Loading it again is a new generation, never a step back."""
     for name, then in old.tables.items() if old and old.generation == new.generation else ():
-        now = new.tables[name]
+        now = new.tables.get(name)
+        if now is None:
+            continue  # of a view: see above
         if then.phase == "loaded" and now.phase == "loading":
             return f"table {name} is loading again"
         if now.phase == "loading" and not set(then.released) <= set(now.released):

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from mview.errors import UserError
+from mview.store.identity import store_id
 
 #: Kept as they are in folder names: safe in every file system, URL, glob and Hadoop path.
 _SAFE = re.compile(rb"[A-Za-z0-9_.-]")
 
 #: File systems refuse longer names.
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 150
+
+#: Hexadecimal digits that tell names apart.
+_DIGEST = 16
 
 
 def folder_name(kind: Literal["table", "view"], name: str) -> str:
     """The folder of a table or view; different names have different folders.
 
+    Also where file systems fold case; names that are long as bytes keep their beginning.
+
     Raises:
-        UserError: the name is empty, too long, or could lead out of the store.
+        UserError: the name is empty, or could lead out of the store.
     """
     encoded = "".join(
         chr(byte) if _SAFE.match(bytes([byte])) else f"~{byte:02x}" for byte in name.encode()
     )
     path_like = "/" in name or "\\" in name or name.startswith(".") or not name.isprintable()
-    if path_like or not name.strip() or len(encoded) > _MAX_NAME_BYTES:
+    if path_like or not name.strip():
         raise UserError(
             f"{name!r} cannot be the name of a {kind}",
-            allowed="a name, not a path: no '/', no '\\', no leading '.', no control characters, "
-            f"at most {_MAX_NAME_BYTES} bytes",
+            allowed="a name, not a path: no '/', no '\\', no leading '.', no control characters",
         )
-    return encoded
+    if name == name.lower() and len(encoded) <= _MAX_NAME_BYTES:
+        return encoded
+    # Two tildes: no encoded name has them.
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return f"{encoded[:_MAX_NAME_BYTES]}~~{digest}"
 
 
 @dataclass(frozen=True)
@@ -42,41 +53,82 @@ class Store:
     root: Path
 
     @property
+    def id(self) -> str:
+        """What tables and folders outside carry to be ours; empty: there is no store yet."""
+        return store_id(self.root)
+
+    @property
     def manifests(self) -> Path:
         """Folder of the manifests, one file per epoch."""
         return self.root / "manifest"
 
     @property
-    def intent(self) -> Path:
-        """File of the epoch that is being committed."""
-        return self.root / "intent.json"
+    def intents(self) -> Path:
+        """Folder of the epochs that are being committed, one file per epoch."""
+        return self.root / "intent"
 
     @property
-    def failure(self) -> Path:
-        """File of the error that ended the last run."""
-        return self.root / "failure.json"
+    def failures(self) -> Path:
+        """Folder of the errors that ended runs, one file per runner."""
+        return self.root / "failure"
 
     @property
     def lease(self) -> Path:
         """Folder of the lease."""
         return self.root / "lease"
 
+    @property
+    def mirrors(self) -> Path:
+        """Folder of the mirrors, one folder per table."""
+        return self.root / "tables"
+
+    @property
+    def views(self) -> Path:
+        """Folder of the views, one folder per view."""
+        return self.root / "views"
+
+    @property
+    def trash(self) -> Path:
+        """Folder of what is being deleted."""
+        return self.root / "trash"
+
     def mirror(self, table: str) -> Path:
         """Folder of a table's mirror: `base` and `changelog` are in it."""
-        return self.root / "tables" / folder_name("table", table)
+        return self.mirrors / folder_name("table", table)
 
     def view(self, name: str) -> Path:
         """Folder of what a view needs: its state, its definition."""
-        return self.root / "views" / folder_name("view", name)
+        return self.views / folder_name("view", name)
 
     def view_target(self, name: str) -> Path:
         """Where a view's sink writes when the view names no path."""
         return self.view(name) / "data"
 
-    def checkpoint(self, generation: int) -> Path:
-        """Folder of a streaming query's checkpoint."""
-        return self.root / "checkpoints" / f"{generation:06d}"
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the streaming queries' folders."""
+        return self.root / "checkpoints"
 
-    def plan(self, generation: int, table: str) -> Path:
+    def comparison(self, view: str) -> Path:
+        """Folder for the result of a query that is compared with what a view holds."""
+        return self.root / "comparisons" / f"{folder_name('view', view)}-{uuid.uuid4().hex}"
+
+    def checkpoint(self, generation: int, token: int) -> Path:
+        """Folder of a streaming query: its checkpoint, its spec, its chunk plans.
+
+        It has the runner's token in its name, and its successor renames it: Spark, which knows
+        nothing of tokens, writes nothing into the folder of another runner.
+        """
+        return self.checkpoints / f"{generation:06d}-{token:06d}"
+
+    def checkpoints_of(self, generation: int, token: int) -> list[Path]:
+        """The folders of a query under runners with a smaller token, the newest last."""
+        found = {
+            int(f.name.partition("-")[2]): f for f in self.checkpoints.glob(f"{generation:06d}-*")
+        }
+        return [found[older] for older in sorted(found) if older < token]
+
+    def plan(self, generation: int, token: int, table: str) -> Path:
         """File of a table's chunk plan: it belongs to the checkpoint of one load."""
-        return self.checkpoint(generation) / "plans" / f"{folder_name('table', table)}.json"
+        folder = self.checkpoint(generation, token) / "plans"
+        return folder / f"{folder_name('table', table)}.json"

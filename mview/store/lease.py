@@ -11,16 +11,24 @@ import os
 import re
 import socket
 import threading
-import uuid
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import orjson
 
 from mview.clock import Clock, SystemClock
-from mview.errors import AlreadyRunningError, CorruptionError, FencedError
+from mview.errors import (
+    AlreadyRunningError,
+    CorruptionError,
+    FencedError,
+    RetryableError,
+    of_the_system,
+)
+from mview.files.durable import put, put_if_absent
 
 #: A runner that does not renew for this long is taken over. Longer than any pause of a healthy
 #: process and than the clock difference of two hosts, shorter than a person's patience.
@@ -31,6 +39,9 @@ _RENEWALS = 3
 
 #: Files of former holders that are kept, for people who look for what happened.
 _KEPT = 5
+
+#: End of a lease that is free, while an older runner may still wake.
+_LONG_AGO = 1
 
 _FILE = re.compile(r"^(\d{20})\.json$")
 
@@ -45,7 +56,8 @@ class Owner:
         pid: process id.
         started: start time of the process, as the kernel counts it; tells a re-used pid.
         since_ms: wall time of taking the lease.
-        expires_ms: wall time after which anybody may take it; 0: given back.
+        expires_ms: wall time after which anybody may take it; 0: given back, and no older runner
+            can write any more.
     """
 
     host: str
@@ -68,13 +80,18 @@ class Lease:
         folder: folder of the lease files.
         clock: wall time; every runner of a store must agree on it within TTL_MS.
         ttl_ms: see TTL_MS.
+        above: a token that was used, should the lease files be lost.
     """
 
-    def __init__(self, folder: Path, clock: Clock | None = None, ttl_ms: int = TTL_MS) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, clock: Clock | None = None, ttl_ms: int = TTL_MS, above: int = 0
+    ) -> None:
+        self.folder, self._above = folder, above
         self._clock = clock or SystemClock()
         self._ttl_ms = ttl_ms
         self._token = 0
+        self._takes_over = False
+        self._fenced = False
         self._owner: Owner | None = None
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
@@ -83,6 +100,18 @@ class Lease:
     def token(self) -> int:
         """The fencing token: greater than that of every runner before."""
         return self._token
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the runner before did not give the lease back: it may be paused, and wake."""
+        return self._takes_over
+
+    def all_fenced(self) -> None:
+        """Say that no older runner can write any more: the next runner need not take over.
+
+        Without it, giving the lease back leaves the take-over to the next one.
+        """
+        self._fenced = True
 
     def holder(self) -> Owner | None:
         """Who runs on the store now; None when nobody does."""
@@ -95,11 +124,28 @@ class Lease:
 
         Raises:
             AlreadyRunningError: somebody holds it; the message has who and what to do.
+            RetryableError: it cannot be written.
         """
+        try:
+            self._acquire()
+        except OSError as error:
+            raise of_the_system(error, str(self.folder)) or RetryableError(
+                "the lease of the store cannot be written",
+                where=str(self.folder),
+                got=str(error),
+                safe="nothing was changed",
+                hint="look at the disk (full? read-only?) and the rights on this folder, and run "
+                "the same command again",
+            ) from error
+
+    def _acquire(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self._newest()
-        if newest and (owner := self._read(newest)) and not self._is_free(owner):
-            raise self._held(owner)
+        before = self._read(newest) if newest else None
+        if before is not None and not self._is_free(before):
+            raise self._held(before)
+        lost = newest < self._above  # nobody knows whether that runner gave it back
+        self._takes_over = lost or (before is not None and before.expires_ms > 0)
         now = self._clock.now()
         self._owner = Owner(
             socket.gethostname(),
@@ -109,14 +155,10 @@ class Lease:
             now,
             now + self._ttl_ms,
         )
-        staged = self._stage(self._owner)
-        try:
-            os.link(staged, self._file(newest + 1))
-        except FileExistsError:
-            raise self._held(self._read(newest + 1)) from None
-        finally:
-            staged.unlink()
-        self._token = newest + 1
+        token = max(newest, self._above) + 1
+        if not put_if_absent(self._file(token), _content(self._owner)):
+            raise self._held(self._read(token))
+        self._token = token
         for token in self._tokens():
             if token <= newest - _KEPT:
                 self._file(token).unlink(missing_ok=True)
@@ -136,18 +178,30 @@ class Lease:
                 "another runner has taken this store over",
                 where=str(self.folder),
                 got=_describe(owner) if owner else None,
-                safe="nothing of the running epoch is visible",
+                safe="nothing is lost: what it had decided of its running epoch the other one has "
+                "published, the rest it does again",
                 hint="stop this runner: it was paused for longer than its lease",
             )
 
     def release(self) -> None:
-        """Give the lease back; the next runner takes it at once."""
+        """Give the lease back, when nothing writes any more; the next runner takes it at once."""
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()
         if self._owner is not None and self._newest() == self._token:
-            self._stage(replace(self._owner, expires_ms=0)).replace(self._file(self._token))
+            ended = 0 if self._fenced or not self._takes_over else _LONG_AGO
+            self._give_back(_content(replace(self._owner, expires_ms=ended)))
         self._owner = None
+
+    def _give_back(self, content: bytes) -> None:
+        file = self._file(self._token)
+        # What ended the run is told, not that the disk is full now.
+        with suppress(OSError):
+            try:
+                put(file, content)
+            except OSError:  # in its place: a full disk has room for what is there already
+                with file.open("r+b") as out:
+                    out.write(content.ljust(file.stat().st_size))
 
     def __enter__(self) -> Lease:
         self.acquire()
@@ -164,12 +218,12 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(self._ttl_ms / 1000 / _RENEWALS):
             owner = self._owner
-            if owner is None or self._newest() != self._token:
-                return
             # A full disk or a lost mount: try again; `check` speaks up if somebody took over.
             with suppress(OSError):
+                if owner is None or self._newest() != self._token:
+                    return
                 renewed = replace(owner, expires_ms=self._clock.now() + self._ttl_ms)
-                self._stage(renewed).replace(self._file(self._token))
+                put(self._file(self._token), _content(renewed))
 
     def _is_free(self, owner: Owner) -> bool:
         return owner.expires_ms < self._clock.now() or owner.is_dead()
@@ -178,19 +232,13 @@ class Lease:
         return self.folder / f"{token:020d}.json"
 
     def _tokens(self) -> list[int]:
-        found = [_FILE.match(file.name) for file in self.folder.iterdir()]
+        # Not by Path: this is asked before every write, a dozen times per epoch.
+        with os.scandir(self.folder) as files:
+            found = [_FILE.match(file.name) for file in files]
         return [int(match.group(1)) for match in found if match]
 
     def _newest(self) -> int:
         return max(self._tokens(), default=0)
-
-    def _stage(self, owner: Owner) -> Path:
-        staged = self.folder / f"{uuid.uuid4().hex}.tmp"
-        with staged.open("wb") as out:
-            out.write(orjson.dumps(asdict(owner)))
-            out.flush()
-            os.fsync(out.fileno())
-        return staged
 
     def _read(self, token: int) -> Owner:
         file = self._file(token)
@@ -206,15 +254,57 @@ class Lease:
             ) from None
 
     def _held(self, owner: Owner) -> AlreadyRunningError:
-        left = max(0, owner.expires_ms - self._clock.now()) // 1000
+        left = max(0, owner.expires_ms - self._clock.now()) // 1000 + 1
+        gone = f"wait {left} seconds"
+        if left > self._ttl_ms // 1000 + 1:
+            # Nobody takes a lease for so long: it was written by another clock.
+            gone = f"its clock is ahead of this one: delete {self._file(self._newest())}"
         return AlreadyRunningError(
             "mview runs on this store already",
             where=str(self.folder.parent),
             got=_describe(owner),
             safe="nothing was changed",
             hint=f"stop it (kill {owner.pid} on {owner.host}), or use another store; "
-            f"if that host is gone, wait {left + 1} seconds",
+            f"if that process is gone, {gone}",
         )
+
+
+T = TypeVar("T")
+
+#: Tries against an older runner that is just writing: it writes once before it sees the token.
+_TRIES = 5
+
+
+def insist(lease: Lease, step: Callable[[], T]) -> T:
+    """Do a step again where an older runner was faster: it writes once before it is stopped.
+
+    Raises:
+        FencedError: a newer runner took over, or somebody who is no runner writes.
+    """
+    for _ in range(_TRIES):
+        try:
+            return step()
+        except FencedError as error:
+            lease.check()
+            found = error
+    raise found
+
+
+@contextmanager
+def fenced(lease: Lease) -> Iterator[None]:
+    """Who has taken the store over says more than what it stopped in the block."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            lease.check()
+        except FencedError as overtaken:
+            raise overtaken from error
+        raise
+
+
+def _content(owner: Owner) -> bytes:
+    return orjson.dumps(asdict(owner))
 
 
 def _describe(owner: Owner) -> str:

@@ -17,6 +17,9 @@ from mview.schema import TableSchema
 #: The first epoch of a store.
 FIRST_EPOCH = 1
 
+#: `ViewState.built_epoch` of a view whose first build has failed: it has no content.
+NEVER = 0
+
 
 @dataclass(frozen=True)
 class TableState:
@@ -63,7 +66,7 @@ class ViewState:
         schema: columns; its key is empty for a view with multiset semantics.
         sink: what the sink's commit returned, e.g. {"version": 7}.
         rows: rows of the view at the epoch.
-        built_epoch: epoch of the first build.
+        built_epoch: epoch of the first build, or NEVER.
         inserted: rows this epoch inserted.
         updated: rows this epoch changed.
         deleted: rows this epoch deleted.

@@ -7,10 +7,10 @@ what was written after it does not exist and is rolled back on start.
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.clock import Clock
-from mview.errors import CorruptionError
-from mview.lake.actions import NO_TABLE, table_actions
-from mview.lake.log import DeltaLog
-from mview.lake.parquet import (
+from mview.delta.actions import NO_TABLE, is_below, table_actions
+from mview.delta.log import DeltaLog
+from mview.delta.parquet import (
     DataFile,
     Range,
     check_columns,
@@ -32,19 +31,25 @@ from mview.lake.parquet import (
     read_parquet,
     write_parquet,
 )
-from mview.lake.recent import Recent
-from mview.lake.tiers import crowded
+from mview.delta.recent import Recent
+from mview.delta.tiers import crowded
+from mview.errors import CorruptionError
+from mview.files.durable import later
+from mview.files.fence import UNFENCED, Fence
 from mview.schema import TableSchema, as_schema
-from mview.store.fold import EPOCH, KIND, BaseFile, fold, refold, without
+from mview.store.fold import EPOCH, KIND, ROW, BaseFile, fold, refold, settle, without
 from mview.store.manifest import TableState
 
-__all__ = ["EPOCH", "KIND", "Mirror", "MirrorFiles", "StagedFile", "fold"]
+__all__ = ["EPOCH", "KIND", "ROW", "Mirror", "MirrorFiles", "StagedFile", "fold"]
 
 #: Application ids of the two kinds of commits; one epoch makes at most one of each.
 _APPEND, _REGISTER = "mview-append", "mview-register"
 
 #: Bytes of a changelog's rows that are remembered: small files are soon written together.
 _WRITTEN = 4 << 20
+
+#: Rows take about so many times the bytes of their compressed file.
+_UNPACKED = 2
 
 #: Transaction version after a roll-back: no epoch has it, so every epoch may be written again.
 _NO_EPOCH = -1
@@ -87,11 +92,17 @@ class Mirror:
     them in another thread.
     """
 
-    def __init__(self, folder: Path, schema: TableSchema, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: TableSchema,
+        clock: Clock | None = None,
+        fence: Fence = UNFENCED,
+    ) -> None:
         self.folder = folder
         self.schema = schema
-        self.base = DeltaLog(folder / "base", clock)
-        self.changelog = DeltaLog(folder / "changelog", clock)
+        self.base = DeltaLog(folder / "base", clock, fence=fence)
+        self.changelog = DeltaLog(folder / "changelog", clock, fence=fence)
         # NOT NULL is the source's promise, not ours: a reader must not trip over it.
         self._rows = pa.schema([field.with_nullable(True) for field in schema.arrow])
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
@@ -127,6 +138,23 @@ class Mirror:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def staged(self, name: str) -> Path:
+        """The staged file that a marker names.
+
+        Raises:
+            CorruptionError: it is not below the base.
+        """
+        if not is_below(name):
+            raise CorruptionError(
+                "a chunk names a file that is not in the table's folder",
+                where=str(self.base.folder),
+                got=repr(name),
+                safe="nothing of the chunk is in the table",
+                hint="find out who writes into the store; then `mview drop` the table and run "
+                "again: it is loaded anew",
+            )
+        return self.base.folder / name
+
     def register(
         self, epoch: int, files: Sequence[StagedFile], excluded: Mapping[str, pa.Table]
     ) -> int:
@@ -150,6 +178,7 @@ class Mirror:
             if not staged.file:
                 continue
             self._check(staged)
+            later(self.staged(staged.file))
             keys = excluded.get(staged.file)
             if keys is not None and keys.num_rows:
                 added += self._rewrite(epoch, staged.file, keys)
@@ -172,7 +201,7 @@ class Mirror:
         stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
         rows = as_schema(stamped, self._changes)
         merged = crowded(head.files.values())
-        first = min([epoch, *(_first_epoch(file) for file in merged)])
+        first = min([epoch, *(_first_epoch(file.path) for file in merged)])
         parts = [self._changes_of(file) for file in merged]
         name = self.changelog.new_file(f"{first:012d}-{epoch:012d}")
         written = pa.concat_tables([*parts, rows])
@@ -197,13 +226,6 @@ class Mirror:
             log.refresh()
             log.revert(version, note, (app, _NO_EPOCH))
 
-    def drop(self) -> None:
-        """Delete the mirror."""
-        self.base.drop()
-        self.changelog.drop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._listed.clear()
-
     # --- reading ---------------------------------------------------------------------------------
 
     def files(self, state: TableState) -> MirrorFiles:
@@ -212,48 +234,108 @@ class Mirror:
         tail = self._list("tail", self.changelog, state.changelog_version, state.folded)
         return MirrorFiles(base, tail)
 
+    def tail_sizes(self, state: TableState) -> list[tuple[int, int, int]]:
+        """The tail's files in order, as (last epoch, rows, about how many bytes in memory)."""
+        files = self.changelog.at(state.changelog_version).files.values()
+        live = sorted((f for f in files if _last_epoch(f) > state.folded), key=_last_epoch)
+        return [(_last_epoch(f), f.rows, _UNPACKED * f.size) for f in live]
+
+    def nbytes(self, state: TableState) -> int:
+        """About how many bytes the table's rows take in memory, changes of its tail included."""
+        files = self.base.at(state.base_version).files.values()
+        tail = sum(size for _, _, size in self.tail_sizes(state))
+        return tail + _UNPACKED * sum(file.size for file in files)
+
     def scan(self, state: TableState, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of the table at an epoch; only `columns` where given."""
+        rows = self.scan_within(state, sys.maxsize, columns)
+        assert rows is not None, "nothing has so many bytes"
+        return rows
+
+    def scan_within(
+        self, state: TableState, most: int, columns: Sequence[str] | None = None
+    ) -> pa.Table | None:
+        """The same; None as soon as the base files are seen to have more than `most` bytes."""
         names = list(self.schema.names if columns is None else columns)
         read = [*names, *(name for name in self.schema.key if name not in names)]
         files = self.files(state)
+        parts, size = [self._rows.empty_table().select(read)], 0
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            parts = list(pool.map(lambda f: read_parquet(Path(f[0]), self._rows, read), files.base))
-        rows = pa.concat_tables([self._rows.empty_table().select(read), *parts])
-        return fold(rows, self._tail(state, read), self.schema.key).select(names)
+            for part in pool.map(lambda f: read_parquet(Path(f[0]), self._rows, read), files.base):
+                parts.append(part)
+                size += part.nbytes
+                if size > most:
+                    pool.shutdown(cancel_futures=True)
+                    return None
+        tail = self._tail(state, read)
+        return fold(pa.concat_tables(parts), tail, self.schema.key).select(names)
+
+    def parts(self, state: TableState) -> Iterator[pa.Table]:
+        """All rows of the table at an epoch, a base file at a time; what its tail ends with last.
+
+        The tail is held whole: compaction bounds it.
+        """
+        last = settle(self._tail(state, self.schema.names), self.schema.key)
+        for path, _ in self.files(state).base:
+            rows = read_parquet(Path(path), self._rows)
+            yield without(rows, last.keys, self.schema.key)
+        yield last.rows
 
     # --- off the critical path -------------------------------------------------------------------
 
-    def compact(self, state: TableState) -> tuple[int, int]:
-        """Fold the tail of a published epoch into the base.
+    def compact(self, state: TableState, most: int = sys.maxsize) -> tuple[int, int]:
+        """Fold the tail of a published epoch into the base, of a long one its older part.
 
         The next manifest takes over both results, and no base version below the one it has: until
-        then readers go on with the old base and the whole tail, which stays right.
+        then readers go on with the whole tail. That stays right over the new base as well, because
+        the last change of a key decides alone; so chunks may be registered meanwhile.
+
+        Args:
+            state: what is published.
+            most: bytes of changes to hold; the oldest epoch is taken in any case.
 
         Returns:
             (base version, folded epoch).
         """
-        tail = self._tail(state, self.schema.names)
+        tail = self._oldest(state, most)
         if not tail.num_rows:
             return state.base_version, state.folded
-        # A compaction that no manifest took over must not stay below this one.
-        self.base.revert(state.base_version, {"mview": "restore"}, (_REGISTER, _NO_EPOCH))
-        live = self.base.at(state.base_version).files.values()
+        live = self.base.head.files.values()
         base = [BaseFile(file, self._key_range(file)) for file in live]
+        folded = int(pc.max(tail[EPOCH]).as_py())
         removes: list[str] = []
         added: list[DataFile] = []
         for gone, tables in refold(base, self._read_base, tail, self.schema.key):
             removes += [file.path for file in gone]
-            added += [self._write_base(f"c{state.folded:012d}", rows) for rows in tables]
-        version = self.base.commit(added, removes, {"mview": "compact"})
-        return version, pc.max(tail[EPOCH]).as_py()
+            added += [self._write_base(f"c{folded:012d}", rows) for rows in tables]
+        return self.base.commit(added, removes, {"mview": "compact"}), folded
+
+    def _oldest(self, state: TableState, most: int) -> pa.Table:
+        """The changes up to an epoch: of as many files as fit into `most` bytes, of one at least.
+
+        Files are merged by their size, so one may reach back behind another.
+        """
+        upto, size = state.folded, 0
+        for epoch, _, nbytes in self.tail_sizes(state):
+            size += nbytes
+            if size > most and upto > state.folded:
+                break
+            upto = epoch
+        rows = self._changes.empty_table()
+        for path, _ in self.files(state).tail:
+            if _first_epoch(Path(path).name) <= upto:
+                part = read_parquet(Path(path), self._changes)
+                epochs = part[EPOCH]
+                wanted = pc.and_(pc.greater(epochs, state.folded), pc.less_equal(epochs, upto))
+                rows = pa.concat_tables([rows, part.filter(wanted)])
+        return rows
 
     def maintain(self, current: TableState, oldest: TableState, generation: int) -> int:
-        """Delete what no kept manifest needs, end the folded part of the changelog, checkpoint.
+        """Delete what nobody reads any more, end the folded part of the changelog, checkpoint.
 
         Args:
             current: the newest published state.
-            oldest: the state in the oldest manifest that must stay readable.
+            oldest: it stays readable, and all that were published after it.
             generation: the running generation; its staged files stay while the table is loaded.
 
         Returns:
@@ -264,14 +346,17 @@ class Mirror:
             self.changelog.commit([], folded, {"mview": "trim"})
         staging = f"{_stage(generation)}/" if current.phase == "loading" else None
         cleaned = self.base.clean(
-            oldest.base_version, lambda path: staging is not None and path.startswith(staging)
+            min(oldest.base_version, current.base_version),
+            spare=lambda path: staging is not None and path.startswith(staging),
         )
-        return cleaned + self.changelog.clean(oldest.changelog_version)
+        return cleaned + self.changelog.clean(
+            min(oldest.changelog_version, current.changelog_version)
+        )
 
     # --- parts -----------------------------------------------------------------------------------
 
     def _check(self, staged: StagedFile) -> None:
-        file = self.base.folder / staged.file
+        file = self.staged(staged.file)
         check_columns(file, self._rows)
         found = (
             read_footer(file).num_rows,
@@ -285,7 +370,7 @@ class Mirror:
                 got="rows {}, bytes {}, CRC-32 {}".format(*found),
                 allowed=f"rows {staged.rows}, bytes {staged.size}, CRC-32 {staged.digest}",
                 safe="nothing of the chunk is in the table",
-                hint="drop the table and let it be loaded again",
+                hint="`mview drop` the table and run again: it is loaded anew",
             )
 
     def _rewrite(self, epoch: int, file: str, keys: pa.Table) -> list[DataFile]:
@@ -338,8 +423,8 @@ def _stage(generation: int) -> str:
     return f"stage/{generation:06d}"
 
 
-def _first_epoch(file: DataFile) -> int:
-    return int(file.path.split("-")[0])
+def _first_epoch(name: str) -> int:
+    return int(name.split("-")[0])
 
 
 def _last_epoch(file: DataFile) -> int:

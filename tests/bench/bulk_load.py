@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from pyspark.sql import SparkSession
 
-from mview.config import Config, ConnectionSettings, SparkSettings, reveal
-from mview.runtime.jars import resolve
-from mview.runtime.session import spark_session
-from mview.runtime.sources import stage_chunk
-from mview.runtime.spec import TableSpec, open_database
+from mview.config import Config, ConnectionSettings, SparkSettings
+from mview.ingest.chunks import stage_chunk
+from mview.ingest.spec import TableSpec, open_database
+from mview.secrets import reveal
+from mview.session.jars import resolve
+from mview.session.spark import spark_session
 from mview.snapshot import Chunk, Marker
 from mview.store.mirror import Mirror
 from tests.bench.results import Result

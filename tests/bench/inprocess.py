@@ -20,18 +20,19 @@ import pyarrow as pa
 
 from mview.changelog import from_ipc
 from mview.clock import SystemClock
-from mview.config import Config, load_config
+from mview.config import Config
+from mview.configfile import load_config
 from mview.connector import Message
+from mview.epoch.build import build_views, unbuilt
+from mview.epoch.engine import Engine
+from mview.epoch.steps import EpochInput, run_epoch
+from mview.epoch.upkeep import Upkeep
+from mview.epoch.views import open_views, strategy_of
+from mview.ingest.decode import decode_split
+from mview.ingest.offsets import BatchOffsets
+from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import load_views
-from mview.runtime.build import build_views, unbuilt
-from mview.runtime.decode import decode_split
-from mview.runtime.engine import Engine
-from mview.runtime.epoch import EpochInput, run_epoch
-from mview.runtime.offsets import BatchOffsets
-from mview.runtime.session import spark_session
-from mview.runtime.spec import TableSpec, open_format
-from mview.runtime.upkeep import Upkeep
-from mview.runtime.views import open_views, strategy_of
+from mview.session.spark import spark_session
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.bench.running import Meter
@@ -107,7 +108,8 @@ class Bench:
             (folder / f"{name}.sql").write_text(view_sql(select, name, vectors))
         schemas = {f"{CONNECTION}.{name}": schema for name, schema in self.schemas.items()}
         opened = open_views(config, self._spark, load_views([folder]), schemas)
-        self._engine.views.update(opened)
+        assert not opened.refused, opened.refused
+        self._engine.views.update(opened.views)
         self._engine.open_relations()
         start = time.perf_counter()
         for error in build_views(self._engine, unbuilt(self._engine)).values():
@@ -149,7 +151,7 @@ class Bench:
         start = time.perf_counter()
         self._taken += count
         manifest = self._engine.manifest
-        offsets = BatchOffsets({CONNECTION: {_PARTITION: self._taken + 1}}, -1, 0)
+        offsets = BatchOffsets({CONNECTION: {_PARTITION: self._taken + 1}}, -1, {})
         batch = EpochInput(changes, {}, offsets, manifest.generation, manifest.batch + 1)
         run_epoch(self._engine, self._upkeep, batch, {})
         return time.perf_counter() - start

@@ -34,8 +34,8 @@ from mview.changelog import (
 from mview.clock import SourceMs
 from mview.merge.rules import LoadingTable
 from mview.merge.stateful import merge_stream
-from mview.runtime.session import spark_session
 from mview.schema import Column, TableSchema
+from mview.session.spark import spark_session
 from mview.snapshot import Marker
 from tests.conftest import small_config
 

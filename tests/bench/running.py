@@ -20,7 +20,8 @@ import numpy.typing as npt
 import psutil
 from confluent_kafka import Producer
 
-from mview.config import Config, load_config
+from mview.config import Config
+from mview.configfile import load_config
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest

@@ -13,8 +13,8 @@ import pyarrow as pa
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.connector import Offsets
-from mview.runtime.sources import stage_chunk
-from mview.runtime.spec import TableSpec
+from mview.ingest.chunks import stage_chunk
+from mview.ingest.spec import TableSpec
 from mview.snapshot import Chunk, Marker
 from mview.store.history import ManifestLog
 from mview.store.layout import Store

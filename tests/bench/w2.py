@@ -21,7 +21,8 @@ from typing import Any
 import orjson
 from confluent_kafka import Producer
 
-from mview.config import load_config, reveal
+from mview.configfile import load_config
+from mview.secrets import reveal
 from mview.store.layout import Store
 from tests.bench.freshness import add_percentiles
 from tests.bench.pilot import VIEW, Pilot, Source, Writer, billing, catalog, crm, password_file

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.cli.demo import shop
 from mview.errors import RetryableError
 from mview.plan.definition import parse_view
-from mview.runtime.definitions import digest_of, save_definition
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
 
@@ -179,6 +180,7 @@ def kept(tmp_path, monkeypatch):
         (Column("order_id", pa.int64()), Column("status", pa.string())), ("order_id",)
     )
     view = parse_view("SELECT order_id, status FROM shop.orders", "known")
+    claim_store(tmp_path / "data")
     save_definition(Store(tmp_path / "data"), view)
     manifest = Manifest(
         1, 1, 0, 1, 0,
@@ -205,6 +207,14 @@ def test_offline_takes_tables_and_views_from_the_store(kept):
     assert kept("SELECT nothing FROM known", "--offline")[0] == 1
 
 
+def test_a_view_that_is_one_to_spark_with_one_of_the_store(kept):
+    sql = "CREATE MATERIALIZED VIEW KNOWN AS SELECT status FROM shop.orders"
+    code, out, _ = kept(sql, "--offline")
+    assert code == 1
+    assert out.startswith("KNOWN: views 'known' and 'KNOWN' differ in case only")
+    assert kept(sql.replace("KNOWN", "known"), "--offline")[0] == 0
+
+
 def test_a_database_that_is_down_is_replaced_by_what_the_store_knows(kept, monkeypatch):
     def down(*_):
         raise RetryableError("database 'shop' cannot be reached")
@@ -219,6 +229,21 @@ def test_a_database_that_is_down_is_replaced_by_what_the_store_knows(kept, monke
     code, out, err = kept("SELECT a FROM shop.other")
     assert code == 1
     assert err.startswith("Error: database 'shop' cannot be reached")
+
+
+def test_a_connection_that_is_not_safe_is_said_before_a_run(project, tmp_path, monkeypatch):
+    (tmp_path / "mview.yml").write_text(
+        f"connections: {{shop: {{drivername: sqlite, database: {project}/shop.db}}}}\n"
+        "changes: {shop: {source: kafka, format: unified, topic: 's.{table}',\n"
+        "  bootstrap_servers: 'k.example.org:9092'}}\n"
+    )
+    (tmp_path / "v.sql").write_text("SELECT order_id FROM shop.orders")
+    monkeypatch.setattr("mview.cli.checking.check_changelogs", lambda *_: None)
+    given = ["check", str(tmp_path / "v.sql"), "--config", str(tmp_path / "mview.yml"), "--json"]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("WARNING: changes.shop: the connection to Kafka at k.example")
+    assert json.loads(result.stdout)[0]["ok"]
 
 
 def test_it_takes_no_spark_and_under_two_seconds(project, tmp_path):

@@ -106,6 +106,7 @@ class TestDemo:
         assert "order_revenue" in project._repr_html_()
         assert f"{len(view.df()):,} rows" in view._repr_html_()
 
+    @pytest.mark.long
     def test_more_views_then_two_runners_then_ctrl_c_then_drop(self, demo):
         folder, _ = demo
         assert "region_revenue: epoch" in mview(folder, "run", "sql/shop", "--once")

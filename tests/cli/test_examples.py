@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mview.config import (
-    ChangesSettings,
-    Config,
-    ConnectionSettings,
-    EngineSettings,
-    SparkSettings,
-    load_config,
-)
+from mview.config import ChangesSettings, Config, ConnectionSettings, EngineSettings, SparkSettings
+from mview.configfile import load_config
 from mview.plan.definition import load_views
 
 ROOT = Path(__file__).parents[2]

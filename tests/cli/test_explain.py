@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.demo import shop
-from mview.runtime.cost import Costs, Ran, with_run
+from mview.epoch.cost import Costs, Ran, with_run
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
 
@@ -83,6 +84,7 @@ def test_the_cost_is_told_once_the_tables_are_in_the_store(explain, tmp_path):
         for name, rows in {"orders": 20_000, "customers": 5_000}.items()
     }
     state = ViewState("hash", "DELTA_JOIN", schema, {}, 1)
+    claim_store(tmp_path / "mview-data")
     log = ManifestLog(Store(tmp_path / "mview-data").manifests)
     log.publish(Manifest(1, 1, 1, 1, 0, tables=tables, views={"v": state}))
     assert cost_lines(explain(JOIN)[1]) == [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +93,54 @@ def test_the_second_interrupt_kills_a_run_that_does_not_drain(number):
             assert process.wait(20) == 130
         finally:
             process.kill()
+
+
+def test_a_terminal_that_closes_drains_also_when_it_is_told_twice():
+    """Nothing can be written to it any more; the first word of it must not end the run."""
+    script = textwrap.dedent("""
+        import os, threading
+        from mview.cli.interrupt import run_until_interrupted
+
+        told, ended = threading.Event(), os.open("ended", os.O_CREAT | os.O_WRONLY)
+
+        class Draining:
+            def run(self, *, once):
+                print("running", flush=True)
+                told.wait()
+                print("the last epoch", flush=True)
+            def stop(self):
+                threading.Timer(1, told.set).start()
+
+        def on_drain():
+            print("draining", flush=True)
+
+        stopped = run_until_interrupted(Draining(), once=False, on_drain=on_drain)
+        os.write(ended, b"drained" if stopped else b"?")
+    """)
+    master, slave = pty.openpty()
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=slave, stdout=slave, stderr=slave, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        try:
+            os.close(slave)
+            said = b""
+            while not said.endswith(b"\n"):
+                said += os.read(master, 1000)
+            os.close(master)
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == 0
+            assert (Path(folder) / "ended").read_bytes() == b"drained"
+        finally:
+            process.kill()
+
+
+def test_a_run_under_nohup_goes_on(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        pipeline = Draining(started=lambda: os.kill(os.getpid(), signal.SIGHUP))
+        assert run_until_interrupted(pipeline, once=True, on_drain=pytest.fail) is False
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from mview.cli.output import Output
-from mview.config import Mask, load_config, secret_values
+from mview.config import secret_values
+from mview.configfile import load_config
 from mview.errors import ConfigError, DataLostError, ExitCode, concerning
+from mview.secrets import Mask
 
 CONFIG = """
 store: data
@@ -28,10 +32,11 @@ changes:
     topic: x.{table}
     options:
       sasl.username: reader
-      sasl.password: plain/secret
+      sasl.password: ${env:KAFKA_PW}
+      sasl.oauthbearer.token.endpoint.url: https://login.example
       sasl.jaas: user=${env:JAAS_USER};pw
 sinks:
-  delta: {storage_options: {key: "${env:NOT_SET}"}}
+  delta: {storage_options: {key: "${env:NOT_SET}", secret: plain/secret}}
 """
 
 
@@ -41,12 +46,14 @@ def config(tmp_path, monkeypatch):
     (tmp_path / "mview.yml").write_text(CONFIG % (tmp_path / "pw"))
     monkeypatch.setenv("CRM_PW", 'p@ss"word')
     monkeypatch.setenv("JAAS_USER", "jaas-value")
+    monkeypatch.setenv("KAFKA_PW", "kafka-value")
     monkeypatch.delenv("NOT_SET", raising=False)
     return load_config(tmp_path / "mview.yml")
 
 
 def test_secrets_are_found_wherever_a_configuration_may_hold_them(config):
-    assert secret_values(config) == {'p@ss"word', "from a file", "plain/secret", "jaas-value"}
+    assert secret_values(config) >= {'p@ss"word', "from a file", "plain/secret", "jaas-value"}
+    assert "kafka-value" in secret_values(config)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +99,13 @@ def test_names_of_hosts_and_users_are_shown(config, capsys):
     assert capsys.readouterr().out == "reader at db.example\n"
 
 
+def test_a_password_in_a_url_is_hidden_whoever_it_belongs_to(capsys):
+    Output().hide(mask := Mask([]))
+    told = "no answer of s3://key:other-secret@host/x?a=b:c, nor of http://db:5432/mail@home"
+    hidden = "no answer of s3://key:******@host/x?a=b:c, nor of http://db:5432/mail@home"
+    assert mask(told) == hidden
+
+
 def test_the_longer_of_two_secrets_goes_first(capsys):
     output = Output()
     output.hide(Mask(["key", "key-and-more"]))
@@ -128,3 +142,53 @@ def test_json_mode_prints_one_document_and_no_lines(capsys):
     output.line("for people")
     output.result({"path": Path("a/b"), "names": ("x",), "n": None}, "text")
     assert json.loads(capsys.readouterr().out) == {"path": "a/b", "names": ["x"], "n": None}
+
+
+@pytest.mark.parametrize("secret", ["a", "1", "ab", "e-3"])
+def test_a_short_secret_hides_no_letters_of_words(capsys, secret):
+    output = Output()
+    output.hide(Mask({secret}))
+    text = "a table of 1,321 rows, made at 10:12; abc e-33"
+    output.line(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    for told in (f"password={secret}", f"'{secret}'", f"//user:{secret}@host", f"pw: {secret}"):
+        output.line(told)
+        assert "******" in capsys.readouterr().out
+
+
+def test_numbers_in_json_are_not_starred_out(capsys):
+    output = Output(as_json=True)
+    output.hide(Mask({"1234"}))
+    output.result({"rows": 912345, "path": "/x/1234", "1234": None}, "")
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"rows": 912345, "path": "/x/******", "******": None}
+
+
+def test_every_long_line_of_a_secret_is_one(capsys):
+    output = Output()
+    output.hide(Mask({"-----BEGIN KEY-----\nMIIEvQIBADANBg\nxyz\n"}))
+    output.line("cannot read MIIEvQIBADANBg")
+    assert capsys.readouterr().out == "cannot read ******\n"
+
+
+def test_control_characters_of_values_do_not_reach_the_terminal(capsys):
+    output = Output()
+    output.line("a\x1b[2Jb\x9bc\u202ed\rError: forged")
+    output.note("a\x1b]0;title\x07")
+    said = "".join(capsys.readouterr())
+    assert not set(said) & set("\x1b\x9b\u202e\r\x07")
+
+
+class GoneTerminal:
+    """Standard output whose terminal has been closed."""
+
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self):
+        """Nothing is kept."""
+
+
+def test_a_terminal_that_is_gone_is_no_error_of_a_run(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", GoneTerminal())
+    Output().line("epoch 7")

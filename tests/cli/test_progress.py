@@ -15,7 +15,7 @@ import pytest
 
 from mview.cli.output import Output
 from mview.cli.progress import LineDisplay, duration_text
-from mview.runtime.report import EpochReport, ViewChange
+from mview.epoch.report import EpochReport, ViewChange
 
 
 def change(inserted, updated=0, deleted=0):
@@ -67,8 +67,8 @@ def test_changes_that_were_sent_again_are_told(capsys):
 SCRIPT = """
 from mview.cli.output import Output
 from mview.cli.progress import display_for
-from mview.config import Mask
-from mview.runtime.report import EpochReport, ViewChange
+from mview.secrets import Mask
+from mview.epoch.report import EpochReport, ViewChange
 
 output = Output()
 output.hide(Mask(["hush"]))
@@ -139,3 +139,23 @@ def test_the_line_that_stays_says_that_the_run_ended_by_an_error():
         "import contextlib\nwith contextlib.suppress(ValueError), display_for(output)",
     ).replace('print("a line from elsewhere")', "raise ValueError")
     assert "1 errors" in run_on_a_terminal(failing).rsplit("totals", 1)[1]
+
+
+FORGED = "shop.t\n[red]Error: forged\x1b[2J"
+
+
+def test_names_begin_no_lines_of_their_own(capsys):
+    display = LineDisplay(Output())
+    display.on_load(FORGED, 0, 10, False)
+    display.on_load(FORGED, 10, 10, True)
+    display.on_message("a\x1b[2J")
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) == 3
+    assert "\x1b" not in said
+
+
+def test_names_draw_nothing_on_a_terminal():
+    seen = run_on_a_terminal(SCRIPT.replace('"shop.orders"', repr(FORGED)))
+    assert "[red]Error: forged" in seen
+    assert "\nError: forged" not in seen
+    assert "\x1b[2J" not in seen

@@ -1,4 +1,4 @@
-"""What README shows is what there is: commands, exit codes, properties, examples."""
+"""What README and docs show is what there is: commands, exit codes, properties, examples, links."""
 
 from __future__ import annotations
 
@@ -9,17 +9,34 @@ import pytest
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.cli import main
-from mview.config import load_config
+from mview.configfile import load_config
 from mview.connector import Message
 from mview.errors import ExitCode, UserError
 from mview.plan import definition
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [
+    Path("README.md"),
+    Path("CONTRIBUTING.md"),
+    *(page.relative_to(ROOT) for page in sorted(ROOT.glob("docs/*.md"))),
+]
+LINKS = [
+    (page, link)
+    for page in PAGES
+    for link in sorted(set(re.findall(r"\]\(([^)h][^)]*)\)", (ROOT / page).read_text("utf-8"))))
+]
 
 
-def examples(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def examples(language, page="README.md"):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def anchors(page):
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def first_column(heading):
@@ -52,7 +69,7 @@ def test_the_views():
 
 
 def test_the_configuration(tmp_path):
-    functions, text = examples("yaml")
+    (text,), (functions,) = examples("yaml"), examples("yaml", "docs/views.md")
     (tmp_path / "mview.yml").write_text(text + functions)
     config = load_config(tmp_path / "mview.yml")
     assert config.changes["shop"].delay == 10_000
@@ -60,7 +77,7 @@ def test_the_configuration(tmp_path):
 
 
 def test_the_lines_of_the_unified_format():
-    (text,) = examples("json")
+    (text,) = examples("json", "docs/sources.md")
     kinds = [
         event.kind
         for number, line in enumerate(text.splitlines())
@@ -69,12 +86,16 @@ def test_the_lines_of_the_unified_format():
     assert kinds == ["c", "u", "d", "heartbeat"]
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)h][^)]*)\)", README))))
-def test_the_links(link):
-    assert (ROOT / link).exists(), link
+@pytest.mark.parametrize(("page", "link"), LINKS, ids=str)
+def test_the_links(page, link):
+    name, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / name if name else ROOT / page
+    assert target.exists(), link
+    assert not anchor or anchor in anchors(target), link
 
 
-def test_the_files_it_names():
-    for name in ("mview/connector.py", "connectors/mview_connectors", "conf/mview.yml"):
-        assert name in README
-        assert (ROOT / name).exists()
+def test_the_files_they_name():
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:mview|connectors|conf|tests|docs)/[\w./]+)`", text):
+            assert (ROOT / name).exists(), (page, name)

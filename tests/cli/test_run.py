@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from mview import errors
 from mview.cli import main
-from mview.runtime.report import EpochReport, ViewChange
+from mview.epoch.report import EpochReport, ViewChange
 
 CONFIG = """
 connections:
@@ -24,7 +24,7 @@ SECRET = "s3cret-word"
 
 
 class Play:
-    """A pipeline that does what a test wants; see `mview.runtime.pipeline.Pipeline`."""
+    """A pipeline that does what a test wants; see `mview.run.pipeline.Pipeline`."""
 
     made = None
 
@@ -56,7 +56,7 @@ def run(tmp_path, monkeypatch):
 
     def run(play, *arguments):
         module = SimpleNamespace(Pipeline=play)
-        monkeypatch.setitem(sys.modules, "mview.runtime.pipeline", module)
+        monkeypatch.setitem(sys.modules, "mview.run.pipeline", module)
         return CliRunner().invoke(main, ["run", "v.sql", *arguments])
 
     return run

@@ -11,17 +11,19 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from mview.admin.status import StoreStatus, TableStatus, ViewStatus
+from mview.admin.verify import VerifyResult
+from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.cli.render import status_text, verified_text
-from mview.config import Mask
-from mview.errors import DecodeError, FencedError, concerning
+from mview.epoch.cost import Costs, Ran, with_run
+from mview.errors import DecodeError, FencedError, UserError, concerning, several
 from mview.plan.definition import parse_view
-from mview.runtime.cost import Costs, Ran, with_run
-from mview.runtime.definitions import digest_of, save_definition
-from mview.runtime.status import StoreStatus, TableStatus, VerifyResult, ViewStatus
 from mview.schema import Column, TableSchema
+from mview.secrets import Mask
 from mview.store.failure import failure_kept, last_failure
 from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
 
@@ -39,6 +41,7 @@ def publish(tmp_path, monkeypatch):
         promise = f"WITH (freshness='{freshness}')" if freshness else ""
         sql = f"CREATE MATERIALIZED VIEW v {promise} AS SELECT id, status FROM shop.orders"
         store = Store(tmp_path / "data")
+        claim_store(store.root)
         view = parse_view(sql, "v")
         save_definition(store, view)
         state = ViewState(digest_of(view), "LINEAR", ORDERS, {"version": 3}, 1, rows=41)
@@ -51,8 +54,11 @@ def publish(tmp_path, monkeypatch):
 
 
 class FixedClock:
+    def __init__(self, ms=BORN):
+        self._ms = ms
+
     def now(self):
-        return BORN
+        return self._ms
 
 
 def mview(*arguments, **options):
@@ -66,6 +72,17 @@ def test_an_empty_store(tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert result.stdout == f"store {tmp_path}/data: nobody runs it\nnothing was published yet\n"
     assert mview("drop", "v", "--yes").exit_code == 1
+
+
+def test_a_folder_that_is_no_store_is_told_from_an_empty_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mview.yml").write_text("store: data")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.txt").write_text("mine")
+    for command in (("status",), ("drop", "v", "--yes"), ("repair", "v")):
+        result = mview(*command)
+        assert result.exit_code == 2
+        assert "not a store of mview" in result.stderr
 
 
 @pytest.mark.parametrize(("freshness", "code"), [("10 seconds", 5), (None, 0), ("900000 h", 0)])
@@ -160,7 +177,7 @@ def test_an_error_that_ended_the_last_run_is_shown_until_an_epoch_follows(publis
         hint="look at what writes shop.orders",
     )
     mask = Mask(["hush-hush"])
-    kept = failure_kept(store, FixedClock(), mask)
+    kept = failure_kept(store, 1, FixedClock(), mask)
     with pytest.raises(DecodeError), kept, concerning("table shop.orders"):
         raise error
     assert mview("status").stdout.splitlines()[3:9] == [
@@ -173,22 +190,47 @@ def test_an_error_that_ended_the_last_run_is_shown_until_an_epoch_follows(publis
     ]
     shown = json.loads(mview("status", "--json").stdout)["failure"]
     assert (shown["subject"], shown["epoch"]) == ("table shop.orders", 1)
-    assert "hush-hush" not in store.failure.read_text()
+    assert "hush-hush" not in next(store.failures.iterdir()).read_text()
     log = ManifestLog(store.manifests)
     log.publish(replace(log.latest(), epoch=2))
     assert json.loads(mview("status", "--json").stdout)["failure"] is None
 
 
+def test_of_several_errors_all_are_kept(tmp_path):
+    store, wrong = Store(tmp_path), [UserError("no", where="a.sql:1"), UserError("nor this")]
+    with pytest.raises(UserError), failure_kept(store, 1, FixedClock(), Mask([])):
+        raise several(wrong, "views are refused")
+    said = last_failure(store, 0).error.render()
+    for part in ("2 views are refused:", "no\n", "a.sql:1", "nor this"):
+        assert part in said
+
+
+def test_the_newest_error_is_told(tmp_path):
+    store = Store(tmp_path)
+    for token, ms in ((1, 2), (2, 3), (3, 1)):
+        with pytest.raises(UserError), failure_kept(store, token, FixedClock(ms), Mask([])):
+            raise UserError(f"at {ms}")
+    assert last_failure(store, 0).what == "at 3"
+
+
 def test_which_ends_of_a_run_are_kept(tmp_path):
     store = Store(tmp_path)
-    with pytest.raises(ZeroDivisionError), failure_kept(store, FixedClock(), Mask([])):
+    with pytest.raises(ZeroDivisionError), failure_kept(store, 1, FixedClock(), Mask([])):
         1 / 0  # noqa: B018
     assert last_failure(store, 0).what == "unexpected ZeroDivisionError: division by zero"
-    for end in (FencedError("taken over"), KeyboardInterrupt()):
-        with pytest.raises(type(end)), failure_kept(store, FixedClock(), Mask([])):
-            raise end
-        assert last_failure(store, 0).what.startswith("unexpected")
-    with failure_kept(store, FixedClock(), Mask([])):
+    with pytest.raises(KeyboardInterrupt), failure_kept(store, 1, FixedClock(), Mask([])):
+        raise KeyboardInterrupt
+    assert last_failure(store, 0).what.startswith("unexpected")
+    for token in (1, 2):  # also where the end of an older runner comes after its successor's
+        with failure_kept(store, 2, FixedClock(), Mask([])):
+            pass
+        assert last_failure(store, 0) is None
+        with pytest.raises(FencedError), failure_kept(store, token, FixedClock(), Mask([])):
+            raise FencedError("taken over")
+        assert last_failure(store, 0).what == "taken over"
+    (store.failures / "00000000000000000009.json").write_text('{"at_ms": 1, "epo')
+    assert last_failure(store, 0).what == "taken over"
+    with failure_kept(store, 3, FixedClock(), Mask([])):
         pass
     assert last_failure(store, 0) is None
 
@@ -211,7 +253,7 @@ def test_verify_ends_with_1_when_a_view_differs(publish, tmp_path, monkeypatch, 
     publish(None)
     (tmp_path / "v.sql").write_text("SELECT id FROM shop.orders")
     fake = SimpleNamespace(verify=lambda config, views: results)
-    monkeypatch.setitem(sys.modules, "mview.runtime.status", fake)
+    monkeypatch.setitem(sys.modules, "mview.admin.verify", fake)
     result = mview("verify", "v.sql")
     assert result.exit_code == code
     assert "good: OK" in result.stdout
@@ -222,8 +264,8 @@ def test_verify_ends_with_1_when_a_view_differs(publish, tmp_path, monkeypatch, 
 def test_drop_asks_first(publish, monkeypatch):
     publish(None)
     dropped = []
-    fake = SimpleNamespace(drop=lambda config, names: dropped.extend(names))
-    monkeypatch.setitem(sys.modules, "mview.runtime.status", fake)
+    fake = SimpleNamespace(drop=lambda config, names: dropped.extend(names) or [])
+    monkeypatch.setitem(sys.modules, "mview.admin.drop", fake)
     assert mview("drop", "v", input="n\n").exit_code == 1
     assert not dropped
     assert mview("drop", "v", input="y\n").exit_code == 0

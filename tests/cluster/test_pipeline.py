@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from mview.config import load_config
+from mview.admin.content import StoredView, published
+from mview.configfile import load_config
 from mview.plan.definition import load_views
 from mview.plan.render import bind_tables
-from mview.runtime.status import StoredView, published
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from tests.services.process import ServiceError, wait_until
@@ -132,6 +132,7 @@ def expected(folder, lines, view, byte):
     return Counter(db.execute(bind_tables(view, {n: n for n in view.table_names})).fetchall())
 
 
+@pytest.mark.long
 def test_every_epoch_is_right_on_a_cluster(spark_cluster, tmp_path):
     body = {
         "store": "store",

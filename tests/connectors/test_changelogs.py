@@ -210,3 +210,17 @@ class TestEveryChangelog:
         log.write(line(3, 10), line(4, 20, position=None))
         changelog = open_log()
         assert list(changelog.sent("t", changelog.begin()).values()) == [(3,)]
+
+    def test_a_batch_is_bounded_in_bytes(self, log, open_log):
+        """By what messages really have, after small ones too; one that is larger comes alone."""
+        sizes = [10] * 5 + [200_000] * 4 + [900_000] + [10] * 3
+        sent = [line(n, n, text="x" * size) for n, size in enumerate(sizes)]
+        changelog = open_log()
+        at = changelog.begin()
+        log.write(*sent)
+        batches = []
+        while (end := changelog.advance(at, 100, 0, 500_000).offsets) != at:
+            batches.append(values(changelog, at, end))
+            at = end
+        assert [one for batch in batches for one in batch] == sent
+        assert [len(batch) for batch in batches] == [7, 2, 1, 3]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from mview_connectors.changelogs import lines
-from mview_connectors.changelogs.files import FilesChangelog
+from mview_connectors.changelogs.files import FilesChangelog, _At
 from mview_connectors.changelogs.shares import fair_shares
 from mview_connectors.formats.unified import UnifiedFormat
 
@@ -127,6 +127,23 @@ def test_a_file_that_shrank(tmp_path, changelog):
     (tmp_path / "1.jsonl").write_bytes(rows(1))
     with pytest.raises(DataLostError, match="bytes"):
         changelog.advance(start, 100, 0)
+
+
+@pytest.mark.parametrize("more", [0, 5, 900])
+def test_a_file_that_was_replaced_by_one_as_long_or_longer(tmp_path, settings, more):
+    """Its name and its size are right, and it is another one."""
+    put(tmp_path, "1.jsonl", rows(*range(100, 150)))
+    at = FilesChangelog(settings, UnifiedFormat({}), ["t"]).begin()
+    kept = (tmp_path / "1.jsonl").read_bytes()
+    (tmp_path / "1.jsonl").write_bytes(rows(*range(200, 250 + more)))
+    with pytest.raises(DataLostError, match="replaced") as caught:
+        FilesChangelog(settings, UnifiedFormat({}), ["t"]).advance(at, 100, 0)
+    assert "mview drop" in caught.value.hint
+    # Put back, as is advised, also where it is another file of the same lines.
+    (tmp_path / "1.jsonl").unlink()
+    (tmp_path / "1.jsonl").write_bytes(kept + rows(7))
+    changelog = FilesChangelog(settings, UnifiedFormat({}), ["t"])
+    assert numbers(changelog, at, changelog.advance(at, 100, 0).offsets) == [7]
 
 
 def test_a_planned_file_that_is_cut_before_it_is_read(tmp_path, changelog):
@@ -255,9 +272,38 @@ def test_lines_over_block_borders(tmp_path, monkeypatch):
     assert lines.complete(path, size) == size - 4
     assert list(lines.backwards(path, size - 4)) == [t for t in reversed(texts) if t]
     for limit in range(1, 13):
-        end, found = lines.reach(path, 0, size, limit)
-        assert (end, found) == (sum(len(t) + 1 for t in texts[:limit]), limit)
-    assert lines.reach(path, 0, size, 100) == (size - 4, 12)
+        end, found, full = lines.reach(path, 0, size, limit, size)
+        assert (end, found, full) == (sum(len(t) + 1 for t in texts[:limit]), limit, True)
+    assert lines.reach(path, 0, size, 100, size) == (size - 4, 12, False)
+
+
+@pytest.mark.parametrize("block", [3, 7, 1 << 20])
+def test_lines_within_some_bytes(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(lines, "_BLOCK", block)
+    texts = [b"a" * 20, b"b", b"c" * 3, b"d" * 30, b"e"]
+    ends = [sum(len(t) + 1 for t in texts[: n + 1]) for n in range(5)]
+    path = tmp_path / "x"
+    path.write_bytes(b"\n".join(texts) + b"\n")
+    for start in range(5):
+        at = ends[start - 1] if start else 0
+        for most in range(70):
+            fit = [n for n in range(start, 5) if ends[n] - at <= most]
+            last = fit[-1] if fit else start  # a line longer than all bytes comes alone
+            found = lines.reach(path, at, ends[-1], 100, most)
+            assert (found.end, found.lines) == (ends[last], last - start + 1)
+            assert found.is_full or last == 4
+
+
+def test_bytes_over_several_files(tmp_path, changelog):
+    log = [("1", [50, 10]), ("2", [10]), ("3", [10, 10, 40]), ("4", [5])]
+    for name, sizes in log:
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(b"x" * (n - 1) + b"\n" for n in sizes))
+    at, taken = _At("", 0, 0), []
+    while (end := changelog._reach(at, 100, 31)[0]) != at:
+        taken.append(end.before + end.byte - at.before - at.byte)
+        at = end
+    # The first is too long for the bytes; what is begun goes on over the ends of files.
+    assert taken == [50, 30, 10, 40, 5]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -15,9 +16,10 @@ from mview_connectors.changelogs.kafka import KafkaChangelog
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
+from mview.clock import SourceMs
 from mview.config import ChangesSettings
-from mview.connector import Message
-from mview.errors import ConfigError, DataLostError, RetryableError
+from mview.connector import Align, Message
+from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, RetryableError
 
 pytestmark = pytest.mark.service
 _numbers = itertools.count()
@@ -39,11 +41,14 @@ class Log:
         self.broker, self.prefix = broker, f"log{next(_numbers)}"
         self.topic = broker.create_topic(f"{self.prefix}.shop.orders", partitions)
         self.beats = broker.create_topic(f"{self.prefix}.heartbeat")
-        defaults = {"format": "debezium", "heartbeat_topic": self.beats}
+        defaults = {
+            "format": "debezium",
+            "heartbeat_topic": self.beats,
+            "bootstrap_servers": broker.bootstrap,
+        }
         self.settings = ChangesSettings(
             connection="shop",
             source="kafka",
-            bootstrap_servers=broker.bootstrap,
             topic=f"{self.prefix}.shop.{{table}}",
             **{**defaults, **settings},
         )
@@ -73,6 +78,11 @@ def make_log(kafka):
     for log in logs:
         for changelog in log.opened:
             changelog.close()
+
+
+def places(offsets):
+    """The offsets without the ids of their topics."""
+    return {name: offset for name, offset in offsets.items() if "/" in name}
 
 
 def ids(changelog, start, end):
@@ -114,7 +124,7 @@ def test_an_idle_partition_follows_the_heartbeat_only(make_log):
     log.send(change(1, 500), partition=0)
     # Partition 1 never had anything, and no heartbeat came: nothing is known.
     progress = changelog.advance(start, 100, 0)
-    assert progress.offsets == {f"{log.topic}/0": 1, f"{log.topic}/1": 0}
+    assert places(progress.offsets) == {f"{log.topic}/0": 1, f"{log.topic}/1": 0}
     assert progress.watermark is None
     log.beat(700)
     assert changelog.advance(progress.offsets, 100, 0).watermark == 700
@@ -130,7 +140,7 @@ def test_a_lagging_partition_holds_the_watermark_back(make_log):
     log.send(change(99, 900), partition=1)
     log.beat(1000)
     first = changelog.advance(start, 11, 0)
-    assert first.offsets == {f"{log.topic}/0": 10, f"{log.topic}/1": 1}
+    assert places(first.offsets) == {f"{log.topic}/0": 10, f"{log.topic}/1": 1}
     assert (first.watermark, first.backlog) == (109, 30)
     second = changelog.advance(first.offsets, 29, 0)
     assert (second.watermark, second.backlog) == (138, 1)
@@ -144,17 +154,16 @@ def test_ends_are_asked_for_after_the_heartbeat(make_log, monkeypatch):
     log = make_log()
     changelog = log.open()
     start = changelog.begin()
-    fetch = changelog._times_before
+    fetch = changelog._times.beats
 
     def fetch_then_a_change_comes(ends):
         found = fetch(ends)
-        if any(partition.startswith(log.beats) for partition in ends):
-            # The connector sent this one before the heartbeat; it is visible only now.
-            log.send(change(1, 650))
+        # The connector sent this one before the heartbeat; it is visible only now.
+        log.send(change(1, 650))
         return found
 
     log.beat(700)
-    monkeypatch.setattr(changelog, "_times_before", fetch_then_a_change_comes)
+    monkeypatch.setattr(changelog._times, "beats", fetch_then_a_change_comes)
     progress = changelog.advance(start, 100, 0)
     assert progress.watermark == 700
     assert ids(changelog, start, progress.offsets) == [1]
@@ -208,15 +217,9 @@ def test_retention_loss_is_an_error_at_planning_and_at_reading(make_log, kafka):
         list(changelog.read([split]))
 
 
-def test_an_offset_beyond_the_end_is_a_topic_that_was_made_anew(make_log):
-    log = make_log()
-    with pytest.raises(DataLostError, match="made anew"):
-        log.open().advance({f"{log.topic}/0": 5}, 100, 0)
-
-
 def test_a_partition_that_is_gone(make_log):
     log = make_log()
-    with pytest.raises(DataLostError, match="not exist"):
+    with pytest.raises(DataLostError, match="was deleted"):
         log.open().advance({f"{log.topic}/0": 0, f"{log.topic}/7": 0}, 100, 0)
 
 
@@ -231,7 +234,7 @@ def test_a_new_partition_is_read_from_its_beginning(make_log, kafka, monkeypatch
         time.sleep(0.05)
     log.send(change(7, 7), partition=1)
     progress = changelog.advance(start, 100, 0)
-    assert progress.offsets == {f"{log.topic}/0": 0, f"{log.topic}/1": 1}
+    assert places(progress.offsets) == {f"{log.topic}/0": 0, f"{log.topic}/1": 1}
     assert ids(changelog, start, progress.offsets) == [7]
 
 
@@ -267,8 +270,8 @@ def _settled(changelog, start, offset):
     until = time.monotonic() + 30
     while True:
         end = changelog.advance(start, 100, 0).offsets
-        if list(end.values()) == [offset] or time.monotonic() > until:
-            assert list(end.values()) == [offset]
+        if list(places(end).values()) == [offset] or time.monotonic() > until:
+            assert list(places(end).values()) == [offset]
             return end
         time.sleep(0.02)
 
@@ -360,6 +363,29 @@ def test_a_broker_that_is_away(make_log, monkeypatch):
     changelog.close()
 
 
+def test_who_may_not_read_is_told_so_at_once(make_log, kafka, monkeypatch):
+    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 4)
+    log = make_log(**kafka.of_a_reader())
+    log.beat(1)
+    changelog = log.open()
+    changelog.check()
+    start = changelog.begin()
+    log.send(change(1, 1))
+    with kafka.denied(log.topic):
+        with pytest.raises(ConfigError, match="does not let us in") as caught:
+            ids(changelog, start, changelog.advance(start, 10, 0).offsets)
+        assert "authorization failed" in str(caught.value.got)
+        assert "READ" in str(caught.value.hint)
+    assert ids(changelog, start, changelog.advance(start, 10, 0).offsets) == [1]
+    monkeypatch.setenv("WRONG_PASSWORD", "not-this-one")
+    options = log.settings.options | {"sasl.password": "${env:WRONG_PASSWORD}"}
+    log.settings = log.settings.model_copy(update={"options": options})
+    with pytest.raises(ConfigError, match="does not let us in") as caught:
+        log.open().check()
+    assert "uthentication" in str(caught.value.got)
+    assert "not-this-one" not in str(caught.value)
+
+
 def test_secrets_are_not_in_errors(make_log, monkeypatch):
     monkeypatch.setenv("KAFKA_SECRET", "hunter2")
     for options in (
@@ -377,7 +403,7 @@ def test_secrets_are_not_in_errors(make_log, monkeypatch):
 
 def test_format_options_stay_out_of_the_client(make_log):
     log = make_log(options={"format.decimal.handling.mode": "string", "client.id": "me"})
-    assert log.open().begin() == {f"{log.topic}/0": 0}
+    assert places(log.open().begin()) == {f"{log.topic}/0": 0}
 
 
 def test_the_oldest_offset_is_known_to_the_broker(kafka, make_log):
@@ -388,7 +414,152 @@ def test_the_oldest_offset_is_known_to_the_broker(kafka, make_log):
     kafka.admin().delete_records([TopicPartition(log.topic, 0, 1)])[place].result(30)
     changelog = log.open()
     start = changelog.begin()
-    assert start == {f"{log.topic}/0": 1}
+    assert places(start) == {f"{log.topic}/0": 1}
     assert changelog.advance(start, 10, 0).offsets == start
     found = kafka.admin().list_offsets({place: OffsetSpec.earliest()})[place].result(30)
     assert found.offset == 1
+
+
+# --- alignment -----------------------------------------------------------------------------------
+
+
+def test_partitions_are_read_side_by_side(make_log):
+    """After an outage: 100 changes an hour in one, 10 in the other; half an hour may differ."""
+    log = make_log(2)
+    changelog = log.open()
+    at = changelog.begin()
+    hour = 3_600_000
+    times = [[n * hour // 100 for n in range(400)], [n * hour // 10 for n in range(40)]]
+    for partition, stamps in enumerate(times):
+        log.send(*(change(n, ts) for n, ts in enumerate(stamps)), partition=partition)
+    log.beat(5 * hour)
+    read, epochs = [0, 0], 0
+    while read != [400, 40]:
+        progress = changelog.advance(at, 60, 0, align=Align(hour // 2))
+        assert places(progress.offsets) != places(at)
+        at, epochs = progress.offsets, epochs + 1
+        read = [at[f"{log.topic}/{partition}"] for partition in (0, 1)]
+        left = [times[p][n] for p, n in enumerate(read) if n < len(times[p])]
+        newest = max(times[p][n - 1] for p, n in enumerate(read) if n)
+        assert newest - min(left, default=newest) <= hour / 2 + 1
+        assert progress.watermark is None or progress.watermark <= min(left, default=5 * hour)
+    assert epochs < 30
+    # As another connection may ask, which is slow.
+    start = log.open().begin()
+    assert start == at
+    log.send(*(change(n, 10 * hour + n) for n in range(9)), partition=1)
+    until = Align(hour, SourceMs(10 * hour + 3))
+    for one in (changelog, log.open()):
+        held = one.advance(start, 60, 0, align=until).offsets
+        assert held[f"{log.topic}/1"] == 45  # a change vouches for the millisecond before it
+    assert changelog.advance(start, 60, 0).offsets[f"{log.topic}/1"] == 49
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kafka):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(*(change(n, 100) for n in range(3)))
+    at = changelog.advance(start, 100, 0).offsets
+    assert at[f"{log.topic}/0"] == 3
+    kafka.admin().delete_topics([log.topic])[log.topic].result(30)
+    end = time.monotonic() + 60
+    while log.topic in kafka.admin().list_topics(timeout=10).topics:
+        assert time.monotonic() < end, "the topic is not deleted"
+        time.sleep(0.2)
+    for one in (changelog, log.open()):
+        with pytest.raises(DataLostError, match=r"was deleted|not exist"):
+            one.advance(at, 100, 0)
+    kafka.create_topic(log.topic)
+    log.send(*(change(n, 100) for n in range(9)))
+    for one in (changelog, log.open()):
+        with pytest.raises(DataLostError, match="deleted and made anew") as caught:
+            one.advance(at, 100, 0)
+        assert "mview drop" in caught.value.hint
+
+
+def test_fewer_messages_than_were_read_are_waited_for(make_log):
+    """A broker that was killed may tell of less than it has, until it has found all again."""
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    with pytest.raises(AwayError, match="not found it again yet"):
+        changelog.advance({**start, f"{log.topic}/0": 7}, 100, 0)
+
+
+def test_an_offset_that_a_broker_does_not_know_yet_is_asked_for_again(make_log, monkeypatch):
+    log = make_log()
+    log.send(change(1, 100))
+    changelog = log.open()
+    changelog.begin()
+    admin = changelog._client._connected()
+    answers = [-1001, -1001]
+    real = admin.list_offsets
+
+    def list_offsets(*args, **kwargs):
+        futures = real(*args, **kwargs)
+        if answers:
+            unknown = SimpleNamespace(offset=answers.pop())
+            return {p: SimpleNamespace(result=lambda patience: unknown) for p in futures}
+        return futures
+
+    monkeypatch.setattr(
+        changelog._client, "_connected", lambda: SimpleNamespace(list_offsets=list_offsets)
+    )
+    assert changelog._client.ends([f"{log.topic}/0"]) == {f"{log.topic}/0": 1}
+    assert answers == []
+
+
+@pytest.mark.parametrize("value", [beat(1_700_000_000_000_000), beat(2**64 - 1), "{}", beat("x")])
+def test_a_heartbeat_that_is_none_halts_with_its_place(make_log, value):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    log.beat(5)
+    log.broker.produce(log.beats, [value])
+    with pytest.raises(DecodeError) as caught:
+        changelog.advance(start, 100, 0)
+    assert caught.value.where == f"{log.beats}/0, offset 1"
+    # A right one after it is as good as ever.
+    log.beat(7)
+    assert changelog.advance(start, 100, 0).watermark == 7
+
+
+def test_a_heartbeat_topic_that_is_deleted_loses_nothing(make_log, kafka, monkeypatch):
+    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1)
+    log = make_log()
+    log.beat(1)
+    log.beat(2)
+    changelog = log.open()
+    start = changelog.begin()
+    assert changelog.advance(start, 10, 0).watermark == 2
+    kafka.admin().delete_topics([log.beats])[log.beats].result(30)
+    # Who starts again after it asks for the first time.
+    for one in (changelog, log.open()):
+        with pytest.raises(AwayError, match="does not exist any more") as caught:
+            one.advance(start, 10, 0)
+        assert caught.value.where == "changes.shop.heartbeat_topic"
+        assert "nothing is lost" in str(caught.value.safe)
+        assert "drop" not in str(caught.value)
+    kafka.create_topic(log.beats)
+    log.beat(3)
+    log.send(change(1, 1))
+    for one in (changelog, log.open()):
+        ahead = one.advance(start, 10, 0)
+        assert ahead.watermark == 3
+        assert ids(one, start, ahead.offsets) == [1]
+
+
+def test_a_heartbeat_of_a_time_to_come_is_no_watermark(make_log):
+    log = make_log()
+    changelog = log.open()
+    start = changelog.begin()
+    now = time.time_ns() // 1_000_000
+    log.beat(now + 60_000)
+    assert changelog.advance(start, 100, 0).watermark == now + 60_000
+    log.beat(now + 3_600_000)
+    with pytest.raises(DecodeError, match="a time to come"):
+        changelog.advance(start, 100, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -11,8 +12,11 @@ from mview_connectors.changelogs import kafka_client
 from mview_connectors.changelogs.kafka_client import KafkaClient
 
 from mview.config import ChangesSettings
-from mview.errors import DataLostError, RetryableError
+from mview.errors import AwayError, ConfigError, DataLostError, RetryableError
 
+SETTINGS = ChangesSettings(
+    connection="c", source="kafka", format="unified", bootstrap_servers="b", topic="{table}"
+)
 MOVING = KafkaError.NOT_LEADER_FOR_PARTITION
 
 
@@ -26,6 +30,9 @@ class Admin:
         self.asked.append([place.topic for place in places])
         return {place: self._answer(place.topic) for place in places}
 
+    def poll(self, timeout):
+        """There is nothing to say beside the answers."""
+
     def _answer(self, topic):
         future = Future()
         if self.codes.get(topic):
@@ -38,12 +45,9 @@ class Admin:
 @pytest.fixture
 def ask(monkeypatch):
     monkeypatch.setattr(kafka_client, "_PAUSE", 0.001)
-    settings = ChangesSettings(
-        connection="c", source="kafka", format="unified", bootstrap_servers="b", topic="{table}"
-    )
 
     def ask(admin):
-        client = KafkaClient(settings)
+        client = KafkaClient(SETTINGS)
         client._admin = admin
         return client.ends(["a/0", "b/0"])
 
@@ -70,6 +74,30 @@ def test_patience_ends(ask, monkeypatch, code, error):
 
 def test_other_errors_are_not_waited_for(ask):
     admin = Admin(b=[KafkaError.TOPIC_AUTHORIZATION_FAILED])
-    with pytest.raises(RetryableError, match="authorization"):
+    with pytest.raises(ConfigError, match="does not let us in") as caught:
         ask(admin)
+    assert "authorization" in str(caught.value.got)
     assert len(admin.asked) == 1
+
+
+def test_why_there_is_no_answer_is_said_beside_it():
+    client = KafkaClient(SETTINGS)
+    client._note(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    with pytest.raises(ConfigError, match="does not let us in") as caught:
+        client._away(None, "a/0")
+    assert caught.value.got == "wrong password"
+    client._note(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    with pytest.raises(AwayError) as away:
+        pickle.loads(pickle.dumps(client))._away(None, "a/0")
+    assert away.value.got == "no answer in time"
+    with pytest.raises(AwayError) as away:
+        client._away(None, "a/0")
+    assert away.value.got == "connection refused"
+
+
+def test_servers_of_the_environment_have_no_protocol_either(monkeypatch):
+    monkeypatch.setenv("SERVERS", "SASL_SSL://k:9092")
+    client = KafkaClient(SETTINGS.model_copy(update={"bootstrap_servers": "${env:SERVERS}"}))
+    with pytest.raises(ConfigError, match="with a protocol") as caught:
+        client.describe(["a"])
+    assert "security.protocol" in str(caught.value.hint)

@@ -11,9 +11,11 @@ from itertools import product
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.mysql import MysqlDatabase
-from mview_connectors.databases.mysql_packets import ServerError, row_blocks
+from mview_connectors.databases.mysql_packets import MalformedRowError, ServerError, row_blocks
 from mview_connectors.databases.ranges import Operator, compare
 from mview_connectors.databases.values import bits_from_text, booleans, build_batch, from_hex
 
@@ -99,6 +101,44 @@ def test_random_rows_in_random_pieces() -> None:
     blocks = row_blocks(_reader(_result(rows), lambda: random_.randrange(1, 9999)), 4)
     tables = [list(zip(*(c.to_pylist() for c in block), strict=True)) for block in blocks]
     assert [row for table in tables for row in table] == rows
+
+
+#: Rows of a server that lies, as the bodies of packets; two values are expected.
+LIES = {
+    "a value longer than what was sent": b"\xfc\x60\xea" + b"x" * 20,
+    "a value of 2 GB": b"\xfe" + struct.pack("<Q", 1 << 31) + b"x",
+    "a value of 2^64-1 bytes": b"\xfe" + b"\xff" * 8 + b"x",
+    "a value of 2^63-1 bytes": b"\xfe" + b"\xff" * 7 + b"\x7f" + b"x",
+    "a value that goes on in the next row": b"\x01x\x03xx",
+    "a length that is cut off": b"\x01x\xfe\x01",
+    "no length": b"\x01x\xff",
+    "too few values": b"\x01x",
+    "too many values": b"\x01x\x01y\x01z",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("lie", LIES)
+def test_lengths_of_a_hostile_server_are_not_believed(lie: str, place: str) -> None:
+    honest = _packets(b"\x01a\x01b")
+    rows = [_packets(LIES[lie]), honest] if place == "first" else [honest, _packets(LIES[lie])]
+    with pytest.raises(MalformedRowError):
+        _rows(b"".join(rows) + _packets(EOF), 2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=4), st.integers(1, 3), st.booleans())
+def test_any_bytes_are_rows_or_an_error(bodies: list[bytes], columns: int, padded: bool) -> None:
+    data = b"".join(map(_packets, bodies)) + (_packets(EOF) if padded else b"")
+    try:
+        rows = _rows(data, columns)
+    except (MalformedRowError, ServerError, ConnectionResetError):
+        return
+    # What was read says again what was sent, up to the packet that ended it.
+    assert data.startswith(b"".join(_packets(b"".join(map(_value, row))) for row in rows)) or any(
+        byte >= 251 for byte in data
+    )
 
 
 @pytest.mark.parametrize("length", [0xFFFFFF - 5, 0xFFFFFF, 0xFFFFFF + 1, 2 * 0xFFFFFF + 10])

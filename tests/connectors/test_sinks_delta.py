@@ -14,7 +14,7 @@ from mview_connectors.sinks.delta import DeltaSink
 from pyspark.sql import SparkSession
 
 from mview.connector import Sink, SinkTarget
-from mview.errors import ConfigError, FencedError
+from mview.errors import ConfigError, CorruptionError, TargetError, UserError
 from mview.schema import TableSchema
 from tests.connectors.sinks_contract import (
     Driver,
@@ -26,6 +26,7 @@ from tests.connectors.sinks_contract import (
     rows_of,
     view_schema,
 )
+from tests.seeds import daily
 
 
 class DeltaHarness(SinkHarness):
@@ -95,11 +96,11 @@ def target(folder: Path, schema: TableSchema, **more: Any) -> SinkTarget:
 def test_the_folder_belongs_to_somebody_else(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "v", pa.table({"k": [1]}))
     sink = DeltaSink(target(tmp_path / "v", SinkContract.SMALL))
-    with pytest.raises(FencedError, match="somebody else's"):
+    with pytest.raises(UserError, match="mview did not make it"):
         sink.stage(1, delta_of(SinkContract.SMALL, {(1, "a"): 1}))
-    with pytest.raises(FencedError):
+    with pytest.raises(TargetError, match="somebody else changed the columns"):
         sink.rollback(None, None)
-    with pytest.raises(FencedError):
+    with pytest.raises(UserError):
         sink.drop()
     assert DeltaTable(tmp_path / "v").to_pyarrow_table().num_rows == 1
 
@@ -123,7 +124,7 @@ def test_comment_and_new_columns(tmp_path: Path) -> None:
     assert table.to_pyarrow_table().to_pylist() == [{"k": 5, "g": "e", "flag": True}]
     assert table.metadata().description == "it's new"
     assert table.metadata().id == DeltaTable(tmp_path / "v", version=0).metadata().id
-    assert facts == {"version": 1, "epoch": 2, "rows": 1}
+    assert facts == {"version": 1, "epoch": 2, "rows": 1, "table": table.metadata().id}
 
 
 def test_one_commit_per_epoch_with_its_transaction(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_small_files_stay_few_and_old_files_go(tmp_path: Path) -> None:
         kept[number] = driver.published
     assert len(DeltaTable(tmp_path / "v").file_uris()) < 16
     pending = driver.stage({(1000, "a"): 1})
-    assert driver.sink.maintain(kept[120]) > 50
+    assert driver.sink.maintain(kept[120], []) > 50
     for number in range(120, 130):
         fresh = driver.harness.open(driver.schema)
         assert fresh.rows(kept[number]).num_rows == number + 1
@@ -226,11 +227,13 @@ def test_an_option_that_is_neither_true_nor_false(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", [DeltaHarness, VectorHarness])
+@pytest.mark.parametrize(
+    "kind", [DeltaHarness, pytest.param(VectorHarness, marks=pytest.mark.long)]
+)
 def test_spark_reads_it(spark: SparkSession, tmp_path: Path, kind: type[DeltaHarness]) -> None:
     harness = kind(tmp_path / "a folder" / "v")
     driver = Driver(harness, SinkContract.KEYED)
-    random_epochs(driver, seed=99, epochs=12)
+    random_epochs(driver, seed=daily(99), epochs=12)
     assert driver.published is not None
     frame = spark.read.format("delta").load(str(harness.folder))
     assert frame.columns == list(driver.schema.names)
@@ -240,5 +243,16 @@ def test_spark_reads_it(spark: SparkSession, tmp_path: Path, kind: type[DeltaHar
     for row in driver.model:
         found = frame.where(frame.k.eqNullSafe(row[0]) & frame.g.eqNullSafe(row[1]))
         assert found.count() == 1
-    driver.sink.maintain(driver.published)
+    driver.sink.maintain(driver.published, [])
     assert spark.read.format("delta").load(str(harness.folder)).count() == len(driver.model)
+
+
+def test_a_table_with_a_damaged_file_is_to_be_built_anew_after_repair(tmp_path: Path) -> None:
+    sink = DeltaSink(target(tmp_path / "v", SinkContract.SMALL))
+    facts = sink.commit(sink.stage(1, delta_of(SinkContract.SMALL, {(1, "a"): 1})))
+    (file,) = (tmp_path / "v").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-20])
+    fresh = DeltaSink(target(tmp_path / "v", SinkContract.SMALL))
+    with pytest.raises(CorruptionError, match="mview repair"):
+        fresh.rows(facts)
+    assert fresh.repair(facts) is False

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mview.config import Config
 from mview.plan.definition import ViewDefinition, order_views, parse_view
-from mview.runtime.pipeline import EpochReport, Pipeline
+from mview.run.pipeline import EpochReport, Pipeline
+from tests.patience import join, wait_for
 
-#: Seconds that something may take before a test gives up, on a machine that is busy with others.
+#: Seconds that something may take before a test gives up; see `Patience`.
 PATIENCE = 180
 
 
@@ -62,11 +62,11 @@ class Live:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait until a condition holds."""
-        end = time.monotonic() + PATIENCE
-        while not condition():
+
+        def check() -> None:
             assert self._thread.is_alive(), f"the pipeline ended: {self.error}"
-            assert time.monotonic() < end, f"waited too long; {self.notes.messages}"
-            time.sleep(0.05)
+
+        assert wait_for(condition, PATIENCE, check), f"waited too long; {self.notes.messages}"
 
     def epochs(self, view: str, number: int) -> None:
         """Wait until `number` more epochs changed a view."""
@@ -75,13 +75,13 @@ class Live:
 
     def failure(self) -> BaseException:
         """Wait until the pipeline fails."""
-        self._thread.join(PATIENCE)
+        join(self._thread, PATIENCE)
         assert self.error is not None, "the pipeline did not fail"
         return self.error
 
     def stop(self) -> None:
         self.pipeline.stop()
-        self._thread.join(PATIENCE)
+        join(self._thread, PATIENCE)
         assert not self._thread.is_alive(), "the pipeline does not stop"
 
 

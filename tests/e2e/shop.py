@@ -14,7 +14,9 @@ from typing import Any
 
 import yaml
 
-from mview.config import Config, load_config
+from mview.config import Config
+from mview.configfile import load_config
+from tests.seeds import daily
 
 Row = dict[str, Any]
 
@@ -166,10 +168,12 @@ class Shop:
         self._db.execute(f"insert into {table} values ({marks})", row)
 
     @contextmanager
-    def busy(self, seed: int = 0, pause: float = 0.01) -> Iterator[None]:
-        """Change the database all the time, in a thread."""
+    def busy(
+        self, seed: int = 0, pause: float = 0.01, random_: random.Random | None = None
+    ) -> Iterator[None]:
+        """Change the database all the time, in a thread; by a seed of the day, or as given."""
         stop = threading.Event()
-        changes = Changes(self, random.Random(seed))
+        changes = Changes(self, random_ or random.Random(daily(seed)))
         failures: list[BaseException] = []
 
         def work() -> None:

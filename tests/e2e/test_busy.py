@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mview.runtime.live import LiveQuery
-from mview.runtime.query import LoadQuery
-from mview.runtime.spark_errors import WorkerStartError
+from mview.ingest.live import LiveQuery
+from mview.ingest.load import LoadQuery
+from mview.session.spark_errors import WorkerStartError
 from tests.e2e.running import Notes, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -43,6 +43,7 @@ def tries(notes: Notes) -> int:
     return sum("trying again" in message for message in notes.messages)
 
 
+@pytest.mark.long
 def test_queries_are_started_again(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

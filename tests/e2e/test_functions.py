@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +17,15 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from mview.admin.content import StoredView
+from mview.admin.verify import verify
+from mview.catalog.definitions import digest_of, load_definition, save_definition
 from mview.cli import main
-from mview.config import Config, load_config
-from mview.errors import UserError
-from mview.runtime.status import StoredView, verify
-from mview.store.history import ManifestLog
+from mview.config import Config
+from mview.configfile import load_config
+from mview.errors import MviewError, UserError
+from mview.plan.definition import parse_view
+from mview.store.history import ManifestLog, checked
 from mview.store.layout import Store
 from mview.store.manifest import ViewState
 from tests.e2e.running import run_once, views_of
@@ -135,6 +145,7 @@ def test_run_and_verify(project: Project, tmp_path: Path) -> None:
     assert 1 not in loud
 
 
+@pytest.mark.long
 def test_another_declaration_builds_the_views_that_call_it_again(project: Project) -> None:
     config = project.config()
     views = views_of(fees=FEES, loud=LOUD, plain=PLAIN)
@@ -150,6 +161,7 @@ def test_another_declaration_builds_the_views_that_call_it_again(project: Projec
     assert all(result.equal for result in verify(config, views))
 
 
+@pytest.mark.long
 def test_an_error_in_a_function_halts_before_the_epoch(project: Project) -> None:
     config = project.config()
     (view,) = views_of(fees=FEES)
@@ -172,6 +184,7 @@ def test_an_error_in_a_function_halts_before_the_epoch(project: Project) -> None
     assert all(result.equal for result in verify(config, [view]))
 
 
+@pytest.mark.long
 def test_an_error_in_a_function_halts_before_the_first_build(project: Project) -> None:
     line = project.shop.rows("lines")[6]
     project.shop.update("lines", line, {**line, "amount": "-1.00"})
@@ -181,8 +194,92 @@ def test_an_error_in_a_function_halts_before_the_first_build(project: Project) -
     assert "in:      view fees" in found.value.render()
 
 
+@pytest.mark.long
 def test_a_function_that_is_not_declared_any_more(project: Project) -> None:
     run_once(project.config(), *views_of(fees=FEES))
     project.shop.config()
     with pytest.raises(UserError, match=r"tier\(\) is neither built in nor declared"):
         run_once(load_config(project.shop.root / "mview.yml"))
+
+
+class _Pickled:
+    """What runs code when somebody unpickles it."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (self._command,)
+
+
+@pytest.mark.long
+def test_a_store_that_somebody_changed_runs_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the driver, not in Spark's workers: whatever the store names, digests that fit too."""
+    config, ran = project.config(), tmp_path / "ran"
+    (tmp_path / "planted_by_hand.py").write_text(
+        f"open({str(ran)!r}, 'w').close()\ndef tier(*a): return 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    view = parse_view(LOUD, "loud")
+    run_once(config, view)
+    store = Store(config.store)
+    good = tmp_path / "good"
+    shutil.copytree(store.root, good)
+    planted = f"{project.module}:tier", "planted_by_hand:tier"
+
+    def definition() -> None:
+        (file,) = store.view("loud").glob("definition-*.json")
+        file.write_text(file.read_text().replace(*planted))
+
+    def definition_that_fits() -> None:
+        manifest = ManifestLog(store.manifests).latest()
+        assert manifest is not None
+        known = load_definition(store, manifest, "loud")
+        functions = tuple(
+            replace(one, python=one.python.replace(*planted)) for one in known.functions
+        )
+        other = replace(known, functions=functions)
+        assert other != known
+        save_definition(store, other)
+        views = {"loud": replace(manifest.views["loud"], definition=digest_of(other))}
+        changed = replace(manifest, epoch=manifest.epoch + 1, views=views)
+        (store.manifests / f"{changed.epoch:020d}.json").write_bytes(checked(changed.to_json()))
+
+    def manifest_without_digest() -> None:
+        newest = max(store.manifests.glob("*.json"))
+        newest.write_bytes(newest.read_bytes().replace(b"LINEAR", b"planted_by_hand:tier"))
+
+    def pickles() -> None:
+        evil = pickle.dumps(_Pickled(f"touch {ran}"))
+        assert pickle.loads(pickle.dumps(_Pickled("true"))) == 0
+        for folder in (store.root, *(f for f in store.root.rglob("*") if f.is_dir())):
+            (folder / "functions.pkl").write_bytes(evil)
+        for file in store.checkpoints.rglob("*.json"):
+            file.write_bytes(evil)
+
+    def code() -> None:
+        for folder in (store.root, *(f for f in store.root.rglob("*") if f.is_dir())):
+            for name in ("sitecustomize.py", "pyarrow.py", "__init__.py"):
+                (folder / name).write_text(f"open({str(ran)!r}, 'w').close()\n")
+
+    told = {}
+    for change in (definition, definition_that_fits, manifest_without_digest, pickles, code):
+        shutil.rmtree(store.root)
+        shutil.copytree(good, store.root)
+        change()
+        project.change() if change is definition else project.shop.heartbeat()
+        for command in (run_once, partial(verify, views=[view])):
+            try:
+                command(config)
+            except MviewError as error:
+                told[change.__name__] = str(error)
+        assert not ran.exists(), change.__name__
+    assert "definition of a view cannot be read" in told["definition"]
+    assert "the manifest of epoch" in told["manifest_without_digest"]
+    assert not {"pickles", "code"} & told.keys()
+    project.module = "planted_by_hand"
+    with suppress(Exception):
+        run_once(project.config())
+    assert ran.exists(), "the module would have been seen"

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mview.admin.content import StoredView
+from mview.admin.drop import drop
+from mview.admin.verify import verify
 from mview.errors import UserError
-from mview.runtime.status import StoredView, drop, verify
 from tests.e2e.running import live, run_once, views_of
 from tests.e2e.shop import CODES, Shop
 from tests.e2e.truth import Truth
@@ -58,7 +60,7 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
     shop.close()
 
 
-@pytest.mark.parametrize("executor", ["auto", "spark"])
+@pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_load_and_live_under_change(shop: Shop, executor: str) -> None:
     config = shop.config(executor=executor)
     views = views_of(

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.e2e.running import run_once, views_of
 from tests.e2e.shop import Changes, Shop
 from tests.e2e.truth import Truth
+from tests.seeds import daily
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,7 +46,7 @@ def follow(shop: Shop, sql: Mapping[str, str], seed: int, runs: int) -> None:
     config = shop.config()
     views = views_of(**sql)
     truth = Truth(config, shop, views)
-    changes = Changes(shop, random.Random(seed))
+    changes = Changes(shop, random.Random(daily(seed)))
     for _ in range(runs):
         shop.heartbeat()
         run_once(config, *views)
@@ -75,5 +76,6 @@ ALIKE = {
 }
 
 
+@pytest.mark.long
 def test_views_that_are_maintained_at_a_time(shop: Shop) -> None:
     follow(shop, ALIKE, seed=7, runs=8)

@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from mview.admin.content import StoredView
+from mview.admin.status import status
+from mview.admin.verify import verify
 from mview.clock import DAY_MS
 from mview.config import Config
 from mview.plan.definition import ViewDefinition
-from mview.runtime.status import StoredView, status, verify
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
+from mview.store.lease import TTL_MS
+from tests.chaos.warm import Order, cold
 from tests.e2e.running import Live, live, run_once, views_of
 from tests.e2e.shop import Shop
-from tests.e2e.test_kill import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -77,6 +80,7 @@ def wait_until(second: int) -> None:
     time.sleep(max(0.0, second + 0.05 - time.time()))
 
 
+@pytest.mark.long
 def test_a_bounded_run_brings_views_to_the_time(shop: Shop, spark: SparkSession) -> None:
     config, views = shop.config(tick="1 second"), views_of(**VIEWS)
     shop.heartbeat()
@@ -95,7 +99,7 @@ def test_a_bounded_run_brings_views_to_the_time(shop: Shop, spark: SparkSession)
     assert all(one % 1000 == 0 for one in pinned)
 
 
-@pytest.mark.parametrize("executor", ["auto", "spark"])
+@pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_a_tick_reads_the_rows_that_expire(shop: Shop, executor: str, spark: SparkSession) -> None:
     """A note per second, so that a tick passes as many rows as seconds."""
     config = shop.config(tick="1 second", chunk_rows=1000, executor=executor)
@@ -167,12 +171,13 @@ def test_a_crash_keeps_the_pinned_time(shop: Shop, spark: SparkSession) -> None:
     shop.heartbeat()
     run_once(config, *views)
     note(shop, 1, 3600)
-    assert run(shop, "after-intent") == -signal.SIGKILL
+    killed = cold(Order(shop.root, "once", TTL_MS, fault="after-intent"), shop.root / "said")
+    assert killed.end() == -signal.SIGKILL, killed.said
     store = Store(config.store)
-    intent = IntentLog(store.intent).read()
+    log = ManifestLog(store.manifests)
+    intent = IntentLog(store.intents).read(log.epochs()[-1] + 1)
     assert intent is not None
     pending, _ = intent
-    log = ManifestLog(store.manifests)
     assert log.epochs()[-1] == pending.epoch - 1
     assert pending.pinned_ms > log.read(pending.epoch - 1).pinned_ms
     wait_until(pending.pinned_ms // 1000 + 2)

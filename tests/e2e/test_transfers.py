@@ -8,9 +8,7 @@ The sinks are read as a stranger would: each Delta table at the version that the
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import os
 import random
 import sqlite3
 import threading
@@ -29,13 +27,15 @@ import yaml
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mview.config import Config, load_config
+from mview.config import Config
+from mview.configfile import load_config
 from mview.plan.definition import ViewDefinition
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 from tests.e2e.running import live, run_once, views_of
 from tests.ivm.world import to_rows
+from tests.seeds import daily
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -215,9 +215,7 @@ def check(bank: Bank, config: Config, views: list[ViewDefinition]) -> int:
 
 @pytest.fixture
 def bank(tmp_path: Path, spark: SparkSession) -> Iterator[Bank]:
-    seed = int(os.environ.get("MVIEW_SEED", dt.date.today().toordinal()))
-    print(f"MVIEW_SEED={seed}")
-    bank = Bank(tmp_path, seed, transfers=150)
+    bank = Bank(tmp_path, daily(), transfers=150)
     yield bank
     bank.close()
 

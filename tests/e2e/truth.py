@@ -13,11 +13,11 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 
+from mview.admin.content import StoredView
+from mview.catalog.definitions import digest_of
 from mview.config import Config
+from mview.epoch.names import is_source
 from mview.plan.definition import ViewDefinition, order_views
-from mview.runtime.definitions import digest_of
-from mview.runtime.names import is_source
-from mview.runtime.status import StoredView
 from mview.schema import TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -28,6 +28,10 @@ from tests.ivm.world import to_rows
 
 #: Tables by name, rows by key.
 Content = dict[str, dict[tuple[Any, ...], Row]]
+
+
+#: After every epoch.
+_GONE = 1 << 62
 
 
 class Replay:
@@ -112,17 +116,26 @@ class Truth:
         self.config, self.shop = config, shop
         self.views = {(view.name, digest_of(view)): view for view in views}
         self.log = ManifestLog(Store(config.store).manifests)
+        #: How many epochs were compared.
+        self.compared = 0
 
     def check(self, since: int = 0) -> Manifest:
         """Check all epochs after `since`; returns the newest manifest."""
         replay = Replay(self.shop)
-        epochs = [epoch for epoch in self.log.epochs() if epoch > since]
-        assert epochs, "nothing was published"
-        for epoch in epochs:
-            manifest = self.log.read(epoch)
+        manifests = [self.log.read(epoch) for epoch in self.log.epochs()]
+        self._begun = _begun(manifests)
+        manifests = [manifest for manifest in manifests if manifest.epoch > since]
+        assert manifests, "nothing was published"
+        for manifest in manifests:
+            if not manifest.offsets:
+                # A runner took over before anything was loaded, or all that was loaded is dropped.
+                assert not any(is_source(name) for name in manifest.tables)
+                assert all(view.stale for view in manifest.views.values())
+                continue
             file, byte, _ = manifest.offsets["shop"]["log"]
             self._check_epoch(manifest, replay.upto(file, byte))
-        return self.log.read(epochs[-1])
+            self.compared += 1
+        return manifests[-1]
 
     def check_published(self) -> None:
         """Check what there is, if anything was published."""
@@ -142,7 +155,7 @@ class Truth:
         schemas = {n: s for n, s in manifest.tables.items() if is_source(n)}
         for name, state in schemas.items():
             tables[name] = table_of(list(content[name.partition(".")[2]].values()), state.schema)
-            if state.phase == "loaded":
+            if state.phase == "loaded" and manifest.epoch >= self._begun.get(name, _GONE):
                 mirror = Mirror(Store(self.config.store).mirror(name), state.schema)
                 _same(tables[name], mirror.scan(state), f"{name} at epoch {manifest.epoch}")
                 assert state.rows == tables[name].num_rows, (name, manifest.epoch)
@@ -150,6 +163,8 @@ class Truth:
         views = [self.views[name, state.definition] for name, state in published.items()]
         expected = self.expected(views, tables)
         for name, state in published.items():
+            if manifest.epoch < self._begun.get(name, _GONE):
+                continue
             stored = StoredView(self.config, name, manifest.epoch).arrow()
             place = f"view {name} at epoch {manifest.epoch}"
             assert stored.column_names == expected[name].column_names, place
@@ -171,6 +186,15 @@ class Truth:
                 rows = found[view.name] = connection.sql(sql).to_arrow_table()
                 connection.register(view.name, rows)
         return found
+
+
+def _begun(manifests: Sequence[Manifest]) -> dict[str, int]:
+    """Since which epoch views and tables are there: what was dropped has no past."""
+    begun: dict[str, int] = {}
+    for manifest in manifests:
+        there = {**manifest.tables, **manifest.views}
+        begun = {name: begun.get(name, manifest.epoch) for name in there}
+    return begun
 
 
 def _same(expected: pa.Table, got: pa.Table, place: str) -> None:

@@ -19,10 +19,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
+from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.functions import AGGREGATES, SCALARS, Admitted
 from mview.execute.local.signatures import castable
 from mview.execute.local.spark_types import INT, Typed
+from mview.execute.refusal import EvaluationError
 from mview.schema import parse_type, type_name
 from tests.execute.admission_queries import QUERIES, L, R
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pytest
 from mview.execute import copies
 from mview.execute.copies import look_up_files, make_copies
 from mview.execute.scan import scan_files
+from tests.seeds import seeds
 
 #: An integer that hashes as NULL does.
 _LIKE_NULL = 0x6A09E667F3BCC909
@@ -65,7 +67,7 @@ def _write(folder: Path, name: str, rows: pa.Table) -> str:
     return str(folder / name)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_finds_what_a_full_read_finds(disk: Path, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     sizes = [0, 1, draw.randrange(300), draw.randrange(300)]
@@ -133,3 +135,22 @@ def test_copies_go_with_their_files(disk: Path, tmp_path: Path) -> None:
     (kept,) = disk.iterdir()
     assert (kept / "source").read_text() == second
     assert {file.suffix for file in kept.iterdir()} == {".npy", ".arrow", ""}
+
+
+def test_copies_are_private(disk: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(_rows(random.Random(1), 9), file)
+    before = os.umask(0)
+    try:
+        make_copies([str(file)], _SCHEMA, [("id",)])
+    finally:
+        os.umask(before)
+    assert disk.stat().st_mode & 0o777 == 0o700
+    assert {one.stat().st_mode & 0o777 for one in disk.iterdir()} == {0o700}
+    # Where somebody else could have put a copy, none is read.
+    disk.chmod(0o777)
+    with pytest.raises(PermissionError, match="others may read or write"):
+        copies._root()
+    make_copies([str(file)], _SCHEMA, [("name",)])
+    keys = pa.table({"id": pa.array([1], pa.int64())})
+    look_up_files([str(file)], _SCHEMA, _SCHEMA, keys, True)

@@ -11,8 +11,8 @@ import pytest
 import sqlglot
 
 from mview.execute.local.admission import admit
-from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
-from mview.execute.local.refusal import NotAdmittedError
+from mview.execute.local.evaluate import LocalEvaluator
+from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.schema import Column, TableSchema, parse_type
 
 SCHEMA = TableSchema(

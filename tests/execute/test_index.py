@@ -16,8 +16,9 @@ import pytest
 from mview.errors import CorruptionError
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
-from mview.lake.hashing import hash_rows
+from mview.rows.hashing import hash_rows
 from mview.schema import parse_type
+from tests.seeds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -103,7 +104,7 @@ def check_lookups(rng: random.Random, table: ResidentTable, model: dict[Any, Row
         assert len(got) == len(expected)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_SMALL", 16)
     rng = random.Random(seed)

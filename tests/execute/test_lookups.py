@@ -89,3 +89,74 @@ def test_merges_in_the_background(lookups: LocalLookups, monkeypatch: pytest.Mon
         wait(lookups._merges.values())
     assert not resident.merge_due
     assert resident.num_rows == 110
+
+
+def needed(*tables: ResidentTable) -> int:
+    """What some tables take, with the merge of the largest."""
+    sizes = [one.nbytes for one in tables]
+    return sum(sizes) + max(sizes)
+
+
+def test_tables_that_fit_alone_but_not_together() -> None:
+    """Each would have room; those that came first stay, and nobody makes room for the others."""
+    names = ("a", "b", "c", "d")
+    made = {name: table(name, 1000) for name in names}
+    made["a"].lookup(["v"], pa.table({"v": [3]}))  # an index: it counts
+    memory = needed(made["a"], made["b"]) + made["c"].nbytes // 2
+    for name in names:
+        alone = LocalLookups(memory)
+        assert alone.add(made[name])
+    together = LocalLookups(memory)
+    assert [name for name in names if together.add(made[name])] == ["a", "b"]
+    assert together.needed <= memory
+    assert together.room < made["c"].nbytes
+    # Changes of those that are not here are no work, and bring nobody back.
+    change = (NONE, pa.table({"id": [5000], "v": [1]}))
+    assert together.apply(dict.fromkeys(names, change)) == []
+    assert [name for name in names if together.resident(name, ())] == ["a", "b"]
+    (rows,) = together.fetch([Request("b", pa.table({"id": [5000, 7]}), ("id", "v"))])
+    assert sorted(rows["id"].to_pylist()) == [7, 5000]
+
+
+def test_growing_tables_go_once_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound holds after every epoch, with the merge that may come; no table comes back."""
+    monkeypatch.setattr(index, "_SMALL", 64)
+    made = {name: table(name, 200 + size) for size, name in enumerate("abc")}
+    memory = needed(*made.values()) * 2
+    lookups = LocalLookups(memory)
+    rows = {name: set(range(one.num_rows)) for name, one in made.items()}
+    assert all(lookups.add(one) for one in made.values())
+    gone: list[str] = []
+    for epoch in range(120):
+        # One grows fast, one slowly, one not at all.
+        new = {
+            name: range(1000 + size * epoch, 1000 + size * (epoch + 1))
+            for name, size in {"a": 40, "b": 20}.items()
+        }
+        changes = {
+            name: (NONE, pa.table({"id": ids, "v": [0] * len(ids)})) for name, ids in new.items()
+        }
+        gone += lookups.apply(changes)
+        assert lookups.needed <= memory
+        for name, ids in new.items():
+            rows[name] |= set(ids)
+        for name in set(made) - set(gone):
+            (found,) = lookups.fetch([Request(name, None, ("id",))])
+            assert set(found["id"].to_pylist()) == rows[name]
+    assert gone == ["a", "b"]
+    assert lookups.resident("c", ("id", "v"))
+    wait(lookups._merges.values())
+    lookups.close()
+
+
+def test_large_rows_of_look_ups_are_not_remembered() -> None:
+    """A table that never changes would hold what was ever found in it, and nobody counts that."""
+    wide = pa.table({"id": range(64), "s": ["x" * (1 << 18)] * 64, "n": range(64)})
+    one = ResidentTable("w", ("id",), wide)
+    before, held = one.nbytes, pa.total_allocated_bytes()
+    for first in range(32):
+        found = one.lookup(["id"], pa.table({"id": range(first, first + 32)}))
+        assert sorted(found["n"].to_pylist()) == list(range(first, first + 32))
+    del found
+    assert pa.total_allocated_bytes() - held < 4 << 20
+    assert one.nbytes - before < 1 << 20

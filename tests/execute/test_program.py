@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pytest
 
-from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.program import Request, run_view
+from mview.execute.refusal import NotAdmittedError
+from mview.execute.slices import Changes
 from mview.ivm.compile import compile_view
-from mview.ivm.slices import Changes
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Lookups, Mirror, World, table_schema
 

@@ -22,13 +22,15 @@ from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request, TooManyRowsError
 from mview.execute.ranges import Range, range_of
 from mview.execute.relations import Relation
+from mview.execute.slices import Changes
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
-from mview.ivm.slices import Changes
+from mview.memory import Memory, Share
 from mview.plan.clocks import INSTANT, pinned_rows
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema, parse_type
 from mview.store.mirror import Mirror
+from tests.seeds import seeds
 from tests.store.mirrors import Row, delta_of, stage
 
 UTC = dt.timezone.utc
@@ -120,7 +122,7 @@ def test_a_bound_beyond_the_column_type_finds_what_there_is() -> None:
 # --- look-ups ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_resident_table_finds_what_a_filter_finds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +161,9 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def mirrored(folder: Path, draw: random.Random) -> tuple[Relation, list[Row]]:
+def mirrored(
+    folder: Path, draw: random.Random, tails: Share | None = None
+) -> tuple[Relation, list[Row]]:
     """A table of two base files and a tail of some epochs, and its rows."""
     mirror = Mirror(folder, SCHEMA)
     state = mirror.create()
@@ -177,18 +181,19 @@ def mirrored(folder: Path, draw: random.Random) -> tuple[Relation, list[Row]]:
                 model[key] = new
                 changes.append(("+U" if old else "+I", new))
         state = replace(state, changelog_version=mirror.append(epoch, delta_of(changes, SCHEMA)))
-    return Relation(mirror, state), list(model.values())
+    return Relation(mirror, state, tails), list(model.values())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_files_and_tails_have_what_a_filter_finds(disk: Path, seed: int) -> None:
     draw = random.Random(seed)
     relation, model = mirrored(disk / "t", draw)
     files, schema = [path for path, _ in relation.base_files], relation.base_schema()
+    none = relation.tail_schema().empty_table()
     for _ in range(10):
         wanted = random_range(draw)
         base = look_up_range(files, schema, schema, wanted, 1_000)
-        found = relation.rows(base, None, SCHEMA.names, False, wanted)
+        found = relation.rows(base, none, None, SCHEMA.names, False, wanted)
         assert sorted(rows_of(found), key=repr) == sorted(inside(wanted, model), key=repr)
         assert look_up_range(files, schema, schema, wanted, 3).num_rows == min(3, base.num_rows)
 
@@ -220,17 +225,23 @@ def test_spark_and_memory_find_the_same(disk: Path, spark: SparkSession) -> None
     relation, model = mirrored(disk / "t", draw)
     relations = {"c.t": relation}
     far = SparkExecutor(spark, relations)
-    near = Executors(far, relations, "auto", 1 << 20)
+    on_disk = SparkExecutor(spark, {"c.t": Relation(relation.mirror, relation.state, Share(9))})
+    near = Executors(far, relations, "auto", Memory(1 << 20))
     relation.state = replace(relation.state, phase="loaded")
     assert near.warm({"c.t": [("at",), ("day",)]}) == []
     requests = [Request("c.t", None, SCHEMA.names, within=random_range(draw)) for _ in range(6)]
-    for request, one, other in zip(
-        requests, near.fetch(requests), far.fetch(requests), strict=True
-    ):
+    found = (executor.fetch(requests) for executor in (near, far, on_disk))
+    for request, one, other, third in zip(requests, *found, strict=True):
         assert request.within is not None
         expected = sorted(inside(request.within, model), key=repr)
         assert sorted(rows_of(one), key=repr) == expected
         assert sorted(rows_of(other), key=repr) == expected
+        assert sorted(rows_of(third), key=repr) == expected
+    keys = pa.table({"id": pa.array([0, 7, 21, 45, 59, 99], SCHEMA.arrow.field("id").type)})
+    requests = [Request("c.t", keys, SCHEMA.names), Request("c.t", None, SCHEMA.names)]
+    for one, other, third in zip(*(x.fetch(requests) for x in (near, far, on_disk)), strict=True):
+        assert sorted(rows_of(one), key=repr) == sorted(rows_of(other), key=repr)
+        assert sorted(rows_of(other), key=repr) == sorted(rows_of(third), key=repr)
     most = replace(requests[0], within=Range("id", pa.scalar(0), pa.scalar(99)), most=3)
     for executor in (near, far):
         with pytest.raises(TooManyRowsError, match=r"more than 3 rows of c\.t"):
@@ -272,7 +283,7 @@ def test_a_tick_over_a_large_table_reads_a_band(
         NoSpark(),  # type: ignore[arg-type]
         {"c.t": Relation(mirror, state)},
         "local",
-        1 << 30,
+        Memory(1 << 30),
         lambda: int(pinned[0].timestamp() * 1000),
     )
     assert made.warm({"c.t": [("at",)]}) == []
@@ -292,3 +303,54 @@ def test_a_tick_over_a_large_table_reads_a_band(
     assert expired == list(range(first + 1, first + 11))
     assert set(delta.rows[WEIGHT].to_pylist()) == {-1}
     made.close()
+
+
+def test_rows_are_not_blamed_where_the_table_is_too_large(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that was computed as a whole failed: none of the changes is told to be why."""
+    monkeypatch.setattr(executors, "WHOLE_ROWS", 1)
+    mirror = Mirror(disk / "t", SCHEMA)
+    state = replace(mirror.create(), rows=5)
+    relation = {"c.t": Relation(mirror, state)}
+    made = Executors(NoSpark(), relation, "local", Memory(1 << 30))  # type: ignore[arg-type]
+    sql = "select a.id from c.t a join c.t b on a.n < b.n"
+    plan = compile_view(parse_view(sql, "v"), {"c.t": SCHEMA})
+    rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, (1, START, None, None, 1), strict=True))])
+    changed = rows.append_column(WEIGHT, pa.array([1], pa.int32()))
+    with pytest.raises(TooManyRowsError):
+        made.run(plan, {"c.t": "c.t"}, None, {"c.t": Changes(changed)})
+    found = made.failing_rows(plan, {"c.t": "c.t"}, None, {"c.t": changed}, lambda error: True)
+    assert found is None
+    made.close()
+
+
+class Far:
+    """A stand-in for Spark that finds nothing, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def fetch(self, requests: list[Request]) -> list[pa.Table]:
+        self.asked += [request.table for request in requests]
+        return [SCHEMA.arrow.empty_table() for _ in requests]
+
+
+def test_a_table_that_outgrows_memory_is_looked_up_far_and_told_once(disk: Path) -> None:
+    mirrors = {name: mirrored(disk / name, random.Random(1))[0] for name in ("c.a", "c.b")}
+    for relation in mirrors.values():
+        relation.state = replace(relation.state, phase="loaded")
+    far = Far()
+    near = Executors(far, mirrors, "auto", Memory(1 << 20))  # type: ignore[arg-type]
+    assert near.warm({}) == []
+    keys = pa.table({"id": pa.array([5_000], pa.int64())})
+    requests = [Request(name, keys, SCHEMA.names) for name in mirrors]
+    rows = [(n, START, None, None, n % 7) for n in range(1_000, 9_000)]
+    for epoch in range(2):
+        (found, _) = near.fetch(requests)
+        assert found.num_rows == 0
+        assert far.asked == ["c.a"] * epoch
+        if not epoch:
+            near.move({"c.a": delta_of([("+I", row) for row in rows], SCHEMA)})
+            assert (near.news(), near.news()) == (["c.a"], [])
+    near.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from mview.execute.local.evaluate import LocalEvaluator
-from mview.turns import aside, seconds, turn
+from mview.execute.turns import aside, seconds, turn
 
 _PATIENCE = 30
 

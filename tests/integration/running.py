@@ -9,11 +9,13 @@ from typing import Any
 
 import yaml
 
-from mview.config import Config, load_config, reveal
+from mview.admin.content import published
+from mview.config import Config
+from mview.configfile import load_config
+from mview.epoch.report import EpochReport
 from mview.plan.definition import ViewDefinition, load_views
-from mview.runtime.pipeline import Pipeline
-from mview.runtime.report import EpochReport
-from mview.runtime.status import published
+from mview.run.pipeline import Pipeline
+from mview.secrets import reveal
 from tests.integration.shop import COLUMNS, Shop
 from tests.services.process import wait_until
 
@@ -35,6 +37,7 @@ class Running:
         self.epochs: list[EpochReport] = []
         self.loaded: set[str] = set()
         self.seen: dict[str, int] = {}
+        self.messages: list[str] = []
         self.error: BaseException | None = None
         self._pipeline = Pipeline(config, views, listener=self)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,7 +82,7 @@ class Running:
         self.epochs.append(epoch)
 
     def on_message(self, text: str) -> None:
-        """Nothing is done with it."""
+        self.messages.append(text)
 
     # --- waiting ---------------------------------------------------------------------------------
 

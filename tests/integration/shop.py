@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from tests.seeds import daily
 from tests.services.debezium import DebeziumServer
 from tests.services.kafka import KafkaServer
 from tests.services.process import wait_until
@@ -190,7 +191,7 @@ class Writer:
     """
 
     def __init__(self, shop: Shop, seed: int = 7, rate: float = 40.0) -> None:
-        self._shop, self._rng, self._pause = shop, random.Random(seed), 1 / rate
+        self._shop, self._rng, self._pause = shop, random.Random(daily(seed)), 1 / rate
         self._next = 1_000_000 * seed
         self._orders, self._customers = shop.orders - RESERVED, shop.customers - RESERVED
         self._stop = threading.Event()

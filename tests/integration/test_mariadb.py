@@ -37,6 +37,7 @@ def _odd_changes(shop):
     )
 
 
+@pytest.mark.long
 def test_crashes_and_odd_changes_leave_no_trace(spark, mariadb, kafka, debezium, tmp_path):
     json = "org.apache.kafka.connect.json.JsonConverter"
     envelope = {

@@ -45,6 +45,7 @@ def _odd_changes(shop):
     shop.execute("UPDATE orders SET day = NULL WHERE id < 20")
 
 
+@pytest.mark.long
 def test_crashes_and_odd_changes_leave_no_trace(spark, postgresql, kafka, debezium, tmp_path):
     with open_shop("postgresql", postgresql, kafka, debezium, customers=60, orders=200) as shop:
         shop.execute("ALTER TABLE orders REPLICA IDENTITY FULL")

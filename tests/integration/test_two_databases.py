@@ -24,6 +24,7 @@ GROUP BY c.id, c.name
 """
 
 
+@pytest.mark.long
 def test_every_epoch_is_right_over_both_databases(
     spark, mariadb, postgresql, kafka, debezium, tmp_path
 ):

@@ -16,10 +16,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from mview.admin.content import StoredView, published
 from mview.config import Config
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
-from mview.runtime.status import StoredView, published
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from tests.integration.shop import COLUMNS, KEYS, Shop

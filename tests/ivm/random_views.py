@@ -48,7 +48,7 @@ class Views:
             kinds += [
                 self.joined, self.grouped, self.kept, self.kept, self.first, self.distinct,
                 self.set_operation, self.windowed, self.top, self.with_cte, self.subquery_filter,
-                self.scalar, self.using,
+                self.scalar, self.using, self.rows_of_all, self.beside_one_row, self.beside_one_row,
             ]  # fmt: skip
         return self.rng.choice(kinds)(depth)
 
@@ -147,8 +147,18 @@ class Views:
         having = f" having count(*) > {rng.randrange(2)}" if rng.random() < 0.25 else ""
         if not keys and rng.random() < 0.5:
             # Values of all rows alone: no HAVING, DISTINCT as often as not.
-            parts[0] = f"count(distinct {rng.choice(qualified)}) as {names[0]}"
+            of = ", ".join(rng.sample(qualified, min(len(qualified), rng.randint(1, 2))))
+            parts[0] = f"count(distinct {of}) as {names[0]}"
+            if rng.random() < 0.3:
+                parts[0] = f"nvl2(max({rng.choice(qualified)}), count(*), -1) as {names[0]}"
+            elif "," not in of and rng.random() < 0.3:
+                test = f"{rng.choice(qualified)} > {rng.randrange(2)}"
+                parts[0] = f"count(distinct {of}) filter (where {test}) as {names[0]}"
             having = ""
+        elif keys and rng.random() < 0.15:
+            one, name = rng.choice([*group, "count(*)"]), self.name("c")
+            parts.append(f"cast(sum({one}) over () as bigint) + count(*) over () as {name}")
+            names.append(name)
         return f"select {', '.join(parts)} from {text}{where}{by}{having}", names
 
     def kept(self, depth: int) -> tuple[str, list[str]]:
@@ -160,6 +170,12 @@ class Views:
         one = rng.choice(qualified)
         calls = ["count(*)", f"count({one})", f"cast(sum({one}) as bigint)"]
         calls += [f"min({one})", f"max({one})"] * rng.randrange(2)
+        if rng.random() < 0.3:
+            test = f"{rng.choice(qualified)} > {rng.randrange(2)}"
+            calls = [f"count(*) filter (where {test})",
+                f"cast(sum({one}) filter (where {test}) as bigint)",
+                f"max({one}) filter (where {test})", f"cast(bool_or({test}) as bigint)",
+                f"cast(bool_and({test}) as bigint)"]  # fmt: skip
         chosen = rng.choices(calls, k=2)
         parts = [f"{key} as {names[0]}"] if key else []
         parts += [f"{call} as {name}" for call, name in zip(chosen, names[1:], strict=True)]
@@ -208,6 +224,9 @@ class Views:
                 "count(*)", f"count({one})", f"cast(sum({one}) as bigint)", f"min({one})",
                 f"max({one})", f"count(distinct {one})", f"cast(sum({one}) as bigint) + count(*)",
                 f"count(*) filter (where {one} > 1)",
+                f"cast(sum({one}) filter (where {rng.choice(columns)} > 0) as bigint)",
+                f"max({one}) filter (where {rng.choice(columns)} > 0)",
+                f"coalesce(min({one}), 7)", f"greatest(max({one}), 1)",
             ]
         )  # fmt: skip
 
@@ -239,6 +258,23 @@ class Views:
         names = [one.rsplit(" ", 1)[1] for one in sides[0][1]]
         return f"{sides[0][0]} {kind} {sides[1][0]}", names
 
+    def rows_of_all(self, depth: int) -> tuple[str, list[str]]:
+        """Aggregates over all rows, one under the other."""
+        rng, names, sides = self.rng, [self.name("c"), self.name("c")], []
+        for number in range(rng.randint(2, 3)):
+            source, alias, columns = self.source(depth - 1)
+            qualified = [f"{alias}.{c}" for c in columns]
+            one = rng.choice([str(number), f"min({rng.choice(qualified)})"])
+            other = rng.choice(
+                ["count(*)", f"count({rng.choice(qualified)}) + (select max(k) from t)"]
+            )
+            items = (
+                [f"{one} as {names[0]}", f"{other} as {names[1]}"] if not number else [one, other]
+            )
+            sides.append(f"select {', '.join(items)} from {source}{self.where(qualified)}")
+        kind = rng.choice(["union all", "union all", "union", "except", "intersect"])
+        return f" {kind} ".join(sides), names
+
     def windowed(self, depth: int) -> tuple[str, list[str]]:
         rng = self.rng
         source, alias, columns = self.source(depth)
@@ -251,6 +287,8 @@ class Views:
             [
                 f"row_number() over (partition by {partition} order by {order})",
                 f"count(*) over (partition by {partition})",
+                "count(*) over ()",
+                f"max({rng.choice(qualified)}) over (partition by 1)",
                 f"lag({rng.choice(qualified)}) over (partition by {partition} order by {order})",
                 f"cast(sum({rng.choice(qualified)}) over (partition by {partition} order by {order} "  # noqa: E501
                 "rows between unbounded preceding and current row) as bigint)",
@@ -319,6 +357,31 @@ class Views:
             f"select {items}, (select {call} from {inner}{where}) as {value} from {source}",
             [*names, value],
         )
+
+    def beside_one_row(self, depth: int) -> tuple[str, list[str]]:
+        """Rows beside the one row of an aggregate over all rows."""
+        rng = self.rng
+        source, alias, columns = self.source(depth - 1)
+        qualified = [f"{alias}.{c}" for c in columns]
+        inner, name, more = self.source(depth - 1)
+        theirs = [f"{name}.{c}" for c in more]
+        row, one, two = self.name("r"), self.name("c"), self.name("c")
+        body = f"(select max({rng.choice(theirs)}) as {one}, count(*) as {two} from {inner}) {row}"
+        items, names = self.items(qualified)
+        found, value = self.name("c"), rng.choice([one, two])
+        where = rng.choice(["", f" where {rng.choice(qualified)} <= {row}.{value}"])
+        both = [
+            f"{source} cross join {body}",
+            f"{body}, {source}",
+            f"{source} left join {body} on true",
+        ]
+        sql = f"select {items}, {row}.{value} as {found} from {rng.choice(both)}{where}"
+        if rng.random() < 0.3:
+            return f"with {row} as {body.removesuffix(row)} {sql.replace(body, row)}", [
+                *names,
+                found,
+            ]
+        return sql, [*names, found]
 
     def using(self, depth: int) -> tuple[str, list[str]]:
         kind = self.rng.choice(["join", "left join", "right join", "full join"])

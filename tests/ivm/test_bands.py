@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from mview.execute.local.evaluate import LocalEvaluator
-from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.program import Request
+from mview.execute.refusal import NotAdmittedError
 from mview.ivm.compile import compile_view
 from mview.ivm.explain import explain
 from mview.ivm.plan import ViewPlan
@@ -20,6 +20,7 @@ from mview.ivm.steps import Band, Step, Whole
 from mview.plan.clocks import DAY, INSTANT, is_clock
 from mview.plan.definition import parse_view
 from tests.ivm.world import Row, World, random_changes, table_schema
+from tests.seeds import seeds
 
 SCHEMAS = {
     "s.t": table_schema(
@@ -125,6 +126,8 @@ def test_bands_of_one_view_are_united(sql: str, expected: set[Step]) -> None:
         "ts > now() - make_interval(0, 0, 0, k)",
         "ts > date_add(d, day(current_date))",
         "ts > coalesce(now(), current_date)",
+        "now() between ts and coalesce(now(), ts)",
+        "now() between ts and ts + make_interval(0, 0, 0, k)",
         # Not sure to be written to Spark as it was read.
         "d > trunc(current_date, 'Q')",
         "ts > now() - interval '1:30' hour to minute",
@@ -241,7 +244,7 @@ class InProcess:
 
 
 @pytest.mark.parametrize("generous", [False, True], ids=["exact", "generous"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_every_tick_equals_the_batch(seed: int, generous: bool) -> None:
     chance = random.Random(seed)
     rows: dict[str, dict[int, Row]] = {"s.t": {}, "s.u": {}}

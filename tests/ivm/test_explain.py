@@ -55,6 +55,12 @@ def test_complete() -> None:
         ),
         ("select o.id, l.n from shop.lines l join shop.orders o on o.id = l.order_id", "id n"),
         ("select o.id, c.name from shop.orders o left join crm.customers c on c.id = o.cust", "id"),
+        ("select o.id, l.n from shop.orders o join shop.lines l on o.id = l.order_id", "id n"),
+        ("select o.id, l.n from shop.orders o left join shop.lines l on l.order_id = o.id", ""),
+        (
+            "select o.id, c.id as c from shop.orders o join crm.customers c on c.nation = o.cust",
+            "id c",
+        ),
         ("select cust, count(*) as n from shop.orders group by cust", "cust"),
         ("select distinct cust, day from shop.orders", "cust day"),
         ("select day from shop.orders", ""),
@@ -62,6 +68,18 @@ def test_complete() -> None:
         (
             "select cust, day from (select *, row_number() over (partition by cust order by id) as rn from shop.orders) where rn = 1",  # noqa: E501
             "cust",
+        ),
+        (
+            "select cust, day from (select *, row_number() over (partition by cust order by id) as rn from shop.orders) where rn > 1",  # noqa: E501
+            "",
+        ),
+        (
+            "select cust, day from shop.orders qualify row_number() over (partition by cust order by id) > 1",  # noqa: E501
+            "",
+        ),
+        (
+            "select cust, row_number() over (partition by cust + 1 order by day) as n from (select cust, day from shop.orders union all select cust, day from shop.orders)",  # noqa: E501
+            "",
         ),
     ],
 )
@@ -82,7 +100,10 @@ def test_a_declared_key_must_be_a_column() -> None:
     ("select", "code"),
     [
         ("select stddev(total) as m from shop.orders", "GLOBAL"),
-        ("select id from shop.orders limit 3", "LIMIT"),
+        (
+            "select id from shop.orders order by id offset 3",
+            "LIMIT",
+        ),
         (
             "select a.id as a, b.id as b from shop.orders a left join shop.orders b on a.total < b.total",  # noqa: E501
             "NO_EQUALITY",
@@ -106,3 +127,36 @@ def test_incremental_only_refuses_full(select: str, code: str) -> None:
 def test_incremental_only_accepts_what_is_incremental() -> None:
     text = "create materialized view v with (policy='incremental_only') as select distinct day from shop.orders"  # noqa: E501
     assert compile_view(parse_view(text, "v"), SCHEMAS).evaluation == "slice_diff"
+
+
+#: What a hint says to write instead of a text that needs FULL.
+HEEDED = {
+    "select stddev(total) as m from shop.orders": "select cust, stddev(total) as m from shop.orders group by cust",  # noqa: E501
+    "select sum(double(total)) as m from shop.orders": "select sum(cast(double(total) as decimal(20, 2))) as m from shop.orders",  # noqa: E501
+    "select cust, day, stddev(total) as m from shop.orders group by rollup (cust, day)": "select cust, day, stddev(total) as m from shop.orders group by cust, day union all select cust, null, stddev(total) from shop.orders group by cust",  # noqa: E501
+    "select id, row_number() over (order by id) as n from shop.orders": "select id, row_number() over (partition by cust order by id) as n from shop.orders",  # noqa: E501
+    "select id from shop.orders order by id offset 3": "select id from shop.orders order by id limit 10 offset 3",  # noqa: E501
+}
+
+
+@pytest.mark.parametrize("text", HEEDED)
+def test_who_follows_a_hint_is_incremental(text: str) -> None:
+    plan = compile_view(parse_view(text, "v"), SCHEMAS)
+    (note,) = {one.note for one in plan.nodes if one.strategy == "FULL"}
+    assert note is not None
+    assert note.hint
+    better = compile_view(parse_view(HEEDED[text], "v"), SCHEMAS)
+    assert not [one for p in (*better.parts, better) for one in p.nodes if one.strategy == "FULL"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select id from shop.orders where cust in (select cust from shop.orders order by total desc, id limit 3)",  # noqa: E501
+        "select id from shop.orders where total = (select total from shop.orders order by total desc, id limit 1)",  # noqa: E501
+        "select id from shop.orders where exists (select 1 from shop.orders o where o.cust = orders.cust limit 1)",  # noqa: E501
+    ],
+)
+def test_first_rows_in_a_subquery_are_kept(text: str) -> None:
+    plan = compile_view(parse_view(text, "v"), SCHEMAS)
+    assert not [one for p in (*plan.parts, plan) for one in p.nodes if one.strategy == "FULL"]

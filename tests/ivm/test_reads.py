@@ -13,8 +13,9 @@ from tests.ivm.world import table_schema
 SCHEMAS = {
     "shop.orders": table_schema("id bigint, cust bigint, day date, total decimal(12,2)", "id"),
     "shop.lines": table_schema("order_id bigint, n int, price decimal(12,2)", "order_id n"),
+    "shop.few": table_schema("order_id bigint, n int, price decimal(12,2)", "order_id n"),
 }
-ROWS = {"shop.orders": 1_000, "shop.lines": 4_000, "v:1": 50}
+ROWS = {"shop.orders": 1_000, "shop.lines": 4_000, "shop.few": 100, "v:1": 50}
 JOIN = "select o.id, l.n, l.price from shop.orders o join shop.lines l on l.order_id = o.id"
 
 
@@ -26,6 +27,8 @@ JOIN = "select o.id, l.n, l.price from shop.orders o join shop.lines l on l.orde
         (JOIN, {"shop.orders": 100}, Reads(1, 400)),
         (JOIN, {"shop.lines": 100}, Reads(1, 100)),
         (JOIN, {"shop.orders": 100, "shop.lines": 100}, Reads(2, 500)),
+        # One order to a line, however few lines those are.
+        (JOIN.replace("shop.lines", "shop.few"), {"shop.few": 10}, Reads(1, 10)),
         # No more than there is.
         (JOIN, {"shop.orders": 5_000}, Reads(1, 4_000)),
         # A group of the state table per changed row, at most.
@@ -54,7 +57,7 @@ def test_a_tick_reads_a_small_share() -> None:
     plan = compile_view(parse_view(sql, "v"), SCHEMAS)
     # An order, and its four lines.
     assert foreseen_reads(plan, {DAY: 2}, ROWS) == Reads(2, 1 + 4)
-    sql = "select id, current_date - day as age from shop.orders"
+    sql = "select id, datediff(current_date, day) as age from shop.orders"
     plan = compile_view(parse_view(sql, "v"), SCHEMAS)
     assert foreseen_reads(plan, {DAY: 2}, ROWS).rows >= 1_000
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Protocol
 
 import duckdb
@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from mview.connector import WEIGHT
 from mview.execute.program import Request, ViewDelta, run_view
+from mview.execute.slices import Changes
 from mview.ivm.compile import compile_view
 from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import Changes, consolidate
+from mview.ivm.total_order import in_total_order
 from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
@@ -29,6 +30,9 @@ Row = tuple[Any, ...]
 
 #: One object, so that NaN equals itself in rows.
 NAN = float("nan")
+
+#: Python rounds to 28 digits else.
+_EXACT = Context(prec=100)
 
 
 def table_schema(text: str, key: str = "") -> TableSchema:
@@ -46,9 +50,12 @@ def table_schema(text: str, key: str = "") -> TableSchema:
 def normal(value: Any) -> Any:
     """A value that compares and prints in one way: one NaN, no -0.0, lists as tuples."""
     if isinstance(value, float):
-        return NAN if value != value else round(value, 9) + 0.0
+        if value != value:
+            return NAN
+        # What is left of a sum that cancels is larger than a subnormal number, of FLOAT too.
+        return (value if abs(value) < 1e-37 else round(value, 9)) + 0.0
     if isinstance(value, Decimal):
-        return value.normalize() + 0
+        return _EXACT.add(_EXACT.normalize(value), 0)
     if isinstance(value, list):
         return tuple(normal(one) for one in value)
     return value
@@ -147,12 +154,23 @@ class Mirror:
         arrow = pa.schema(
             [*(pa.field(c.name, c.type) for c in self.schema.columns), pa.field(WEIGHT, pa.int64())]
         )
-        rows = [dict(zip(arrow.names, (*row, weight), strict=True)) for weight, row in changes]
-        return consolidate(pa.Table.from_pylist(rows, arrow))
+        # By what they look like: as a table's changes are, from 0.0 to -0.0 is one.
+        seen = {repr(row): row for _, row in changes}
+        weights: Counter[str] = Counter()
+        for weight, row in changes:
+            weights[repr(row)] += weight
+        rows = [
+            dict(zip(arrow.names, (*row, weights[text]), strict=True))
+            for text, row in seen.items()
+            if weights[text]
+        ]
+        return pa.Table.from_pylist(rows, arrow)
 
     def apply(self, changes: Sequence[tuple[int, Row]]) -> None:
         for weight, row in changes:
             self.rows[row] += weight
+            if not self.rows[row]:
+                del self.rows[row]  # else (0.0,) would stay where (-0.0,) comes
         negative = [row for row, count in self.rows.items() if count < 0]
         assert not negative, f"rows with negative multiplicity: {negative}"
         self.rows += Counter()
@@ -256,7 +274,7 @@ class World:
         known = dict(schemas)
         for definition in order_views(given):
             plan = compile_view(definition, known, self.open)
-            self.batches[definition.name] = definition
+            self.batches[definition.name] = in_total_order(definition, known)
             known[definition.name] = TableSchema(
                 self.mirrors[definition.name].schema.columns, plan.key
             )
@@ -271,6 +289,9 @@ class World:
         self.states[plan.name] = state = StateTable()
         if plan.state_definition is not None:
             state.rows = self._batch(plan.state_definition)
+            if plan.maintained is not None and not plan.maintained.shown_schema(state.rows.schema):
+                assert plan.plain is not None
+                plan = plan.plain
         self.plans[plan.name] = replace(plan, result=first.schema)
         return self.plans[plan.name]
 

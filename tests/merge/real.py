@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from mview.changelog import RowKind, batch_schema, encode_position
-from mview.merge.keys import KeySet
-from mview.merge.model import ChangelogRow, Event, Key, Read, Row
 from mview.merge.net import net_changes, old_and_new
 from mview.merge.rules import ChunkState, LoadingTable, Phase, Release, step
+from mview.rows.key_sets import KeySet
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan, Marker
 from tests.merge.world import World, apply_changelog
+from tests.models.merge import ChangelogRow, Event, Key, Read, Row
 
 BODY = (Column("v", pa.int64()), Column("note", pa.string()))
 SINGLE = TableSchema((Column("id", pa.int64(), False), *BODY), ("id",))

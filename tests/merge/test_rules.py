@@ -8,11 +8,11 @@ import pytest
 from mview.changelog import batch_schema, encode_position
 from mview.clock import END_OF_TIME
 from mview.errors import UserError
-from mview.merge.keys import KeySet
-from mview.merge.model import Event
 from mview.merge.rules import ChunkState, LoadingTable, Phase, Release, step
+from mview.rows.key_sets import KeySet
 from mview.snapshot import Marker
 from tests.merge.real import COMPOSITE, SINGLE, change_batch
+from tests.models.merge import Event
 
 TABLE = LoadingTable("db.t", SINGLE, delay_ms=10, begin={"p": encode_position((7, 6))})
 UNREAD = ChunkState(KeySet.empty(SINGLE.key_arrow))

@@ -18,12 +18,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mview.changelog import STREAM_DDL, StreamRow, from_ipc, stream_batch, to_ipc
 from mview.clock import END_OF_TIME, SourceMs
-from mview.merge.keys import KeySet
-from mview.merge.model import Event
 from mview.merge.rules import ChunkState, LoadingTable, Release, step
 from mview.merge.stateful import merge_stream
+from mview.rows.key_sets import KeySet
 from mview.snapshot import Marker
 from tests.merge.real import SINGLE, change_batch
+from tests.models.merge import Event
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.spark
 
@@ -137,7 +138,7 @@ def random_batch(rng: random.Random, time: int, unread: list[int]) -> list[Strea
     return rows or [heartbeat(time)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_operator_equals_the_rules(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng, feed, expected = random.Random(seed), Feed(spark, tmp_path), Expected()
     unread, time = [0, 1, 2], 100

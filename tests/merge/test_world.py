@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mview.merge.model import ChangelogRow, Event, Read
 from mview.snapshot import ChunkPlan
 from tests.merge.real import RealSubject
-from tests.merge.test_model import make
 from tests.merge.world import Run, Subject, World, WrongMergeError, random_world
+from tests.models.merge import ChangelogRow, Event, Read
+from tests.models.test_merge import make
+from tests.seeds import seeds
 
 SEEDS = int(os.environ.get("MVIEW_SEEDS", "24"))
 
@@ -43,7 +44,7 @@ def make_both(world: World, plan: ChunkPlan, begin: Mapping[str, int]) -> BothSu
 
 
 def test_rules_and_netting_equal_the_model_and_the_truth() -> None:
-    for seed in range(SEEDS):
+    for seed in seeds(SEEDS):
         world = random_world(seed)
         try:
             Run(world, make_both).run()

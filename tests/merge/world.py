@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from mview.changelog import RowKind
 from mview.errors import UserError
-from mview.merge import model
-from mview.merge.model import ChangelogRow, Event, Key, Read, Row, TableModel
 from mview.snapshot import ChunkPlan
+from tests.models import merge as model
+from tests.models.merge import ChangelogRow, Event, Key, Read, Row, TableModel
 
 
 class WrongMergeError(AssertionError):

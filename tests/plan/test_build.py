@@ -33,7 +33,6 @@ SCHEMAS = {
         ("select name, count(*) as n from cust group by 3", "3", None),
         ("select id from cust union select order_id, n from shop.lines",
          "order_id, n from shop.lines", None),
-        ("select rand() as r from cust", "rand", "compute it in the source table"),
         ("select * from cust join shop.orders using (nix)", "nix", None),
     ],
 )  # fmt: skip

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from mview.runtime.jars import resolve
-from mview.runtime.java import find_java
+from mview.session.jars import resolve
+from mview.session.java import find_java
 from tests.services.process import ServerProcess, free_port, run
 
 LOCK = Path(__file__).with_name("jars.lock")
 #: A random id may start with "-", which the format tool takes for an option.
 _CLUSTER_ID = "bXZpZXctdGVzdC1jbHVzdA"
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+_PASSWORD = "kafka-of-the-tests"
+_LOGIN = (
+    f'org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="{_PASSWORD}";'
+)
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=true
 log.dirs={folder}/logs
 auto.create.topics.enable=false
 num.partitions=1
@@ -52,7 +74,14 @@ class KafkaServer:
         port = free_port()
         self.bootstrap = f"127.0.0.1:{port}"
         properties = folder / "server.properties"
-        text = _PROPERTIES.format(port=port, controller=free_port(), folder=folder)
+        # Workers have the environment from when their JVM was started: a file is always there.
+        self._secret = folder / "reader.secret"
+        self._secret.write_text(_PASSWORD)
+        sasl = free_port()
+        self._sasl = f"127.0.0.1:{sasl}"
+        text = _PROPERTIES.format(
+            port=port, sasl=sasl, controller=free_port(), folder=folder, login=_LOGIN
+        )
         properties.write_text(text)
         run(
             "Kafka's format tool",
@@ -62,16 +91,40 @@ class KafkaServer:
                 *("format", "-t", _CLUSTER_ID, "-c", properties),
             ),
         )
-        command = java_command("kafka", "kafka.Kafka", properties)
-        self._server = ServerProcess("Kafka", command, folder / "kafka.log")
+        self._command = java_command("kafka", "kafka.Kafka", properties)
+        self._log = folder / "kafka.log"
+        self._server = ServerProcess("Kafka", self._command, self._log)
         # Kept: a client that is garbage-collected while a call is under way breaks the call.
         self._admin = AdminClient(self._client())
-        self._server.wait_until_ready(lambda: self._admin.list_topics(timeout=2).brokers)
+        self._wait()
         self._producer = Producer(self._client())
 
     def _client(self) -> dict[str, str | int]:
         # log_level 0: the client writes "connection refused" to stderr while the broker starts.
         return {"bootstrap.servers": self.bootstrap, "log_level": 0}
+
+    def of_a_reader(self) -> dict[str, Any]:
+        """Settings under `changes` of a user who logs in, and may do what nobody has denied."""
+        options = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "reader",
+            "sasl.password": f"${{file:{self._secret}}}",
+        }
+        return {"bootstrap_servers": self._sasl, "options": options}
+
+    @contextmanager
+    def denied(self, topic: str) -> Iterator[None]:
+        """Within the block, the reader may not read a topic."""
+        rule = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:reader", "*"
+        how = AclOperation.READ, AclPermissionType.DENY
+        for future in self._admin.create_acls([AclBinding(*rule, *how)]).values():
+            future.result(30)
+        try:
+            yield
+        finally:
+            for future in self._admin.delete_acls([AclBindingFilter(*rule, *how)]).values():
+                future.result(30)
 
     def admin(self) -> AdminClient:
         """The admin client."""
@@ -131,6 +184,18 @@ class KafkaServer:
     def _consumer(self) -> Consumer:
         settings = {"group.id": "tests", "enable.auto.commit": False}
         return Consumer(self._client() | settings)
+
+    def _wait(self) -> None:
+        self._server.wait_until_ready(lambda: self._admin.list_topics(timeout=2).brokers)
+
+    def kill(self) -> None:
+        """End the broker at once, as by a power cut of its process."""
+        self._server.kill()
+
+    def restart(self) -> None:
+        """Start it again, with what it has on disk."""
+        self._server = ServerProcess("Kafka", self._command, self._log)
+        self._wait()
 
     def stop(self) -> None:
         """End the broker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -12,7 +13,8 @@ from typing import Any
 
 import psycopg
 
-from tests.services.process import ServerProcess, ServiceError, free_port, run
+from tests.patience import Patience
+from tests.services.process import START_TIMEOUT, ServerProcess, ServiceError, free_port, run
 
 _PASSWORD_VARIABLE = "MVIEW_TEST_POSTGRESQL_PASSWORD"
 _PASSWORD = "postgresql-of-the-tests"
@@ -62,13 +64,9 @@ class PostgresqlServer:
             "shared_buffers": "64MB",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._server = ServerProcess(
-            "PostgreSQL",
-            [programs / "postgres", "-D", data, *options],
-            folder / "postgresql.log",
-            **account,
-        )
-        self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
+        self._command = [programs / "postgres", "-D", data, *options]
+        self._log, self._account = folder / "postgresql.log", account
+        self._start()
         os.environ[_PASSWORD_VARIABLE] = _PASSWORD
 
     def settings(self, database: str) -> dict[str, Any]:
@@ -137,6 +135,26 @@ class PostgresqlServer:
                 f" WHERE database = '{name}'"
             )
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def kill(self) -> None:
+        """End the server at once; what it has committed is in the files of its log."""
+        self._server.kill()
+
+    def restart(self) -> None:
+        """Start it again, with what it has on disk, once the last of the old processes is gone."""
+        patience = Patience(START_TIMEOUT)
+        while True:
+            try:
+                self._start()
+                return
+            except ServiceError:
+                if patience.is_over():
+                    raise
+                time.sleep(0.2)
+
+    def _start(self) -> None:
+        self._server = ServerProcess("PostgreSQL", self._command, self._log, **self._account)
+        self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
 
     def stop(self) -> None:
         """End the server."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.patience import Patience
+
 #: Seconds; a server takes 3 to 8 s on a quiet machine, much longer beside two Spark JVMs.
 START_TIMEOUT = 180.0
 
@@ -99,13 +101,13 @@ def wait_until(
     Args:
         condition: asked about ten times a second; what it raises means "not yet".
         what: what is waited for, for the message.
-        timeout: seconds.
+        timeout: seconds, see `Patience`.
         check: raises when there is no point in waiting any longer.
 
     Raises:
         ServiceError: time is up.
     """
-    end = time.monotonic() + timeout
+    patience = Patience(timeout)
     while True:
         check()
         last: object = None
@@ -114,7 +116,7 @@ def wait_until(
                 return
         except Exception as error:
             last = error
-        if time.monotonic() > end:
+        if patience.is_over():
             raise ServiceError(f"waited {timeout:.0f} s for {what}; last: {last}")
         time.sleep(0.1)
 

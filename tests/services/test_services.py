@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mview.config import ConnectionSettings, reveal
+from mview.config import ConnectionSettings
+from mview.secrets import reveal
 from tests.services import fixtures
 from tests.services.process import ServerProcess, ServiceError
 

@@ -127,6 +127,27 @@ class MirrorDriver:
         """Compact, and publish what came of it; now and then what came before is not taken over."""
         if self.rng.random() < 0.3:
             self.mirror.compact(self.state)
-        base, folded = self.mirror.compact(self.state)
+        self._take_over(*self.mirror.compact(self.state, self._most()))
+
+    def compact_beside(self) -> None:
+        """Compact while an epoch is written: it is published before, or never."""
+        published, truth, unread = self.state, dict(self.truth), list(self.unread)
+        state = self.epoch_once()
+        result = self.mirror.compact(published, self._most())
+        if self.rng.random() < 0.3:
+            self.truth, self.unread = truth, unread
+            self.mirror = Mirror(self.folder, SCHEMA)
+            self.mirror.restore(published)
+            return
+        self.publish(state)
+        if self.rng.random() < 0.3:
+            self.publish(self.epoch_once())
+        self._take_over(*result)
+
+    def _most(self) -> int:
+        """Bytes of changes that a compaction takes: one epoch's, a few, all."""
+        return self.rng.choice([0, 20_000, 1 << 30])
+
+    def _take_over(self, base: int, folded: int) -> None:
         version = max(base, self.state.base_version)
         self.publish(replace(self.state, base_version=version, folded=folded))

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_same_rows_as_a_scan(spark: SparkSession, tmp_path: Path) -> None:
-    driver = MirrorDriver(tmp_path / "m", 11)
+    # Names that would be patterns to Spark.
+    driver = MirrorDriver(tmp_path / "m [x] {o} #*?é%20", 11)
     empty = mirror_dataframe(spark, driver.mirror, driver.state)
     assert empty.count() == 0
     for _ in range(8):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,8 +13,16 @@ import orjson
 import pytest
 
 from mview.clock import WallMs
-from mview.errors import AlreadyRunningError, CorruptionError, ExitCode, FencedError
-from mview.store.lease import Lease
+from mview.errors import (
+    AlreadyRunningError,
+    CorruptionError,
+    ExitCode,
+    FencedError,
+    RetryableError,
+)
+from mview.store import lease as module
+from mview.store.lease import Lease, insist
+from tests.patience import wait_for
 
 #: Takes the lease when told to, says how it went, then holds it until it is told to end.
 HOLDER = """
@@ -21,6 +30,7 @@ import sys
 from pathlib import Path
 from mview.errors import AlreadyRunningError, FencedError
 from mview.store.lease import Lease
+from tests.patience import wait_for
 lease = Lease(Path(sys.argv[1]), ttl_ms=int(sys.argv[2]))
 print("ready", flush=True)
 for line in sys.stdin:
@@ -200,3 +210,142 @@ def test_a_paused_holder_is_fenced(tmp_path: Path, holder: Callable[..., Holder]
     assert other.hear() == "ok 1"
     lease.check()
     lease.release()
+
+
+def test_a_lease_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lease").write_text("a file where the folder should be")
+    with pytest.raises(RetryableError, match=r"(?s)the lease of the store cannot be written.*disk"):
+        Lease(tmp_path / "lease").acquire()
+
+
+def test_a_disk_that_is_away_for_a_while_does_not_end_the_renewal(tmp_path: Path) -> None:
+    folder, away = tmp_path / "lease", tmp_path / "away"
+    lease = Lease(folder, ttl_ms=30)
+    lease.acquire()
+    file = folder / f"{1:020d}.json"
+    folder.rename(away)
+    time.sleep(0.1)  # it is missed at least once
+    away.rename(folder)
+    before = file.read_bytes()
+    assert wait_for(lambda: file.read_bytes() != before, 60)
+    lease.release()
+
+
+def test_the_last_holders_are_kept_for_who_looks(tmp_path: Path) -> None:
+    for _ in range(8):
+        with Lease(tmp_path):
+            pass
+    kept = sorted(int(file.stem) for file in tmp_path.glob("*.json"))
+    assert kept == [3, 4, 5, 6, 7, 8]
+
+
+def test_who_was_overtaken_does_not_insist(tmp_path: Path) -> None:
+    """An older runner writes once before it is stopped; a newer one is not to be written over."""
+    tries = []
+
+    def refused_twice() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise FencedError("an older runner was faster")
+        return len(tries)
+
+    with Lease(tmp_path) as lease:
+        assert insist(lease, refused_twice) == 3
+        (tmp_path / f"{2:020d}.json").write_bytes((tmp_path / f"{1:020d}.json").read_bytes())
+        tries.clear()
+        with pytest.raises(FencedError, match="has taken this store over"):
+            insist(lease, refused_twice)
+        assert len(tries) == 1
+
+
+def test_a_lost_lease_folder_does_not_take_tokens_back(tmp_path: Path) -> None:
+    with Lease(tmp_path, above=41) as lease:
+        assert lease.token == 42
+        assert lease.takes_over  # who had the 41st may still be there
+        lease.all_fenced()
+    with Lease(tmp_path, above=41) as lease:
+        assert lease.token == 43
+        assert not lease.takes_over
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_the_clock_jumps(tmp_path: Path, jump_ms: int) -> None:
+    """Forward, the lease seems to have ended: its holder is fenced. Back: it lasts too long."""
+    clock = FakeClock()
+    clock.ms = 10_000_000
+    old, new = Lease(tmp_path, clock, 60_000), Lease(tmp_path, clock, 60_000)
+    old.acquire()
+    clock.ms += jump_ms
+    if jump_ms > 0:
+        new.acquire()
+        with pytest.raises(FencedError):
+            old.check()
+        assert new.takes_over
+        new.release()
+    else:
+        with pytest.raises(AlreadyRunningError, match=r"clock is ahead of this one: delete .*001"):
+            new.acquire()
+        old.check()
+        (tmp_path / f"{1:020d}.json").unlink()
+        new = Lease(tmp_path, clock, 60_000, above=1)
+        new.acquire()
+        assert new.token == 2
+        new.release()
+    old.release()
+
+
+def test_a_lease_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link, fsync = os.link, os.fsync
+
+    def forced(handle: int) -> None:
+        done.append("forced")
+        fsync(handle)
+
+    def named(old: Path, new: Path) -> None:
+        done.append("named")
+        link(old, new)
+
+    monkeypatch.setattr(os, "fsync", forced)
+    monkeypatch.setattr(os, "link", named)
+    with Lease(tmp_path / "lease"):
+        assert done[:2] == ["forced", "named"]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_take_over_that_was_not_finished_is_left_to_the_next(
+    tmp_path: Path, fenced: bool
+) -> None:
+    clock = FakeClock()
+    paused, second, third = (Lease(tmp_path, clock, ttl_ms=600_000) for _ in range(3))
+    paused.acquire()
+    clock.ms += 600_001
+    second.acquire()
+    if fenced:
+        second.all_fenced()
+    second.release()
+    assert third.holder() is None
+    third.acquire()
+    assert third.takes_over is not fenced
+    third.all_fenced()
+    third.release()
+    with Lease(tmp_path, clock) as fourth:
+        assert not fourth.takes_over
+    paused.release()
+
+
+def test_it_is_given_back_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    first = Lease(tmp_path / "lease")
+    first.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "put", full)
+        first.release()
+    second = Lease(tmp_path / "lease")
+    second.acquire()
+    assert (second.token, second.takes_over) == (2, False)
+    second.release()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
 import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from mview.delta import tiers
 from mview.errors import CorruptionError, FencedError, UserError
 from mview.schema import Column, TableSchema, parse_type
+from mview.store import fold as folding
 from mview.store.mirror import EPOCH, KIND, Mirror, fold
+from tests.seeds import seeds
 from tests.store.mirrors import SCHEMA, MirrorDriver, Row, delta_of, stage
 
 
@@ -24,7 +29,12 @@ def rows_of(table: pa.Table) -> Counter[Row]:
 
 
 def check(driver: MirrorDriver) -> None:
-    assert rows_of(driver.mirror.scan(driver.state)) == Counter(driver.truth.values())
+    truth = Counter(driver.truth.values())
+    assert rows_of(driver.mirror.scan(driver.state)) == truth
+    parts = list(driver.mirror.parts(driver.state))
+    assert rows_of(pa.concat_tables(parts, promote_options="default")) == truth
+    assert driver.mirror.nbytes(driver.state) > 0 or not truth
+    assert driver.mirror.scan_within(driver.state, 0) is None or not driver.state.base_version
 
 
 @pytest.fixture
@@ -32,7 +42,7 @@ def mirror(tmp_path: Path) -> Mirror:
     return Mirror(tmp_path / "m", SCHEMA)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_random_epochs_equal_a_dict(tmp_path: Path, seed: int) -> None:
     driver = MirrorDriver(tmp_path / "m", seed)
     oldest = 1
@@ -42,6 +52,8 @@ def test_random_epochs_equal_a_dict(tmp_path: Path, seed: int) -> None:
             driver.crash()
         elif fate < 0.2:
             driver.compact()
+        elif fate < 0.25:
+            driver.compact_beside()
         elif fate < 0.3 and driver.epoch > 4:
             oldest = max(oldest, driver.epoch - 3)
             driver.mirror.maintain(driver.state, driver.history[oldest][0], generation=1)
@@ -54,14 +66,17 @@ def test_random_epochs_equal_a_dict(tmp_path: Path, seed: int) -> None:
         assert rows_of(Mirror(tmp_path / "m", SCHEMA).scan(state)) == Counter(rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_any_subset_by_value_folds_right(tmp_path: Path, seed: int) -> None:
     driver = MirrorDriver(tmp_path / "m", seed, chunks=2)
     for _ in range(12):
         driver.publish(driver.epoch_once(20))
     files = driver.mirror.files(driver.state)
-    base = pa.concat_tables([pq.read_table(path) for path, _ in files.base])
-    tail = pa.concat_tables([pq.read_table(path) for path, _ in files.tail])
+    # Files of chunks and of changes differ in which columns they call not null.
+    base, tail = (
+        pa.concat_tables([pq.read_table(path) for path, _ in some], promote_options="permissive")
+        for some in (files.base, files.tail)
+    )
     for value in ("x", "y", None):
         same = pc.is_null if value is None else lambda column, v=value: pc.equal(column, v)
         part = fold(base.filter(same(base["v"])), tail.filter(same(tail["v"])), SCHEMA.key)
@@ -157,9 +172,6 @@ def test_create_begins_anew_and_leaves_what_was(mirror: Mirror) -> None:
     assert mirror.scan(replace(anew, changelog_version=again))["id"].to_pylist() == [2]
     mirror.restore(published)
     assert mirror.scan(published).num_rows == 1
-    mirror.drop()
-    assert not mirror.folder.exists()
-    assert mirror.scan(mirror.create()).num_rows == 0
 
 
 def test_compaction_beside_running_epochs(mirror: Mirror) -> None:
@@ -189,6 +201,67 @@ def test_a_compaction_that_was_not_taken_over_leaves_nothing(mirror: Mirror) -> 
     base, folded = mirror.compact(state)
     assert mirror.scan(state).num_rows == 2
     assert mirror.scan(replace(state, base_version=base, folded=folded)).num_rows == 2
+
+
+def test_a_long_tail_is_folded_in_parts(mirror: Mirror) -> None:
+    state = mirror.create()
+    for epoch in range(1, 4):
+        changes = [("+I", (f"{epoch}" * 9, epoch, "a", None))]
+        if epoch > 1:
+            old = (f"{epoch - 1}" * 9, epoch - 1, "a", None)
+            changes += [("-U", old), ("+U", (f"then {epoch}", epoch - 1, "a", None))]
+        version = mirror.append(epoch, delta_of(changes))
+        state = replace(state, changelog_version=version)
+        mirror._written.forget(())
+    whole = rows_of(mirror.scan(state))
+    sizes = mirror.tail_sizes(state)
+    assert [epoch for epoch, _, _ in sizes] == [1, 2, 3]
+    for expected, most in ((1, 0), (3, sizes[1][2] + sizes[2][2])):
+        base, folded = mirror.compact(state, most)
+        assert folded == expected
+        state = replace(state, base_version=base, folded=folded)
+        assert rows_of(mirror.scan(state)) == whole
+    assert mirror.tail_sizes(state) == []
+
+
+@pytest.mark.parametrize("gone", [0, 9, 10, 15, 19, None])
+def test_a_row_at_the_edge_of_a_file_that_stays_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int | None
+) -> None:
+    """Nothing but its key leads to the file, and NULL is in no range."""
+    monkeypatch.setattr(folding, "is_small", lambda file: False)
+    schema = TableSchema((Column("id", pa.int64()), Column("v", pa.string())), ("id",))
+    mirror = Mirror(tmp_path / "m", schema)
+    ids: list[list[int | None]] = [list(range(10)), [*range(10, 20), None]]
+    files = [
+        stage(mirror, [(i, "x") for i in chunk], name=f"f{number}")
+        for number, chunk in enumerate(ids)
+    ]
+    state = replace(mirror.create(), base_version=mirror.register(1, files, {}))
+    version = mirror.append(2, delta_of([("-D", (gone, "x"))], schema))
+    base, folded = mirror.compact(replace(state, changelog_version=version))
+    state = replace(state, changelog_version=version, base_version=base, folded=folded)
+    found = mirror.scan(state)["id"].to_pylist()
+    assert Counter(found) == Counter([one for chunk in ids for one in chunk if one != gone])
+
+
+def test_wide_rows_make_files_of_few_rows(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are bounded in bytes, too: while they are written, and in what is merged."""
+    monkeypatch.setattr(tiers, "TARGET_BYTES", 1 << 20)
+    monkeypatch.setattr(folding, "TARGET_BYTES", 1 << 20)
+    monkeypatch.setattr(tiers, "_LARGE", 1 << 15)
+    draw = random.Random(1)
+    state = mirror.create()
+    for epoch in range(1, 21):
+        rows = [(draw.randbytes(100_000).hex(), 3 * epoch + n, "a", None) for n in range(3)]
+        version = mirror.append(epoch, delta_of([("+I", row) for row in rows]))
+        state = replace(state, changelog_version=version)
+    assert len(mirror.files(state).tail) == 20
+    base, folded = mirror.compact(state)
+    state = replace(state, base_version=base, folded=folded)
+    counts = [rows for _, rows in mirror.files(state).base]
+    assert sum(counts) == 60
+    assert max(counts) <= 8
 
 
 def test_compaction_keeps_files_sorted_and_of_a_size(mirror: Mirror) -> None:
@@ -242,6 +315,14 @@ def test_a_long_run_keeps_few_files_and_a_short_log(mirror: Mirror) -> None:
     version = fresh.append(151, delta_of([("+I", ("x", 151, "a", None))]))
     assert version == state.changelog_version + 1
     assert DeltaTable(mirror.folder / "changelog").to_pyarrow_table().num_rows == 151
+
+
+@pytest.mark.parametrize("fact", [{"rows": 2}, {"size": 1}, {"digest": "00000000"}])
+def test_a_file_is_what_its_marker_says_in_every_fact(mirror: Mirror, fact: dict[str, Any]) -> None:
+    marker = stage(mirror, [("x", 1, "a", None)])
+    with pytest.raises(CorruptionError, match="not the one its marker speaks of"):
+        mirror.register(1, [replace(marker, **fact)], {})
+    assert not mirror.base.head.files
 
 
 def test_marker_like_objects_are_enough(mirror: Mirror) -> None:

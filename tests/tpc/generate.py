@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.ivm.slices import consolidate
+from mview.execute.slices import consolidate
 from mview.schema import TableSchema
 
 Numbers = npt.NDArray[np.int64]

@@ -12,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from mview.execute.local.evaluate import EvaluationError, LocalEvaluator
-from mview.execute.local.refusal import NotAdmittedError
+from mview.catalog.analyze import relation_names
+from mview.epoch.views import analyzer
+from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.program import Request, run_view
+from mview.execute.refusal import RefusalError
 from mview.execute.scan import scan_table
+from mview.execute.slices import Changes, before_and_after, difference
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.ivm.slices import Changes, before_and_after, difference
 from mview.plan.definition import ViewDefinition, load_views
 from mview.plan.render import bind_tables
-from mview.runtime.analyze import relation_name
-from mview.runtime.views import analyzer
 from mview.schema import Column, TableSchema
 from tests.tpc.generate import Generator
 
@@ -79,6 +79,7 @@ class BenchmarkWorld:
     def __init__(self, spark: SparkSession, data: Generator, queries: Path) -> None:
         self.spark, self.data = spark, data
         self._cached: dict[str, DataFrame] = {}
+        self._names: dict[str, str] = {}
         self.local, self.remote = LocalEvaluator(), SparkExecutor(spark, {})
         self.definitions: Sequence[ViewDefinition] = load_views([queries])
         #: Views, by name.
@@ -114,12 +115,12 @@ class BenchmarkWorld:
             frame = self.spark.createDataFrame(rows)
             if rows.num_rows > _MANY_ROWS:
                 frame = self._cached[name] = frame.coalesce(1).cache()
-            frame.createOrReplaceTempView(f"all_{relation_name(name)}")
+            self._names = relation_names([name]) | self._names
+            frame.createOrReplaceTempView(self._names[name])
 
     def batch(self, definition: ViewDefinition) -> pa.Table:
         """A query over all rows, on Spark."""
-        names = {table: f"all_{relation_name(table)}" for table in definition.table_names}
-        return self.spark.sql(bind_tables(definition, names)).toArrow()
+        return self.spark.sql(bind_tables(definition, self._names)).toArrow()
 
     def epoch(self, changes: int) -> dict[str, int]:
         """Run an epoch; returns the number of changed rows per view and part."""
@@ -148,7 +149,7 @@ class BenchmarkWorld:
         """In process where that is admitted, as the engine does."""
         try:
             return self.local.run(sql, relations, result)
-        except (NotAdmittedError, EvaluationError):
+        except RefusalError:
             return self.remote.run(sql, relations, result)
 
     def empty(self) -> set[str]:

@@ -3,9 +3,12 @@
 The writer appends lines to the last file, or begins a file with a later name; it never writes to an
 earlier one again. Files may be deleted when a later one has been begun and they have been read.
 
-An offset is `{"log": [file, byte, before]}`: `before` is the number of bytes of the log in front of
-the file, counted from the oldest file there was when reading began. So `before + byte` grows over
-the whole log, stays the same when old files are deleted, and betrays lines that were slipped in.
+An offset is `{"log": [file, byte, before], "mark": digest}`: `before` is the number of bytes of the
+log in front of the file, counted from the oldest file there was when reading began. So
+`before + byte` grows over the whole log, stays the same when old files are deleted, and betrays
+lines that were slipped in.
+The mark is a digest of what stands at the beginning of the file and before the byte: a file that
+was replaced, or written anew, has another, also when it is longer than the old one.
 """
 
 from __future__ import annotations
@@ -19,14 +22,26 @@ from typing import NamedTuple, NoReturn
 
 from mview.clock import END_OF_TIME, SourceMs
 from mview.config import ChangesSettings
-from mview.connector import Format, Message, Offsets, Progress, Split
+from mview.connector import (
+    ALL,
+    NO_LIMIT,
+    PLACE_HEADER,
+    Align,
+    Format,
+    Message,
+    Offsets,
+    Progress,
+    Split,
+)
 from mview.errors import ConfigError, DataLostError, DecodeError, UserError
 from mview_connectors.changelogs import lines
 from mview_connectors.changelogs.times import last_position, lower_bound
-from mview_connectors.formats.messages import PLACE_HEADER
 
 #: The one partition of a folder.
 _LOG = "log"
+
+#: Name of the mark beside it.
+_MARK = "mark"
 
 #: Bytes of a usual line.
 _LINE_BYTES = 200
@@ -92,9 +107,23 @@ class FilesChangelog:
                 hint="name change files *.jsonl: one JSON object per line",
             )
 
-    def begin(self) -> Offsets:
-        """The log's end now."""
-        return {_LOG: list(self._last())}
+    def begin(self, known: Offsets | None = None) -> Offsets:
+        """The log's end now, after the bytes that `known` counts."""
+        last = self._last()
+        at = None if known is None else _At(*known[_LOG])
+        if at is not None and at.file and last.file:
+            later = [size for file, size in self._from(at) if _order(file) < _order(last.file)]
+            last = last._replace(before=at.before + sum(later))
+        return self._offsets(last)
+
+    def has(self, name: str) -> bool:
+        """Always: one log has all tables."""
+        return True
+
+    def first(self, offsets: Offsets) -> dict[str, int]:
+        """The number of bytes before a place."""
+        at = _At(*offsets[_LOG])
+        return {_LOG: at.before + at.byte}
 
     def sent(self, table: str, before: Offsets) -> dict[str, tuple[int, ...]]:
         """The position of the table's last change, if it is among the lines just before."""
@@ -105,19 +134,32 @@ class FilesChangelog:
                 return {_LOG: found}
         return {}
 
-    def advance(self, start: Offsets, max_rows: int, wait_ms: int) -> Progress:
-        """Up to `max_rows` complete lines on from `start`.
+    def advance(
+        self,
+        start: Offsets,
+        max_rows: int,
+        wait_ms: int,
+        max_bytes: int = NO_LIMIT,
+        align: Align = ALL,
+    ) -> Progress:
+        """Up to `max_rows` complete lines of `max_bytes` on from `start`; one line in any case.
 
         Raises:
             DataLostError: a file vanished or shrank before it was read.
             UserError: something was written before the place that was already read.
         """
         at = _At(*start[_LOG])
+        self._from(at)
+        if start.get(_MARK, "") not in ("", self._mark(at)):
+            self._lost(at.file, "it was replaced: its lines are not those that were read")
         deadline = time.monotonic() + wait_ms / 1000
         while True:
-            end, backlog = self._reach(at, max_rows)
-            if end != at or self._end is not None or time.monotonic() >= deadline:
-                return Progress({_LOG: list(end)}, self._watermark_at(end), backlog)
+            end, backlog = self._reach(at, max_rows, max_bytes)
+            if align.until is not None and end != at:
+                end = self._until(at, end, align.until)
+            held = align.until is not None
+            if end != at or held or self._end is not None or time.monotonic() >= deadline:
+                return Progress(self._offsets(end), self._watermark_at(end), backlog)
             time.sleep(_LOOK_S)
 
     def finish(self) -> None:
@@ -165,10 +207,26 @@ class FilesChangelog:
         except (EOFError, FileNotFoundError):
             self._lost(start.file, f"it ended before byte {end.byte}, up to which it was planned")
 
+    def caution(self) -> str | None:
+        """None: files are read where they are."""
+        return None
+
     def close(self) -> None:
         """Nothing to free: files are opened per read."""
 
     # --- the folder ------------------------------------------------------------------------------
+
+    def _offsets(self, at: _At) -> Offsets:
+        return {_LOG: list(at), _MARK: self._mark(at)}
+
+    def _mark(self, at: _At) -> str:
+        """What tells a file up to a place from another one of its name."""
+        if not at.byte:
+            return ""
+        try:
+            return lines.mark(self._folder / at.file, at.byte)
+        except FileNotFoundError:
+            self._lost(at.file, "it is gone")
 
     def _list(self) -> list[_Size]:
         with os.scandir(self._folder) as entries:
@@ -205,19 +263,21 @@ class FilesChangelog:
                 self._written_behind(file, self._closed[file], size)
         return rest
 
-    def _reach(self, at: _At, max_rows: int) -> tuple[_At, int]:
-        """The end of the next `max_rows` lines, and about how many lines stand after it."""
+    def _reach(self, at: _At, max_rows: int, max_bytes: int) -> tuple[_At, int]:
+        """The end of the next lines, and about how many lines stand after it."""
         files = self._until_end(self._from(at))
         if not files:
             return at, 0
         if not at.file:
             at = _At(files[0].file, 0, 0)
-        start, taken = at.before + at.byte, 0
+        start, taken, full = at.before + at.byte, 0, False
         for number, (file, size) in enumerate(files):
             byte = at.byte if number == 0 else 0
-            end, rows = lines.reach(self._folder / file, byte, size, max_rows - taken)
+            left = 0 if full else max_rows - taken
+            room = max_bytes - (at.before + byte - start)
+            end, rows, full = lines.reach(self._folder / file, byte, size, left, room)
             closed = number < len(files) - 1 or self._end is not None
-            if closed and end < size and taken + rows < max_rows:
+            if closed and end < size and not full:
                 # The writer has left this file: its last line needs no line break.
                 end, rows = size, rows + 1
             at, taken = _At(file, end, at.before), taken + rows
@@ -228,6 +288,16 @@ class FilesChangelog:
         rest = sum(size for file, size in files if _order(file) >= _order(at.file)) - at.byte
         read = at.before + at.byte - start
         return at, rest * taken // read if read else 0
+
+    def _until(self, at: _At, end: _At, until: SourceMs) -> _At:
+        """The first line between two places that is newer; else the end."""
+        for split in self.splits({_LOG: at}, {_LOG: end}):
+            file, first, before = split.start
+            for byte, text in lines.between(self._folder / file, first, split.end[1]):
+                time_ms = lower_bound(self._format, Message(_LOG, before + byte, None, text))
+                if time_ms is not None and time_ms > until:
+                    return _At(file, byte, before)
+        return end
 
     def _until_end(self, files: list[_Size]) -> list[_Size]:
         if self._end is None:
@@ -242,6 +312,11 @@ class FilesChangelog:
         """The newest time that the log up to `end` vouches for; one log is ordered by commit."""
         if self._end is not None and (end.before, end.byte) >= (self._end.before, self._end.byte):
             return END_OF_TIME
+        if self._marked is not None and (end.before, end.byte) < (
+            self._marked.before,
+            self._marked.byte,
+        ):
+            self._watermark = None  # the lines up to there were not taken
         if end != self._marked:
             found = self._newest(end)
             if found is not None:
@@ -279,7 +354,8 @@ class FilesChangelog:
             f"change file {file} was not read to its end, and {how}",
             where=str(self._folder / file),
             safe=_SAFE,
-            hint="put the file back; or load the tables again: `mview drop`, then `mview run`",
+            hint="put the file back; or `mview drop` all tables of the connection and run again: "
+            "they are loaded anew",
         )
 
     def _written_behind(self, where: str, expected: int, found: int) -> NoReturn:

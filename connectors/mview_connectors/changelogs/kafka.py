@@ -1,4 +1,7 @@
-"""A changelog in Kafka: one topic per table, offsets `{"<topic>/<partition>": next offset}`.
+"""A changelog in Kafka: one topic per table.
+
+Offsets are `{"<topic>/<partition>": next offset, "<topic>": id}`: a topic that was deleted and made
+anew has another id, and its offsets mean other messages.
 
 The watermark is the minimum over all partitions of what is known of each:
 
@@ -13,20 +16,26 @@ the second rule holds for all partitions.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 from mview.clock import SourceMs
 from mview.config import ChangesSettings
-from mview.connector import Format, Message, Offsets, Progress, Split
-from mview.errors import ConfigError
-from mview_connectors.changelogs.kafka_client import KafkaClient, Span, gone
+from mview.connector import ALL, NO_LIMIT, Align, Format, Message, Offsets, Progress, Split
+from mview.errors import ConfigError, DataLostError
+from mview_connectors.changelogs.kafka_client import KafkaClient, Span, Topic
+from mview_connectors.changelogs.kafka_errors import (
+    IDLE,
+    behind,
+    gone,
+    no_heartbeats,
+    no_topic,
+)
+from mview_connectors.changelogs.kafka_times import KafkaTimes
 from mview_connectors.changelogs.shares import fair_shares
-from mview_connectors.changelogs.times import last_position, lower_bound
-
-_Found = TypeVar("_Found")
+from mview_connectors.changelogs.times import last_position
+from mview_connectors.network import kafka_caution
 
 #: Messages of one split at the most: a backlog in one partition is read by several tasks.
 _SPLIT = 10_000
@@ -35,17 +44,16 @@ _SPLIT = 10_000
 #: does not hold the watermark back.
 _LOOK_FOR_PARTITIONS_S = 2.0
 
+#: Seconds for which a topic must be away before it counts as deleted, and between two looks.
+_BELIEVE_S, _LOOK_AGAIN_S = 5.0, 0.2
+
 #: Seconds for which the watermark of logs that are read up to their ends counts as new for who has
 #: time to wait: each look for it takes a consumer of its own, and an older one is as true.
 _WATERMARK_S = 0.25
 
-#: How many offsets back one looks: most messages tell something, markers of transactions do not.
-_WINDOWS = (8, 256, 8192)
+#: What a topic's name cannot have.
+_FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
 
-_IDLE = (
-    "a table without changes tells nothing of time: only a heartbeat that came through the "
-    "connector proves that all up to then was sent (T covers clock skew and the way to Kafka)"
-)
 _HEARTBEAT_HINT = (
     "set heartbeat.interval.ms=1000 in the connector, and heartbeat_topic: "
     "__debezium-heartbeat.<topic.prefix> under 'changes'"
@@ -65,22 +73,24 @@ class KafkaChangelog:
         assert settings.topic is not None
         self._settings = settings
         self._format = format
-        self._topics = [self._topic(table) for table in tables]
+        self._topics = list(dict.fromkeys(map(self._topic, tables)))
         self._client = KafkaClient(settings)
-        self._known: list[str] = []
+        self._times = KafkaTimes(self._client, format)
+        self._known: dict[str, Topic] = {}
         self._looked = float("-inf")
         self._caps: dict[str, int] | None = None
         self._heartbeat_ends: dict[str, int] = {}
         self._heartbeat: SourceMs | None = None
         self._bounds: dict[str, tuple[int, SourceMs | None]] = {}
         self._watermark: SourceMs | None = None
+        self._vouched_ends: dict[str, int] = {}
         self._vouched = float("-inf")
 
     # --- Changelog -------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise unless the broker answers, all topics exist, and heartbeats come."""
-        found = self._client.partitions(self._topics)
+        found = self._client.describe(self._topics)
         for topic in self._topics:
             if topic not in found:
                 raise self._no_topic(topic, "topic")
@@ -89,25 +99,34 @@ class KafkaChangelog:
                 raise ConfigError(
                     "no heartbeat topic is configured",
                     where=f"changes.{self._settings.connection}.heartbeat_topic",
-                    got=_IDLE,
+                    got=IDLE,
                     hint=_HEARTBEAT_HINT,
                 )
             return
         topic = self._settings.heartbeat_topic
-        partitions = self._client.partitions([topic]).get(topic)
-        if partitions is None:
+        known = self._client.describe([topic]).get(topic)
+        if known is None:
             raise self._no_topic(topic, "heartbeat topic")
-        if not any(self._client.ends(partitions).values()):
+        if not any(self._client.ends(known.partitions).values()):
             raise ConfigError(
                 f"heartbeat topic {topic!r} never had a message",
                 where=f"changes.{self._settings.connection}.heartbeat_topic",
-                got=_IDLE,
+                got=IDLE,
                 hint=_HEARTBEAT_HINT,
             )
 
-    def begin(self) -> Offsets:
+    def begin(self, known: Offsets | None = None) -> Offsets:
         """The ends of all partitions now."""
-        return dict(self._client.ends(self._partitions()))
+        ends = self._client.ends(self._partitions())
+        return {**ends, **self._ids()}
+
+    def has(self, name: str) -> bool:
+        """Whether a partition or topic is one of these tables."""
+        return (_topic_of(name) or name) in self._topics
+
+    def first(self, offsets: Offsets) -> dict[str, int]:
+        """The offsets of partitions, as messages have them."""
+        return _places(offsets)
 
     def sent(self, table: str, before: Offsets) -> dict[str, tuple[int, ...]]:
         """By partition, the position of the table's last change before these offsets."""
@@ -116,38 +135,55 @@ class KafkaChangelog:
         def find(message: Message) -> tuple[int, ...] | None:
             return last_position(self._format, message, table)
 
-        ends = {p: end for p, end in before.items() if p.rpartition("/")[0] == topic}
-        return self._last_before(ends, find)
+        ends = {p: end for p, end in _places(before).items() if _topic_of(p) == topic}
+        return self._times.last(ends, find)
 
-    def advance(self, start: Offsets, max_rows: int, wait_ms: int) -> Progress:
+    def advance(
+        self,
+        start: Offsets,
+        max_rows: int,
+        wait_ms: int,
+        max_bytes: int = NO_LIMIT,
+        align: Align = ALL,
+    ) -> Progress:
         """Up to about `max_rows` messages on from `start`, shared fairly between partitions.
+
+        Offsets say nothing of bytes, and what a batch reads must be known before it is read. So
+        where as many messages of the largest size might be more than `max_bytes`, they are read
+        once for their sizes alone, up to that many bytes; nothing is decoded for that.
 
         Raises:
             DataLostError: what `start` asks for is not in the topic any more.
         """
-        beats = self._heartbeat_ends
+        beats, made, start = self._heartbeat_ends, _ids(start), _places(start)
         observed = self._observe(start)
         if wait_ms and self._caps is None and observed == start and self._heartbeat_ends == beats:
             self._client.wait({**start, **self._heartbeat_ends}, wait_ms / 1000)
             observed = self._observe(start)
-        begun = self._start_new(start, observed)
+        self._check_same(made, fresh=observed != start)
+        begun = self._with_new(start, observed)
         capped = observed
         if self._caps is not None:
             capped = {p: min(end, self._caps[p]) for p, end in observed.items()}
         backlog = {p: end - begun[p] for p, end in capped.items() if end > begun[p]}
         self._check_still_there(begun, observed)
-        # A partition too far ahead of the slowest would be left out of the shares here.
         shares = fair_shares(backlog, max_rows)
         ends = {p: begun[p] + shares.get(p, 0) for p in observed}
-        left = sum(backlog.values()) - sum(shares.values())
+        if sum(shares.values()) * self._times.largest > max_bytes:
+            ends |= self._within(begun, ends, max_bytes)
+        ends |= self._aligned(begun, ends, backlog, align)
+        left = sum(backlog.values()) - sum(ends[p] - begun[p] for p in observed)
         if left:
             # The waiter would have to pass through all that before it waits again.
             self._client.stop_waiting()
         is_new = time.monotonic() - self._vouched < _WATERMARK_S
         if left or not wait_ms or not is_new or self._caps is not None:
-            self._watermark = self._watermark_at(ends, observed)
+            if any(ends.get(p, 0) < end for p, end in self._vouched_ends.items()):
+                # It was not taken: less is read now, and nothing of more is known.
+                self._watermark, self._bounds = None, {}
+            self._watermark, self._vouched_ends = self._watermark_at(ends, observed), ends
             self._vouched = time.monotonic()
-        return Progress(dict(ends), self._watermark, left)
+        return Progress({**ends, **self._ids(), **made}, self._watermark, left)
 
     def finish(self) -> None:
         """Stop at the ends that the partitions have now."""
@@ -156,8 +192,11 @@ class KafkaChangelog:
 
     def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
         """The partitions that have something new, long ones in pieces."""
-        fresh = [partition for partition in end if partition not in start]
-        start = {**self._client.beginnings(fresh), **start}
+        if not self._known:  # another process planned this, perhaps long ago
+            self._look()
+            self._check_same(_ids(end), fresh=False)
+        start, end = _places(start), _places(end)
+        start = self._with_new(start, end)
         return [
             Split(partition, low, min(low + _SPLIT, stop), min(_SPLIT, stop - low))
             for partition, stop in end.items()
@@ -170,63 +209,141 @@ class KafkaChangelog:
             [Span(split.partition, split.start, split.end) for split in splits]
         )
 
+    def caution(self) -> str | None:
+        """A warning where the way to the brokers is not safe."""
+        return kafka_caution(self._settings)
+
     def close(self) -> None:
         """Close the clients; may be called more than once."""
         self._client.close()
 
     def _topic(self, table: str) -> str:
+        """A table's topic, as Debezium names it: Kafka knows few letters, all others become `_`.
+
+        Two tables may so share one; their messages name the table.
+        """
         assert self._settings.topic is not None
-        return self._settings.topic.replace("{table}", table)
+        # Java counts a letter beyond the first 65,536 as two.
+        name = _FOREIGN.sub(lambda letter: "_" * (1 + (letter[0] > "\uffff")), table)
+        return self._settings.topic.replace("{table}", name)
 
     # --- planning --------------------------------------------------------------------------------
 
+    def _within(self, begun: Offsets, ends: Offsets, max_bytes: int) -> dict[str, int]:
+        """The ends of as many messages as fit into some bytes, by partition."""
+        spans = [Span(p, begun[p], end) for p, end in ends.items() if end > begun[p]]
+        reached = self._client.reach(spans, max_bytes // len(spans))
+        self._times.largest = max(self._times.largest, *(one.largest for one in reached.values()))
+        return {partition: one.end for partition, one in reached.items()}
+
+    def _aligned(
+        self, begun: Offsets, ends: Offsets, backlog: Offsets, align: Align
+    ) -> dict[str, int]:
+        """Ends before which no partition is further than allowed ahead of the slowest.
+
+        Slow is only what has more to be read: a partition that is read up to its end has told all
+        that it knows. One that is ahead is cut where its time comes, not left out: else it would
+        stay behind in its turn.
+        """
+        slow = [p for p, waiting in backlog.items() if begun[p] + waiting > ends[p]]
+        if align.until is None and (not slow or len(backlog) < 2):
+            return {}
+        times = self._times.before({p: ends[p] for p in backlog})
+        known = [times[p] + align.max_drift for p in slow if p in times]
+        limits = [*known, *([] if align.until is None else [align.until])]
+        if not limits:
+            return {}
+        ahead = {p: (begun[p], ends[p]) for p, at in times.items() if at > min(limits)}
+        return self._times.reach(ahead, min(limits))
+
     def _partitions(self) -> list[str]:
         """All partitions of the topics, looked up again every few seconds."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK_FOR_PARTITIONS_S:
-            found = self._client.partitions(self._topics)
-            known = [partition for topic in self._topics for partition in found.get(topic, ())]
-            if known != self._known:
-                self._client.stop_waiting()
-            self._known, self._looked = known, now
-        return self._known
+        if time.monotonic() - self._looked >= _LOOK_FOR_PARTITIONS_S:
+            self._look()
+        known = [self._known[topic] for topic in self._topics if topic in self._known]
+        return [partition for topic in known for partition in topic.partitions]
+
+    def _look(self) -> None:
+        known = self._client.describe(self._topics)
+        if known != self._known:
+            self._client.stop_waiting()
+        self._known, self._looked = known, time.monotonic()
+
+    def _ids(self) -> dict[str, str]:
+        known = {topic: self._known[topic].id for topic in self._topics if topic in self._known}
+        return {topic: made for topic, made in known.items() if made}
+
+    def _check_same(self, made: Mapping[str, str], *, fresh: bool) -> None:
+        """Raise when a topic is another than the one that was read so far.
+
+        Asked again whenever there is something to read: what a new topic has at old offsets is not
+        what comes next.
+        """
+        if fresh:
+            self._look()
+        for topic, now in self._ids().items():
+            if made.get(topic, now) != now:
+                gone(topic, "the topic was deleted and made anew since")
 
     def _observe(self, start: Offsets) -> dict[str, int]:
         """The ends of the data partitions, asked for after the last heartbeat was fetched."""
-        data = self._partitions()
-        for partition in start:
-            if partition.rpartition("/")[0] in self._topics and partition not in data:
-                gone(partition, "the partition does not exist any more")
+        data = self._all_of(start)
         if self._caps is not None:
             data = [partition for partition in data if partition in self._caps]
         beats = self._heartbeat_partitions()
-        ends = self._client.ends([*data, *beats])
-        beat_ends = {partition: ends.pop(partition) for partition in beats}
-        if beat_ends != self._heartbeat_ends:
-            times = self._times_before(beat_ends).values()
-            self._heartbeat = max(times, default=self._heartbeat)
-            self._heartbeat_ends = beat_ends
-            ends = self._client.ends(data)
+        try:
+            ends = self._client.ends([*data, *beats])
+            beat_ends = {partition: ends.pop(partition) for partition in beats}
+            if beat_ends != self._heartbeat_ends:
+                self._heartbeat = max(self._times.beats(beat_ends), default=self._heartbeat)
+                self._heartbeat_ends = beat_ends
+                ends = self._client.ends(data)
+        except DataLostError as error:
+            raise no_heartbeats(self._settings) if error.where in beats else error from None
         return ends
+
+    def _all_of(self, start: Offsets) -> list[str]:
+        """The partitions that are there, among which must be all that were read so far."""
+        until = time.monotonic() + _BELIEVE_S
+        while True:
+            data = self._partitions()
+            left = [p for p in start if _topic_of(p) in self._topics and p not in data]
+            if not left:
+                return data
+            if time.monotonic() > until:
+                gone(left[0], "the topic or partition was deleted")
+            # A broker that has just started may not know its topics yet.
+            time.sleep(_LOOK_AGAIN_S)
+            self._look()
 
     def _heartbeat_partitions(self) -> list[str]:
         topic = self._settings.heartbeat_topic
         if topic is None:
             return []
-        return list(self._heartbeat_ends) or self._client.partitions([topic]).get(topic, [])
+        if self._heartbeat_ends:
+            return list(self._heartbeat_ends)
+        known = self._client.describe([topic]).get(topic)
+        if known is None:
+            raise no_heartbeats(self._settings)
+        return known.partitions
 
-    def _start_new(self, start: Offsets, observed: Offsets) -> Offsets:
-        """`start` with the partitions that are new, from their beginnings."""
-        fresh = [partition for partition in observed if partition not in start]
-        return {**self._client.beginnings(fresh), **start}
+    def _with_new(self, start: Offsets, there: Offsets) -> Offsets:
+        """`start` with the partitions that were added since, from their first messages.
+
+        Raises:
+            DataLostError: the first messages of one are not there any more.
+        """
+        fresh = [partition for partition in there if partition not in start]
+        for partition, first in self._client.beginnings(fresh).items():
+            if first > 0:
+                gone(partition, f"it was added, and the oldest that is left is offset {first}")
+        return {**dict.fromkeys(fresh, 0), **start}
 
     def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
         for partition, end in observed.items():
             if start[partition] > end:
-                gone(
-                    partition,
-                    f"offset {start[partition]} is next, but it ends at {end}: it was made anew",
-                )
+                # The same topic: its broker may not have found again all that it has.
+                behind(self._settings, partition, start[partition], end)
         news = [partition for partition, end in observed.items() if end > start[partition]]
         for partition, first in self._client.beginnings(news).items():
             if start[partition] < first:
@@ -250,46 +367,26 @@ class KafkaChangelog:
     def _bounds_at(self, ends: Offsets) -> dict[str, SourceMs | None]:
         """What the messages before the ends vouch for; asked once per end."""
         news = {p: end for p, end in ends.items() if self._bounds.get(p, (-1, None))[0] != end}
-        found = self._times_before(news)
+        found = self._times.before(news)
         for partition, end in news.items():
             _, known = self._bounds.get(partition, (-1, None))
             times = [time for time in (known, found.get(partition)) if time is not None]
             self._bounds[partition] = (end, max(times, default=None))
         return {partition: self._bounds[partition][1] for partition in ends}
 
-    def _times_before(self, ends: Offsets) -> dict[str, SourceMs]:
-        """By partition, the time of the last message before its end that has one."""
-        return self._last_before(ends, lambda message: lower_bound(self._format, message))
-
-    def _last_before(
-        self, ends: Offsets, find: Callable[[Message], _Found | None]
-    ) -> dict[str, _Found]:
-        """What `find` says of the last message before each end of which it says something."""
-        firsts = self._client.beginnings(ends)
-        found: dict[str, _Found] = {}
-        for window in _WINDOWS:
-            spans = [
-                Span(partition, max(firsts[partition], end - window), end)
-                for partition, end in ends.items()
-                if partition not in found
-            ]
-            for message in self._client.read([span for span in spans if span.start < span.end]):
-                said = find(message)
-                if said is not None:
-                    found[message.partition] = said
-            if all(span.start == firsts[span.partition] for span in spans):
-                break
-        return found
-
-    # --- errors ----------------------------------------------------------------------------------
-
     def _no_topic(self, topic: str, what: str) -> ConfigError:
-        names = self._client.topics()
-        close = get_close_matches(topic, names, n=1, cutoff=0.5)
-        shown = [name for name in names if not name.startswith("__consumer_")]
-        return ConfigError(
-            f"{what} {topic!r} does not exist",
-            where=f"changes.{self._settings.connection}",
-            allowed=", ".join(shown[:20]) or "the cluster has no topics",
-            hint=f"did you mean {close[0]!r}?" if close else "check the topic pattern",
-        )
+        return no_topic(self._settings, topic, what, self._client.topics())
+
+
+def _topic_of(partition: str) -> str:
+    return partition.rpartition("/")[0]
+
+
+def _places(offsets: Offsets) -> dict[str, int]:
+    """The offsets of partitions. A topic's name has no slash."""
+    return {name: offset for name, offset in offsets.items() if "/" in name}
+
+
+def _ids(offsets: Offsets) -> dict[str, str]:
+    """The ids of topics among offsets."""
+    return {name: made for name, made in offsets.items() if "/" not in name}

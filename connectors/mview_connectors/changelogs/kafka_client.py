@@ -16,9 +16,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from mview.config import ChangesSettings, reveal
+from mview.config import ChangesSettings
 from mview.connector import Message
-from mview.errors import ConfigError, DataLostError, RetryableError
+from mview.errors import ConfigError
+from mview.secrets import reveal
+from mview_connectors.changelogs.kafka_errors import GONE, MOVING, UNKNOWN, away, gone
 from mview_connectors.formats.messages import OPTION_PREFIX
 
 #: Seconds until a broker that does not answer is an error; clients retry by themselves until then.
@@ -49,6 +51,8 @@ _FIXED = {
 _READ = {
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 8 << 20,
+    # What is fetched ahead of the reader, over all partitions.
+    "queued.max.messages.kbytes": 16 << 10,
     "enable.partition.eof": True,
 }
 
@@ -61,26 +65,13 @@ _WATCH = {
     "fetch.queue.backoff.ms": 10,
 }
 
-_UNKNOWN = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-)
+_NO_OFFSET = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
 
-#: What a broker says while a partition gets a leader; the client passes it on without a retry.
-_MOVING = (
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.BROKER_NOT_AVAILABLE,
-    *_UNKNOWN,
-)
+#: Seconds for which what the client said beside its answers tells why there is none.
+_TOLD_S = 60.0
 
-_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, *_UNKNOWN)
-
-_SAFE = "what is published stays as it is; nothing after this place was taken"
+#: The id of a topic where brokers give none; it has another one when they are newer.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Span(NamedTuple):
@@ -89,6 +80,21 @@ class Span(NamedTuple):
     partition: str
     start: int
     end: int
+
+
+class Topic(NamedTuple):
+    """A topic: the id that it got when it was made, "" where brokers give none; partitions."""
+
+    id: str
+    partitions: list[str]
+
+
+class Reached(NamedTuple):
+    """How far a part of a span reaches, its bytes, and those of its largest message."""
+
+    end: int
+    size: int
+    largest: int
 
 
 class KafkaClient:
@@ -101,25 +107,28 @@ class KafkaClient:
         self._settings = settings
         self._admin: AdminClient | None = None
         self._watcher: Consumer | None = None
-        self._trouble = ""
+        # What the client said beside its answers, and when: why it could not connect, mostly.
+        self._trouble: tuple[float, KafkaError] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_admin": None, "_watcher": None}
+        return {**self.__dict__, "_admin": None, "_watcher": None, "_trouble": None}
 
     # --- topics and offsets ----------------------------------------------------------------------
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """The partitions of each topic; a topic that does not exist is not in the answer."""
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """What is known of each topic; one that does not exist is not in the answer."""
         futures = self._connected().describe_topics(
             TopicCollection(list(topics)), request_timeout=_PATIENCE
         )
         found = {}
         for topic, future in futures.items():
             try:
-                numbers = [partition.id for partition in future.result(_PATIENCE + 1).partitions]
-                found[topic] = [f"{topic}/{number}" for number in numbers]
+                described = future.result(_PATIENCE + 1)
+                names = [f"{topic}/{partition.id}" for partition in described.partitions]
+                made = str(described.topic_id)
+                found[topic] = Topic("" if made == _NO_ID else made, names)
             except KafkaException as error:
-                if error.args[0].code() not in _UNKNOWN:
+                if error.args[0].code() not in UNKNOWN:
                     self._away(error.args[0], f"topic {topic}")
             except TimeoutError:
                 self._away(None, f"topic {topic}")
@@ -152,7 +161,11 @@ class KafkaClient:
             )
             for name, place in waiting.items():
                 try:
-                    found[name] = futures[place].result(_PATIENCE + 1).offset
+                    offset = futures[place].result(_PATIENCE + 1).offset
+                    if offset >= 0:
+                        found[name] = offset
+                    else:  # the broker has just started, and does not know yet
+                        self._pause(_NO_OFFSET, name, time.monotonic() >= until)
                 except KafkaException as error:
                     self._pause(error.args[0], name, time.monotonic() >= until)
                 except TimeoutError:
@@ -161,9 +174,9 @@ class KafkaClient:
 
     def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
         """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
-        if late and error.code() in _UNKNOWN:
+        if late and error.code() in UNKNOWN:
             gone(partition, "the partition does not exist any more")
-        if late or error.code() not in _MOVING:
+        if late or error.code() not in MOVING:
             self._away(error, partition)
         time.sleep(_PAUSE)
 
@@ -174,20 +187,41 @@ class KafkaClient:
 
         Raises:
             DataLostError: the start of a span is not there any more.
-            RetryableError: the broker stopped answering; the message has the offset.
+            AwayError: the broker stopped answering; the message has the offset.
+            ConfigError: it does not let us in.
         """
         left = list(spans)
         while left:
             # A consumer is at one place of a partition: its second span waits for the next round.
             now = {span.partition: span for span in reversed(left)}
             left = [span for span in left if now[span.partition] is not span]
-            yield from self._read_together(now)
+            yield from self._read_together(now, {name: one.end for name, one in now.items()})
 
-    def _read_together(self, spans: Mapping[str, Span]) -> Iterator[Message]:
+    def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
+        """How far `most` bytes of messages reach in each span, one message at least.
+
+        Args:
+            spans: of different partitions.
+            most: bytes of keys and values, in each.
+        """
+        ends = {span.partition: span.end for span in spans}
+        found = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        for message in self._read_together({span.partition: span for span in spans}, ends):
+            name, before = message.partition, found[message.partition]
+            size = len(message.key or b"") + len(message.value or b"")
+            if before.size and before.size + size > most:
+                ends[name] = message.offset  # nothing from here on is read
+            else:
+                found[name] = Reached(0, before.size + size, max(before.largest, size))
+        return {name: reached._replace(end=ends[name]) for name, reached in found.items()}
+
+    def _read_together(
+        self, spans: Mapping[str, Span], ends: Mapping[str, int]
+    ) -> Iterator[Message]:
+        """The messages of one span per partition, up to its end, which may be lowered meanwhile."""
         # A new consumer is there in 5 ms; an old one waits for the fetch it has under way.
         consumer = self._consumer(_READ)
         at = {name: span.start for name, span in spans.items() if span.start < span.end}
-        ends = {name: span.end for name, span in spans.items()}
         try:
             consumer.assign([_place(name, start) for name, start in at.items()])
             while at:
@@ -220,7 +254,7 @@ class KafkaClient:
             if name in at:
                 at[name] = max(at[name], offset)
             return
-        if error.code() in _GONE and name in at:
+        if error.code() in GONE and name in at:
             span = f"{at[name]} to {ends[name]}"
             gone(name, f"{span} were to be read, offset {at[name]} is not there any more")
         if error.fatal() or not error.retriable():
@@ -271,6 +305,13 @@ class KafkaClient:
             if not name.startswith(OPTION_PREFIX)
         }
         servers = reveal(self._settings.bootstrap_servers or "", f"{place}.bootstrap_servers")
+        if "://" in servers:
+            raise ConfigError(
+                "the Kafka servers are given with a protocol",
+                where=f"{place}.bootstrap_servers",
+                allowed="host:port, several with commas",
+                hint="the protocol is an option: options: {security.protocol: SASL_SSL}",
+            )
         # A user's sizes and group win over our defaults, our contract wins over the user's options.
         fixed = {name: value for name, value in ours.items() if name in _FIXED}
         merged = {**ours, **theirs, **fixed, "bootstrap.servers": servers}
@@ -288,27 +329,14 @@ class KafkaClient:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # says nothing of why
+            self._trouble = time.monotonic(), error
 
     def _away(self, error: KafkaError | None, where: str) -> NoReturn:
-        reason = error.str() if error is not None else self._trouble
-        raise RetryableError(
-            f"Kafka at {self._settings.bootstrap_servers} does not answer",
-            where=where,
-            got=reason or "no answer in time",
-            safe="nothing is lost: reading goes on at the same offsets",
-            hint="check that the brokers run and can be reached, then run the same command again",
-        )
-
-
-def gone(partition: str, how: str) -> NoReturn:
-    """Raise the error of changes that cannot be read any more."""
-    raise DataLostError(
-        f"changes of {partition} are gone before they were read: {how}",
-        where=partition,
-        safe=_SAFE,
-        hint="raise the topic's retention.ms, and load the tables again: `mview drop`, `mview run`",
-    )
+        if self._admin is not None:
+            self._admin.poll(0)  # nothing else has it say what it has to say
+        at, told = self._trouble or (float("-inf"), None)
+        away(self._settings, error, told if time.monotonic() - at < _TOLD_S else None, where)
 
 
 def _place(partition: str, offset: int | None = None) -> TopicPartition:

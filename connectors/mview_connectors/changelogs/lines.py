@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 _BLOCK = 1 << 20
+
+#: Bytes at either end that tell one file from another.
+_MARKED = 1 << 10
 
 #: The newest time stamp before an offset is looked for in steps of this many bytes...
 _TAIL = 1 << 16
@@ -16,8 +21,19 @@ _TAIL = 1 << 16
 _LOOK_BACK = 16 << 20
 
 
-def reach(path: Path, start: int, stop: int, limit: int) -> tuple[int, int]:
-    """The end of up to `limit` complete lines in [start, stop), and their number."""
+class Reached(NamedTuple):
+    """How far some lines reach: their end, their number, and whether a limit ended them."""
+
+    end: int
+    lines: int
+    is_full: bool
+
+
+def reach(path: Path, start: int, stop: int, limit: int, most: int) -> Reached:
+    """The end of up to `limit` complete lines and `most` bytes in [start, stop).
+
+    One line is taken in any case, however long it is.
+    """
     end, lines = start, 0
     with path.open("rb") as file:
         file.seek(start)
@@ -27,11 +43,16 @@ def reach(path: Path, start: int, stop: int, limit: int) -> tuple[int, int]:
             if not block:
                 break
             breaks = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)[: limit - lines]
-            if breaks.size:
-                lines += breaks.size
-                end = at + int(breaks[-1]) + 1
+            # What ends within the bytes; the first line of all may be longer.
+            fits = int(np.searchsorted(breaks, most - (at - start), side="left"))
+            taken = breaks[: max(fits, 0 if lines else 1)]
+            if taken.size:
+                lines += taken.size
+                end = at + int(taken[-1]) + 1
+            if taken.size < breaks.size or (lines and at + len(block) - start > most):
+                return Reached(end, lines, True)
             at += len(block)
-    return end, lines
+    return Reached(end, lines, lines >= limit)
 
 
 def between(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -65,6 +86,14 @@ def backwards(path: Path, end: int) -> Iterator[bytes]:
             at = start
     if at == 0 and rest.strip():
         yield rest
+
+
+def mark(path: Path, end: int) -> str:
+    """A digest of the first and the last bytes before `end`; lines that are appended keep it."""
+    with path.open("rb") as file:
+        digest = zlib.crc32(file.read(min(_MARKED, end)))
+        file.seek(max(0, end - _MARKED))
+        return f"{zlib.crc32(file.read(min(_MARKED, end)), digest):08x}"
 
 
 def complete(path: Path, size: int) -> int:

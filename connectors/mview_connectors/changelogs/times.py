@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from mview.clock import SourceMs
-from mview.connector import Format, Message
+from collections.abc import Sequence
+
+from mview.changelog import ChangeEvent
+from mview.clock import SourceMs, SystemClock
+from mview.connector import AHEAD_MS, Format, Message, events_of
 from mview.errors import DecodeError
 
 
@@ -15,9 +18,27 @@ def lower_bound(decoder: Format, message: Message) -> SourceMs | None:
     reader raises the error.
     """
     try:
-        events = list(decoder.decode(message))
+        return vouched(events_of(decoder, message, latest()))
     except DecodeError:
         return None
+
+
+def heartbeat(decoder: Format, message: Message) -> SourceMs | None:
+    """The same of a message that nobody else reads.
+
+    Raises:
+        DecodeError: it cannot be decoded, or has a time to come.
+    """
+    return vouched(events_of(decoder, message, latest()))
+
+
+def latest() -> SourceMs:
+    """The newest time that a message may have."""
+    return SourceMs(SystemClock().now() + AHEAD_MS)
+
+
+def vouched(events: Sequence[ChangeEvent]) -> SourceMs | None:
+    """What the events of a message vouch for."""
     for event in reversed(events):
         if event.source_ms is not None and event.kind != "ddl":
             return SourceMs(event.source_ms - (0 if event.kind == "heartbeat" else 1))
@@ -27,7 +48,7 @@ def lower_bound(decoder: Format, message: Message) -> SourceMs | None:
 def last_position(decoder: Format, message: Message, table: str) -> tuple[int, ...] | None:
     """The position of the last change of a table in a message, or None."""
     try:
-        events = list(decoder.decode(message))
+        events = events_of(decoder, message)
     except DecodeError:
         return None
     found = [event.position for event in events if event.table == table and event.position]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ssl
+import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
 from mview.errors import UserError
 from mview.schema import Column, TableSchema
 from mview_connectors.databases.chunking import Size, whole_number
-from mview_connectors.databases.mysql_packets import ServerError, row_blocks
+from mview_connectors.databases.mysql_packets import MalformedRowError, ServerError, row_blocks
 from mview_connectors.databases.mysql_types import read_type
-from mview_connectors.databases.sql import SqlDatabase
+from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
+from mview_connectors.network import caution
 
 #: Seconds the server waits for a reader that is busy with its last rows.
 _PATIENCE = 3600
+#: Seconds without a byte after which the server counts as gone: while connecting, and later.
+_GREETING, _SILENCE = 60, 3600
 
 _SESSION = (
     "SET time_zone = '+00:00', sql_mode = '', "
@@ -26,6 +31,9 @@ _SESSION = (
 #: Error numbers after which the same command may succeed: too many connections, lock wait,
 #: deadlock, server shutting down or gone, connection refused or lost.
 _PASSING = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013}
+
+#: What pymysql raises where a packet is shorter than it says, or has other bytes.
+_NO_ANSWER = (struct.error, LookupError, ValueError, AssertionError)
 
 _STRINGS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
@@ -54,6 +62,10 @@ class MysqlDatabase(SqlDatabase):
     driver: ClassVar[str] = "mysql+pymysql"
     #: Its optimizer finds no range in `(a, b) >= (x, y)`.
     row_values: ClassVar[bool] = False
+    tls_hint: ClassVar[str] = (
+        "query: {ssl_ca: /path/to/ca.pem} for a certificate of your own authority; "
+        "query: {ssl_disabled: 'true'} only on a network that you trust"
+    )
     clock_sql: ClassVar[str] = "SELECT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"
 
     def position(self) -> tuple[int, ...]:
@@ -70,15 +82,49 @@ class MysqlDatabase(SqlDatabase):
         return ()
 
     def _options(self) -> dict[str, Any]:
-        return {"autocommit": True, "charset": "utf8mb4"}
+        options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
+        if "read_timeout" not in self._settings.query:
+            options["read_timeout"] = _GREETING
+        if self._is_remote() and not self._tls_settings():
+            options["ssl"] = ssl.create_default_context()
+        return options
+
+    def _tls_settings(self) -> set[str]:
+        return {name for name in self._settings.query if name.startswith("ssl")}
+
+    def caution(self) -> str | None:
+        """A warning for a remote server with settings that do not verify."""
+        settings = self._tls_settings()
+        if not self._is_remote() or not settings:
+            return None
+        off = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname"}
+        if "ssl_ca" in settings and not settings & off:
+            return None
+        place = f"connections.{self._settings.name}.query"
+        remedy = "Leave the ssl settings away, or set ssl_ca alone."
+        how = f"may not be verified ({', '.join(sorted(settings))})"
+        return caution(place, self._server(), how, remedy)
 
     def _prepare(self, connection: Any) -> None:
+        if "read_timeout" not in self._settings.query:
+            connection._read_timeout = _SILENCE
         with connection.cursor() as cursor:
             cursor.execute(_SESSION)
 
     def _is_passing(self, error: Exception) -> bool:
         number = error.args[0] if error.args else None
+        if any(word in str(error) for word in TLS_WORDS):
+            return False
         return isinstance(error, OSError) or number in _PASSING
+
+    def _driver_errors(self) -> tuple[type[Exception], ...]:
+        return (*super()._driver_errors(), *_NO_ANSWER, RuntimeError)
+
+    def _fail(self, error: Exception, task: str) -> NoReturn:
+        if isinstance(error, _NO_ANSWER):
+            # pymysql takes packets apart without looking whether they are so long.
+            error = RuntimeError("the server's answer breaks the MySQL protocol")
+        super()._fail(error, task)
 
     def _kinds(self) -> dict[str, str]:
         rows = self.query(
@@ -161,3 +207,12 @@ def _rows(connection: Any, columns: int) -> Iterator[list[pa.Array]]:
         yield from row_blocks(connection._rfile.read1, columns)
     except ServerError as error:
         raise_mysql_exception(error.packet)
+    except MalformedRowError as error:
+        raise UserError(
+            "the server's answer breaks the MySQL protocol",
+            where=f"{connection.host}:{connection.port}",
+            got=str(error),
+            safe="nothing of this read was taken",
+            hint="is it a MySQL or MariaDB server, and nothing between that rewrites its answers? "
+            "A newer one of its kind may help; then run again",
+        ) from None

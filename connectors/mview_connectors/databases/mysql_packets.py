@@ -1,7 +1,9 @@
 """Rows of the MySQL text protocol as Arrow arrays, without a Python object per value.
 
-A row is a packet of length-prefixed texts. Only the packets' starts are found one by one; then each
-column is found in all rows at once, and the values become views into the received bytes.
+A row is a packet of length-prefixed texts. Only the packets are found one by one; then each column
+is found in all rows at once, and the values become views into the received bytes. What a server
+claims of lengths is never believed: every value must lie in its own packet, and fill it with the
+others.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import pyarrow as pa
 _BLOCK = 4 << 20
 #: Bytes asked of the socket at once.
 _READ = 1 << 18
+#: Bytes in front of a packet: three of its length, one of its number.
+_HEADER = 4
 #: A packet of this length goes on in the next one.
 _FULL = 0xFFFFFF
 #: First bytes of the packets that end a result.
@@ -24,6 +28,8 @@ _END, _ERROR = 0xFE, 0xFF
 #: First byte of a NULL, and of lengths in 2, 3 and 8 more bytes.
 _NULL = 251
 _LONG = {252: 2, 253: 3, 254: 8}
+#: Bytes of a row at the most: more than `max_allowed_packet` may be, and what a view can refer to.
+_ROW = (1 << 30) + (1 << 16)
 #: Bytes that fit into an Arrow view itself; longer values are referred to.
 _INLINE = 12
 
@@ -41,6 +47,10 @@ class ServerError(Exception):
         super().__init__("the server ended the result with an error")
 
 
+class MalformedRowError(Exception):
+    """What the server sent as a row is none."""
+
+
 def row_blocks(read: Callable[[int], bytes], columns: int) -> Iterator[list[pa.Array]]:
     """The rows of a result set, column by column, as arrays of bytes.
 
@@ -50,6 +60,7 @@ def row_blocks(read: Callable[[int], bytes], columns: int) -> Iterator[list[pa.A
 
     Raises:
         ServerError: the server could not finish.
+        MalformedRowError: a row that breaks the protocol; nothing of its block was yielded.
         ConnectionResetError: the stream ended before the result.
     """
     received = bytearray()
@@ -61,15 +72,16 @@ def row_blocks(read: Callable[[int], bytes], columns: int) -> Iterator[list[pa.A
             raise ConnectionResetError("the server closed the connection while sending rows")
         received += data
         position = _find_packets(received, position, starts)
-        last = received[starts[-1]] if starts else 0
+        if len(received) - position > _ROW:
+            raise MalformedRowError(f"a row is longer than {_ROW:,} bytes")
+        last = received[starts[-1]] if starts and starts[-1] < position else 0
         if last == _ERROR:
             raise ServerError(bytes(received[starts[-1] : position]))
         # 0xFE also begins a value of 16 MB or more, but then the packet is longer.
         ended = last == _END and position - starts[-1] < 9
-        if ended:
-            starts.pop()
+        end = starts.pop() - _HEADER if ended else position
         if starts and (ended or position >= _BLOCK):
-            yield _columns(received[:position], np.array(starts, np.int64), columns)
+            yield _columns(received[:end], np.array(starts, np.int64), columns)
             del received[:position]
             starts, position = [], 0
         if ended:
@@ -117,14 +129,24 @@ def _joined(received: bytearray, position: int) -> int | None:
 
 
 def _columns(block: bytearray, starts: Integers, columns: int) -> list[pa.Array]:
-    # Padding: views copy 12 bytes from the start of every value, also from the last.
+    # Padding: views copy 12 bytes from the start of every value, also from the last, and a length
+    # that stands at the end of the block is read before it is known to be too long.
     buffer = bytes(block) + bytes(_INLINE)
     data = np.frombuffer(buffer, np.uint8)
+    # A row ends where the header of the next one begins.
+    ends = np.append(starts[1:] - _HEADER, len(block))
     arrays = []
     for _ in range(columns):
-        starts, lengths, valid = _lengths(data, starts)
-        arrays.append(_views(buffer, data, starts, lengths, valid))
-        starts = starts + lengths
+        if np.any(starts >= ends):
+            raise MalformedRowError(f"a row has fewer than {columns} values")
+        begin, lengths, valid = _lengths(data, starts)
+        # Not `begin + lengths > ends`: a length near 2^63 would wrap around.
+        if np.any((lengths < 0) | (lengths > ends - begin)):
+            raise MalformedRowError("a value is longer than its row")
+        arrays.append(_views(buffer, data, begin, lengths, valid))
+        starts = begin + lengths
+    if np.any(starts != ends):
+        raise MalformedRowError(f"a row has more than {columns} values")
     return arrays
 
 
@@ -135,6 +157,8 @@ def _lengths(data: Bytes, at: Integers) -> tuple[Integers, Integers, npt.NDArray
     valid = first != _NULL
     begin = at + 1
     if first.max() >= _NULL:
+        if first.max() == _ERROR:
+            raise MalformedRowError("a value has no length")
         lengths[~valid] = 0
         for code, width in _LONG.items():
             rows = np.flatnonzero(first == code)

@@ -13,8 +13,9 @@ import pyarrow.csv as pa_csv
 from mview.schema import Column, TableSchema
 from mview_connectors.databases.chunking import Size, whole_number
 from mview_connectors.databases.postgresql_types import read_type
-from mview_connectors.databases.sql import SqlDatabase
+from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
+from mview_connectors.network import caution
 
 #: Bytes of CSV that become one Arrow batch.
 _BLOCK = 4 << 20
@@ -79,6 +80,10 @@ class PostgresqlDatabase(SqlDatabase):
     """
 
     driver: ClassVar[str] = "postgresql+psycopg"
+    tls_hint: ClassVar[str] = (
+        "query: {sslrootcert: /path/to/ca.pem} for a certificate of your own authority; "
+        "query: {sslmode: disable} only on a network that you trust"
+    )
     clock_sql: ClassVar[str] = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)"
 
     def position(self) -> tuple[int, ...]:
@@ -98,7 +103,22 @@ class PostgresqlDatabase(SqlDatabase):
         import psycopg
 
         # COPY takes no server-side parameters: the client cursor writes them as literals.
-        return {"autocommit": True, "cursor_factory": psycopg.ClientCursor}
+        options = {"autocommit": True, "cursor_factory": psycopg.ClientCursor}
+        if self._is_remote() and self._query("sslmode") is None:
+            options["sslmode"] = "verify-full"
+            if self._query("sslrootcert") is None:
+                options["sslrootcert"] = "system"
+        return options
+
+    def caution(self) -> str | None:
+        """A warning for a remote server with an `sslmode` that does not verify."""
+        mode = self._query("sslmode")
+        if not self._is_remote() or mode in (None, "verify-full"):
+            return None
+        how = "does not check the server's name" if mode == "verify-ca" else "is not verified"
+        place = f"connections.{self._settings.name}.query"
+        remedy = "Leave sslmode away, or set it to verify-full."
+        return caution(place, self._server(), f"{how} (sslmode: {mode})", remedy)
 
     def _prepare(self, connection: Any) -> None:
         connection.execute(_SESSION)
@@ -110,7 +130,13 @@ class PostgresqlDatabase(SqlDatabase):
         if state is not None:
             # Classes: 08 connection, 40 rollback, 53 resources, 55 locks, 57 operator, 58 system.
             return state[:2] in ("08", "40", "53", "55", "57", "58")
-        wrong = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
+        wrong = (
+            *TLS_WORDS,
+            "authentication failed",
+            "no pg_hba.conf entry",
+            "does not exist",
+            "no password",
+        )
         if any(text in str(error) for text in wrong):
             return False
         return isinstance(error, psycopg.OperationalError | OSError)

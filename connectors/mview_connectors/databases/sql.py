@@ -14,13 +14,18 @@ import sqlalchemy as sa
 from sqlalchemy.pool import PoolProxiedConnection
 
 from mview.clock import SourceMs
-from mview.config import ConnectionSettings, Mask, reveal, secret_values
-from mview.errors import ConfigError, MviewError, RetryableError, UserError
+from mview.config import ConnectionSettings, secret_values
+from mview.errors import AwayError, ConfigError, MviewError, UserError
 from mview.schema import TableSchema
+from mview.secrets import Mask, reveal
 from mview.snapshot import Chunk, ChunkPlan, KeyValues
 from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.keys import IndexKeys
 from mview_connectors.databases.ranges import Limit, between, limits
+from mview_connectors.network import is_local
+
+#: Words of drivers for a server that does not prove who it is.
+TLS_WORDS = ("certificate", "SSL", "TLS")
 
 
 class SqlDatabase(ABC):
@@ -40,6 +45,9 @@ class SqlDatabase(ABC):
     #: Whether an index serves `(a, b) >= (x, y)`.
     row_values: ClassVar[bool] = True
     clock_sql: ClassVar[str]
+    #: What to set where the server's certificate is not signed by a public authority, or there is
+    #: none.
+    tls_hint: ClassVar[str] = ""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -151,6 +159,10 @@ class SqlDatabase(ABC):
             ):
                 self._check_order(table, plan, chunk, batch)
                 yield batch
+
+    def caution(self) -> str | None:
+        """A warning where the server is not proven to be the one that is meant."""
+        return None
 
     def close(self) -> None:
         """Close the connections; may be called more than once."""
@@ -295,6 +307,18 @@ class SqlDatabase(ABC):
         """Driver options of every connection."""
         return {}
 
+    def _query(self, name: str) -> str | None:
+        """A driver's option of the settings."""
+        text = self._settings.query.get(name)
+        place = f"connections.{self._settings.name}.query.{name}"
+        return None if text is None else reveal(text, place)
+
+    def _is_remote(self) -> bool:
+        # Drivers take a host, or several, from the query, too.
+        named = [self._part("host"), self._query("host"), self._query("hostaddr")]
+        hosts = [host.strip() for text in named if text for host in text.split(",")]
+        return not all(map(is_local, hosts))
+
     def _server(self) -> str:
         # As written in the settings: `${env:…}` stays, so nothing secret can get into a message.
         settings = self._settings
@@ -306,13 +330,15 @@ class SqlDatabase(ABC):
         cause = getattr(error, "orig", None) or error
         kind = self.driver.partition("+")[0]
         if self._is_passing(cause):
-            failure: type[MviewError] = RetryableError
+            failure: type[MviewError] = AwayError
             hint = "check that the server runs and can be reached, then run the same command again"
             safe = "nothing was lost: what is loaded stays, the open chunk is read again"
         else:
             failure = ConfigError if task == "connecting" else UserError
             safe = "nothing of this read was taken"
             hint = f"check connections.{self._settings.name} and the user's rights"
+            if any(word in str(cause) for word in TLS_WORDS):
+                hint = f"the server must prove who it is: {self.tls_hint}"
         raise failure(
             f"{kind} database {self._server()} failed while {task}",
             where=f"connections.{self._settings.name}",

@@ -17,7 +17,7 @@ from mview.errors import ConfigError, UserError
 from mview.schema import Column, TableSchema, parse_type
 from mview_connectors.databases.chunking import Size
 from mview_connectors.databases.sql import SqlDatabase
-from mview_connectors.databases.values import Convert, build_batch
+from mview_connectors.databases.values import Convert, build_batch, decimals, from_text
 
 #: Rows per Arrow batch: some MB of usual rows.
 _BATCH = 50_000
@@ -66,8 +66,15 @@ class SqliteDatabase(SqlDatabase):
                 "a SQLite connection needs the path of its file",
                 where=f"connections.{self._settings.name}.database",
             )
+        file = Path(path).expanduser().absolute()
+        if file.exists() and not file.is_file():
+            # A pipe would be waited for.
+            raise ConfigError(
+                f"the SQLite database {file} is no regular file",
+                where=f"connections.{self._settings.name}.database",
+            )
         # mode=ro: a path that is wrong must not make an empty database.
-        uri = f"file:{quote(str(Path(path).expanduser().absolute()))}?mode=ro"
+        uri = f"file:{quote(str(file))}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._prepare(connection)
         return connection
@@ -182,7 +189,8 @@ def _converter(arrow: pa.DataType) -> Convert:
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_binary(arrow):
         stored = _STORED[arrow]
         return lambda values: pa.array(_only(values, stored), arrow)
-    return lambda values: pa.array(_only(values, {str}), pa.string()).cast(arrow)
+    convert = from_text(arrow)
+    return lambda values: convert(pa.array(_only(values, {str}), pa.string()))
 
 
 def _only(values: Sequence[Any], stored: set[type]) -> Sequence[Any]:
@@ -204,4 +212,4 @@ def _decimals(values: Sequence[Any], arrow: pa.DataType) -> pa.Array:
         texts = pa.array(values, pa.float64()).cast(pa.string())
     else:
         texts = pa.array([None if v is None else str(v) for v in values], pa.string())
-    return texts.cast(arrow)
+    return decimals(arrow)(texts)

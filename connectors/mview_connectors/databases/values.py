@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from mview.errors import UserError
 from mview.schema import Column, TableSchema, type_name
+from mview_connectors.formats import values as exact
 
 #: A column as the driver returned it: a list of Python values, or an Arrow array of texts or bytes.
 Raw = Any
@@ -50,12 +51,42 @@ MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 def from_text(target: pa.DataType) -> Convert:
     """The conversion of texts, as databases print values, to an Arrow type."""
+    if pa.types.is_decimal(target):
+        return decimals(target)
+    if pa.types.is_temporal(target):
+        return lambda texts: exact.in_years(texts.cast(target))
     return lambda texts: texts.cast(target)
+
+
+def decimals(target: pa.DataType) -> Convert:
+    """The conversion of texts of numbers to a decimal type, exactly."""
+
+    def convert(texts: pa.Array) -> pa.Array:
+        if _casts_exactly(texts, target):
+            return texts.cast(target)
+        return exact.decimals(texts.to_pylist(), target)
+
+    return convert
+
+
+def _casts_exactly(texts: pa.Array, target: pa.DataType) -> bool:
+    """Whether Arrow's own cast of the texts is right.
+
+    It shifts 128-bit integers unchecked: 1e-77 becomes 0, 1e14 any number at scale 38, and
+    1e-999999999 ends the process.
+    """
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    data = bytes(texts.buffers()[2] or b"")
+    return longest + target.scale <= _DIGITS and b"e" not in data and b"E" not in data
+
+
+#: Decimal digits that 128 bits always hold.
+_DIGITS = 38
 
 
 def naive_instants(texts: pa.Array) -> pa.Array:
     """Texts without an offset, read in a session whose zone is UTC, as instants."""
-    return texts.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+    return exact.in_years(texts.cast(pa.timestamp("us"))).cast(pa.timestamp("us", tz="UTC"))
 
 
 def booleans(texts: pa.Array) -> pa.Array:

@@ -30,11 +30,24 @@ import orjson
 import pyarrow as pa
 
 from mview.changelog import UNCHANGED, ChangeEvent, Kind
-from mview.clock import SourceMs
 from mview.connector import Message
+from mview.errors import shown
 from mview.schema import Column
 from mview_connectors.formats.debezium_values import MODES, DebeziumValues
-from mview_connectors.formats.messages import format_options, parse_object, undecodable
+from mview_connectors.formats.messages import (
+    format_options,
+    holds_reals,
+    milliseconds,
+    name_of,
+    parse_object,
+    position_of,
+    refuse_repeated,
+    row_of,
+    too_deep,
+    transaction_of,
+    undecodable,
+    with_digits,
+)
 
 _PLACEHOLDER = "unavailable.value.placeholder"
 _KINDS: dict[str, Kind] = {"c": "c", "r": "u", "u": "u", "d": "d", "t": "truncate"}
@@ -62,19 +75,29 @@ class DebeziumFormat:
 
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """The events of a message: none or one, or one per table of a DDL statement."""
+        try:
+            return self._decode(message)
+        except RecursionError:
+            raise too_deep(message) from None
+
+    def _decode(self, message: Message) -> Iterable[ChangeEvent]:
         if message.value is None:
             return ()
         body = _payload(parse_object(message, _JSON_HINT))
         if body is None:
             return ()
+        if type(body) is not dict:
+            raise undecodable(message, "'payload' is not a JSON object", _JSON_HINT)
+        if holds_reals(message.value, body.get("before"), body.get("after")):
+            body = _payload(with_digits(message.value))
         op = body.get("op")
         if op is None:
             return _other(message, body)
         if op == _NO_CHANGE:
             return ()
-        kind = _KINDS.get(op)
+        kind = _KINDS.get(op) if type(op) is str else None
         if kind is None:
-            raise undecodable(message, f"a change has an unknown op {op!r}")
+            raise undecodable(message, f"a change has an unknown op {shown(op, 80)}")
         return (self._change(message, body, kind),)
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
@@ -85,28 +108,29 @@ class DebeziumFormat:
         source = body.get("source")
         if type(source) is not dict or not source.get("table"):
             raise undecodable(message, "a change has no 'source' with its table")
-        before, after = body.get("before"), body.get("after")
-        key = _key(message.key)
-        if kind in ("c", "u") and type(after) is not dict:
+        before, after = row_of(message, body, "before"), row_of(message, body, "after")
+        key = _key(message)
+        if kind in ("c", "u") and after is None:
             raise undecodable(message, "a create or update has no 'after'")
-        if kind == "d" and type(before) is not dict and key is None:
+        if kind == "d" and before is None and key is None:
             raise undecodable(message, "a delete has neither 'before' nor a key")
         value = message.value or b""
         if any(needle in value for needle in self._needles):
             before, after = self._mark_unchanged(before), self._mark_unchanged(after)
         snapshot = body["op"] == "r" or source.get("snapshot") not in (None, "false", False)
-        ts = source.get("ts_ms")
+        ts = milliseconds(message, source.get("ts_ms"), "source.ts_ms")
+        transaction = row_of(message, body, "transaction") or {}
         return ChangeEvent(
-            source["table"],
+            name_of(message, source["table"], "source.table"),
             kind,
             key,
             before,
             after,
             () if snapshot else _position(message, source, kind),
-            None if snapshot or ts is None else SourceMs(ts),
+            None if snapshot else ts,
             message.partition,
             message.offset,
-            (body.get("transaction") or {}).get("id"),
+            transaction_of(message, transaction.get("id")),
         )
 
     def _mark_unchanged(self, row: Any) -> Any:
@@ -130,25 +154,31 @@ def _unavailable_forms(text: str) -> list[Any]:
     ]
 
 
-def _payload(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The message without its schema envelope."""
+def _payload(body: dict[str, Any]) -> Any:
+    """The message without its schema envelope; usually an object, or null."""
     if "payload" in body and len(body) == 2 and "schema" in body:
         schema = body["schema"]
         if schema is None or (type(schema) is dict and "type" in schema):
-            payload: dict[str, Any] | None = body["payload"]
-            return payload
+            return body["payload"]
     return body
 
 
-def _key(key: bytes | None) -> dict[str, Any] | None:
+def _key(message: Message) -> dict[str, Any] | None:
     """The key columns; None when there are none, or the key is not JSON (another converter)."""
+    key = message.key
     if key is None:
         return None
     try:
         parsed = orjson.loads(key)
     except orjson.JSONDecodeError:
         return None
-    return _payload(parsed) if type(parsed) is dict else None
+    if type(parsed) is not dict:
+        return None
+    refuse_repeated(message, key, parsed)
+    columns = _payload(parsed)
+    if type(columns) is not dict:
+        return None
+    return _payload(with_digits(key)) if holds_reals(key, columns) else columns
 
 
 def _other(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
@@ -157,17 +187,24 @@ def _other(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
         return _ddl(message, body)
     if "status" in body and "id" in body and "op" not in body:
         return ()
-    if set(body) <= {"ts_ms", "ts_us", "ts_ns"} and type(body.get("ts_ms")) is int:
+    if "ts_ms" in body and set(body) <= {"ts_ms", "ts_us", "ts_ns"}:
         place = (message.partition, message.offset)
-        at = SourceMs(body["ts_ms"])
+        at = milliseconds(message, body["ts_ms"], "ts_ms")
+        if at is None:
+            raise undecodable(message, "a heartbeat has no time")
         return (ChangeEvent("", "heartbeat", None, None, None, (), at, *place),)
     raise undecodable(message, "a change has no 'op'", _FLAT_HINT)
 
 
 def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
-    source = body.get("source") or {}
-    tables = [change["id"].split('"')[-2] for change in body.get("tableChanges") or ()]
-    ts = source.get("ts_ms")
+    source = row_of(message, body, "source") or {}
+    try:
+        tables = [change["id"].split('"')[-2] for change in body.get("tableChanges") or ()]
+    except (TypeError, KeyError, IndexError, AttributeError):
+        raise undecodable(message, "'tableChanges' of a statement names no tables") from None
+    if type(body["ddl"]) is not str or type(source.get("table") or "") is not str:
+        raise undecodable(message, "a statement, or its table, is no text")
+    ts = milliseconds(message, source.get("ts_ms"), "source.ts_ms")
     return [
         ChangeEvent(
             table,
@@ -176,7 +213,7 @@ def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
             None,
             None,
             (),
-            None if ts is None else SourceMs(ts),
+            ts,
             message.partition,
             message.offset,
             detail=body["ddl"],
@@ -186,6 +223,10 @@ def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
 
 
 def _position(message: Message, source: dict[str, Any], kind: Kind) -> tuple[int, ...]:
+    return position_of(message, _parts(message, source, kind))
+
+
+def _parts(message: Message, source: dict[str, Any], kind: Kind) -> tuple[Any, ...]:
     sub = 0 if kind == "d" else 1
     try:
         connector = source.get("connector")

@@ -22,6 +22,9 @@ MODES: dict[str, tuple[str, ...]] = {
     "binary.handling.mode": ("bytes", "base64", "base64-url-safe", "hex"),
 }
 
+#: PostgreSQL's numeric has no more decimal places.
+_MOST_SCALE = 16_383
+
 _TYPE = re.compile(r"\s*([a-z][a-z0-9_ ]*?)\s*(?:\(\s*(\d+)[^)]*\))?\s*(without time zone)?\s*$")
 
 #: Fractional digits of a type that is declared without them.
@@ -145,6 +148,8 @@ def _variable_scale(value: dict[str, Any], scale: int) -> int:
         own_scale, raw = value["scale"], v.decode_base64(value["value"])
     except KeyError:
         raise v.misfit(value, "is not a decimal number") from None
+    if type(own_scale) is not int or abs(own_scale) > _MOST_SCALE:
+        raise v.misfit(value, "is not a decimal number")
     number = int.from_bytes(raw, "big", signed=True)
     if own_scale <= scale:
         return number * int(10 ** (scale - own_scale))

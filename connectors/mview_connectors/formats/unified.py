@@ -18,10 +18,10 @@ A heartbeat says: every change committed up to `ts` stands before this message *
 it lets views stay fresh while nothing changes. A writer to Kafka sends it to every partition of
 every topic, or to a heartbeat topic that the configuration names.
 
-Values: booleans true/false or 0/1; integers as JSON numbers; decimals as text ("12.50"), JSON
-numbers of at most 15 digits are taken too; floats as numbers, or "NaN", "Infinity", "-Infinity";
-dates "2024-02-29"; `timestamp` "2024-02-29T23:59:59.123456Z" or with an offset; `timestamp_ntz` the
-same without; bytes as base64; lists as lists; all else is text.
+Values: booleans true/false or 0/1; integers as JSON numbers; decimals as text ("12.50"), integers
+and JSON numbers of at most 15 digits are taken too; floats as numbers, or "NaN", "Infinity",
+"-Infinity"; dates "2024-02-29"; `timestamp` "2024-02-29T23:59:59.123456Z" or with an offset;
+`timestamp_ntz` the same without; bytes as base64; lists as lists; all else is text.
 """
 
 from __future__ import annotations
@@ -35,9 +35,22 @@ import pyarrow as pa
 from mview.changelog import ChangeEvent, Kind
 from mview.clock import SourceMs
 from mview.connector import Message
+from mview.errors import shown
 from mview.schema import Column
 from mview_connectors.formats import values as v
-from mview_connectors.formats.messages import format_options, parse_object, undecodable
+from mview_connectors.formats.messages import (
+    format_options,
+    holds_reals,
+    milliseconds,
+    name_of,
+    parse_object,
+    position_of,
+    row_of,
+    too_deep,
+    transaction_of,
+    undecodable,
+    with_digits,
+)
 
 _FIELDS = dict.fromkeys(("table", "op", "before", "after", "key", "ts", "position", "transaction"))
 _KINDS: dict[str, Kind] = {
@@ -52,9 +65,6 @@ _KINDS: dict[str, Kind] = {
     "t": "truncate",
 }
 
-#: Positions are stored as text of 20 digits per part.
-_POSITION_LIMIT = 10**20
-
 
 class UnifiedFormat:
     """Decodes the `unified` format; see the module."""
@@ -66,26 +76,34 @@ class UnifiedFormat:
 
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """The one event of a message; none for a Kafka tombstone."""
+        try:
+            return self._decode(message)
+        except RecursionError:
+            raise too_deep(message) from None
+
+    def _decode(self, message: Message) -> Iterable[ChangeEvent]:
         if message.value is None:
             return ()
         body = parse_object(message)
-        kind = _KINDS.get(body.get("op", ""))
+        if holds_reals(message.value, body.get("before"), body.get("after"), body.get("key")):
+            body = with_digits(message.value)
+        op = body.get("op")
+        kind = _KINDS.get(op) if type(op) is str else None
         if kind is None:
             raise _bad_op(message, body)
         if not body.keys() <= _FIELDS.keys():
             raise undecodable(
                 message,
-                f"a change has an unknown field {next(n for n in body if n not in _FIELDS)!r}",
-                f"fields are {', '.join(_FIELDS)}",
+                f"a change has an unknown field "
+                f"{shown(next(n for n in body if n not in _FIELDS), 80)}",
+                allowed=", ".join(_FIELDS),
             )
-        ts = body.get("ts")
-        if ts is not None and type(ts) is not int:
-            raise undecodable(message, "'ts' is not an integer of milliseconds")
-        before = _row(message, body, "before")
-        after = _row(message, body, "after")
-        key = _row(message, body, "key")
-        table = body.get("table", "")
-        _complete(message, kind, table, before or key, after, ts)
+        ts = milliseconds(message, body.get("ts"), "ts")
+        before = row_of(message, body, "before")
+        after = row_of(message, body, "after")
+        key = row_of(message, body, "key")
+        table = "" if kind == "heartbeat" else name_of(message, body.get("table"), "table")
+        _complete(message, kind, before or key, after, ts)
         return (
             ChangeEvent(
                 table,
@@ -94,10 +112,10 @@ class UnifiedFormat:
                 before,
                 after,
                 _position(message, body.get("position")),
-                None if ts is None else SourceMs(ts),
+                ts,
                 message.partition,
                 message.offset,
-                body.get("transaction"),
+                transaction_of(message, body.get("transaction")),
             ),
         )
 
@@ -108,36 +126,27 @@ class UnifiedFormat:
 
 def _bad_op(message: Message, body: dict[str, Any]) -> Exception:
     op = body.get("op")
-    close = get_close_matches(str(op), _KINDS, n=1)
+    close = get_close_matches(op, _KINDS, n=1) if type(op) is str and len(op) < 40 else []
     return undecodable(
         message,
-        "a change has no 'op'" if op is None else f"a change has an unknown op {op!r}",
-        f"did you mean {close[0]!r}?" if close else f"one of {', '.join(_KINDS)}",
+        "a change has no 'op'" if op is None else f"a change has an unknown op {shown(op, 80)}",
+        f"did you mean {close[0]!r}?" if close else None,
+        allowed=", ".join(_KINDS),
     )
-
-
-def _row(message: Message, body: dict[str, Any], name: str) -> dict[str, Any] | None:
-    row = body.get(name)
-    if row is not None and type(row) is not dict:
-        raise undecodable(message, f"{name!r} is not a JSON object")
-    return row
 
 
 def _complete(
     message: Message,
     kind: Kind,
-    table: Any,
     old: dict[str, Any] | None,
     after: dict[str, Any] | None,
-    ts: int | None,
+    ts: SourceMs | None,
 ) -> None:
     """Raise unless the message has what its kind needs."""
     if kind == "heartbeat":
         if ts is None:
             raise undecodable(message, "a heartbeat has no 'ts'")
         return
-    if not table or type(table) is not str:
-        raise undecodable(message, "a change has no 'table'")
     if kind in ("c", "u") and after is None:
         raise undecodable(message, "an insert or update has no 'after'")
     if kind == "d" and old is None:
@@ -145,17 +154,11 @@ def _complete(
 
 
 def _position(message: Message, position: Any) -> tuple[int, ...]:
-    if type(position) is int and 0 <= position < _POSITION_LIMIT:
-        return (position,)
     if position is None:
         return ()
+    if type(position) is str and len(position) <= 20 and position.isascii() and position.isdigit():
+        position = int(position)
     parts = position if type(position) is list else [position]
-    if type(position) is str and position.isdecimal():
-        parts = [int(position)]
-    if not parts or any(type(p) is not int or not 0 <= p < _POSITION_LIMIT for p in parts):
-        raise undecodable(
-            message,
-            f"'position' is {str(position)[:60]!r}",
-            "an integer >= 0, a list of them, or a text of digits",
-        )
-    return tuple(parts)
+    if not parts:
+        raise undecodable(message, "'position' is an empty list")
+    return position_of(message, parts)

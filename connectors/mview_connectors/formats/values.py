@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from itertools import chain
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import UNCHANGED
+from mview.errors import shown
 from mview.schema import Column
 
 _NONE = type(None)
@@ -26,14 +27,20 @@ _NONE = type(None)
 #: A double holds any decimal number of up to 15 digits and gives it back; see IEEE 754.
 _DOUBLE_DIGITS = 15
 
-#: Wide enough that no shift of a decimal(38,s) is ever rounded.
-_EXACT = Context(prec=100)
+#: Wider than any decimal(38,s); what has more digits, or an exponent beyond, is refused unread.
+_EXACT = Context(prec=100, Emin=-100, Emax=100, traps=[Inexact, InvalidOperation])
+
+_MOST_DIGITS = 38
+
+#: Beyond this a double does not have all integers.
+_DOUBLE_WHOLE = 2**53
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 # The range that Spark, Delta and DuckDB all hold: years 1 to 9999.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400_000_000
+_FIRST_US, _LAST_US = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
 
 
 #: Converts the values of one column.
@@ -81,8 +88,7 @@ def convert(
 
 def misfit(value: Any, reason: str) -> ValueError:
     """The error of one value; long values are cut."""
-    text = repr(value)
-    return ValueError(f"{text if len(text) <= 80 else text[:77] + '...'} {reason}")
+    return ValueError(f"{shown(value, 80)} {reason}")
 
 
 def only(values: Sequence[Any], allowed: set[type], reason: str) -> set[type]:
@@ -120,29 +126,62 @@ def booleans(values: Sequence[Any]) -> pa.Array:
 
 
 def integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """JSON integers; a JSON real number is refused, as it may have lost digits."""
-    found = only(values, {int, bool, _NONE}, "is not an integer")
-    if bool in found:
+    """JSON integers, -0 too; any other JSON number is refused, as it may have lost digits."""
+    found = only(values, {int, bool, Decimal, _NONE}, "is not an integer")
+    if Decimal in found:
+        only(
+            [v for v in values if type(v) is not Decimal or v],
+            {int, bool, _NONE},
+            "is not an integer",
+        )
+    if found & {bool, Decimal}:
         values = [None if v is None else int(v) for v in values]
     return _built(lambda part: pa.array(part, kind), values, str(kind))
 
 
 def floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """JSON numbers, and the texts NaN, Infinity and -Infinity."""
-    found = only(values, {float, int, str, _NONE}, "is not a number")
+    """JSON numbers, and the texts NaN, Infinity and -Infinity.
+
+    A number becomes the nearest of the type. What is none there is refused: beyond its range, too
+    small to be told from zero, or a whole number that the type does not give back.
+    """
+    found = only(values, {float, int, Decimal, str, _NONE}, "is not a number")
     if str in found:
         bad = [v for v in values if type(v) is str and v not in _NOT_FINITE]
         if bad:
             raise misfit(bad[0], "is not a number")
         values = [_NOT_FINITE[v] if type(v) is str else v for v in values]
+    doubles = pa.array(
+        [_double(v, kind) if type(v) in _ROUNDED else v for v in values], pa.float64()
+    )
     if kind != pa.float32():
-        return _built(lambda part: pa.array(part, kind), values, str(kind))
-    wide = _built(lambda part: pa.array(part, pa.float64()), values, str(kind))
-    narrow = wide.cast(kind)
-    lost = pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(wide)))
+        return doubles
+    narrow = doubles.cast(kind)
+    lost = pc.or_(
+        pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(doubles))),
+        pc.and_(pc.equal(narrow, 0), pc.not_equal(doubles, 0)),
+    )
     if pc.any(lost).as_py():
         raise misfit(values[pc.index(lost, True).as_py()], f"does not fit {kind}")
     return narrow
+
+
+#: Types of numbers of which a double may not have all digits.
+_ROUNDED = (int, Decimal)
+
+
+def _double(value: int | Decimal, kind: pa.DataType) -> float:
+    try:
+        found = float(value)
+    except OverflowError:
+        raise misfit(value, f"does not fit {kind}") from None
+    lost = math.isinf(found) or (value and not found)
+    if type(value) is int and abs(value) > _DOUBLE_WHOLE:
+        # Writers print a large double exactly, or the shortest digits that stand for it.
+        lost = value not in (int(found), Decimal(repr(found)))
+    if lost:
+        raise misfit(value, f"does not fit {kind}")
+    return found
 
 
 def texts(values: Sequence[Any]) -> pa.Array:
@@ -167,14 +206,30 @@ def binaries(values: Sequence[Any], decode: Callable[[Any], bytes] = decode_base
 def iso_dates(values: Sequence[Any]) -> pa.Array:
     """ISO dates, e.g. 2024-02-29."""
     only(values, {str, _NONE}, "is not a date")
-    return _built(lambda part: pa.array(part, pa.string()).cast(pa.date32()), values, "date")
+    return _built(
+        lambda part: in_years(pa.array(part, pa.string()).cast(pa.date32())), values, "date"
+    )
 
 
 def iso_timestamps(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """ISO timestamps: with `Z` or an offset for `timestamp`, without one for `timestamp_ntz`."""
     only(values, {str, _NONE}, "is not a timestamp")
     name = "timestamp" if kind.tz else "timestamp_ntz (no zone)"
-    return _built(lambda part: pa.array(part, pa.string()).cast(kind), values, name)
+    return _built(lambda part: in_years(pa.array(part, pa.string()).cast(kind)), values, name)
+
+
+def in_years(times: pa.Array) -> pa.Array:
+    """The dates or timestamps (us), all within the years 1 to 9999.
+
+    Raises:
+        pa.ArrowInvalid: one is not.
+    """
+    is_date = pa.types.is_date(times.type)
+    ends = pc.min_max(times.cast(pa.int32() if is_date else pa.int64())).as_py()
+    low, high = (_FIRST_DAY, _LAST_DAY) if is_date else (_FIRST_US, _LAST_US)
+    if ends["min"] is not None and not low <= ends["min"] <= ends["max"] <= high:
+        raise pa.ArrowInvalid("a time is outside the years 1 to 9999")
+    return times
 
 
 def days(values: Sequence[Any]) -> pa.Array:
@@ -194,8 +249,7 @@ def instants(values: Sequence[Any], unit: str, kind: pa.DataType) -> pa.Array:
         values = [None if v is None else v // 1000 for v in values]
     elif per_us != 1:
         values = [None if v is None else v * per_us for v in values]
-    low, high = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
-    _in_range(values, low, high, "is outside the years 1 to 9999")
+    _in_range(values, _FIRST_US, _LAST_US, "is outside the years 1 to 9999")
     return pa.array(values, pa.int64()).cast(kind)
 
 
@@ -227,23 +281,42 @@ def unscaled(value: Any, scale: int) -> int:
     """
     if type(value) is int:
         return value * int(10**scale)
-    if type(value) is float:
-        exact = Decimal(repr(value)) if math.isfinite(value) else None
-        if exact is None or len(exact.as_tuple().digits) > _DOUBLE_DIGITS:
+    if type(value) is str:
+        exact = _of_text(value)
+    elif type(value) in (float, Decimal):
+        exact = Decimal(repr(value)) if type(value) is float else value
+        if exact.is_finite() and _digits(exact) > _DOUBLE_DIGITS:
             raise misfit(value, "may have lost digits as a JSON number: send decimals as text")
-    elif type(value) is str:
-        try:
-            exact = Decimal(value)
-        except InvalidOperation:
-            exact = None
     else:
         exact = None
     if exact is None or not exact.is_finite():
         raise misfit(value, "is not a decimal number")
-    shifted = exact.scaleb(scale, _EXACT)
-    if shifted != shifted.to_integral_value():
-        raise misfit(value, f"has more than {scale} decimal places")
+    try:
+        shifted = exact.scaleb(scale, _EXACT)
+        fits = shifted == shifted.to_integral_value()
+    except (Inexact, InvalidOperation):
+        fits = False
+    if not fits:
+        many = exact.adjusted() > _MOST_DIGITS
+        raise misfit(
+            value,
+            f"has more than {_MOST_DIGITS if many else scale} "
+            f"{'digits' if many else 'decimal places'}",
+        )
     return int(shifted)
+
+
+def _digits(number: Decimal) -> int:
+    """Digits that count: without zeros at the end."""
+    return len("".join(map(str, number.as_tuple().digits)).rstrip("0"))
+
+
+def _of_text(text: str) -> Decimal | None:
+    """The number of a text; None for what only Python reads: 1_000, and digits of other scripts."""
+    try:
+        return Decimal(text) if text.isascii() and "_" not in text else None
+    except InvalidOperation:
+        return None
 
 
 def decimals(

@@ -8,22 +8,29 @@ fails where somebody else has written.
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from mview.connector import SinkTarget, check_options
-from mview.errors import ConfigError, FencedError
-from mview.lake.actions import NO_TABLE, table_actions
-from mview.lake.durable import later
-from mview.lake.log import DeltaLog
-from mview.lake.parquet import DataFile, check_columns, data_file, describe, read_live
+from mview.connector import WEIGHT, SinkTarget, check_options
+from mview.delta.actions import NO_TABLE, table_actions
+from mview.delta.log import DeltaLog
+from mview.delta.parquet import DataFile, check_columns, data_file, describe, read_live
+from mview.errors import ConfigError, CorruptionError, FencedError, TargetError, UserError
+from mview.files.durable import later
+from mview.files.marks import put_mark, read_mark, without_mark
+from mview.files.modes import make_shared_folder, readers_of, share
+from mview.rows.match import first_rows, row_codes
 from mview_connectors.sinks.rewrite import Rewriter
 
 #: Transaction version after a roll-back; see `DeltaLog.revert`.
@@ -32,11 +39,20 @@ _NO_EPOCH = -1
 #: What may be set for it.
 _OPTIONS = ("path", "deletion_vectors")
 
+#: Commits that are tried while others write to the table.
+_TRIES = 10
+
 #: Below the table's folder; hidden for readers that list folders.
 _STAGING = "_staging"
 
-#: Table property that names the view a table belongs to.
-_OWNER = "mview.view"
+#: What our data files are called: the epoch leads.
+_DATA_FILE = re.compile(r"\d{12}-[0-9a-f]{16}\.parquet")
+#: Folders of staged files: the runner's token leads, then the epoch.
+_STAGED = re.compile(r"(\d{6,})-\d{12}")
+
+#: The file that makes the folder ours, hidden for readers; the table says the same in properties.
+_MARK = "_mview.json"
+_STORE, _VIEW = "mview.store", "mview.view"
 
 
 class DeltaSink:
@@ -62,12 +78,98 @@ class DeltaSink:
             )
         self.target = target
         self.folder = Path(path)
-        self._log = DeltaLog(self.folder)
+        self._log = DeltaLog(self.folder, own=_DATA_FILE, fence=target.fence)
+        self._mark = {"store": target.store, "view": target.view}
+        self._claimed = False
+        #: Up to here all versions are ours, or change no rows.
+        self._known = NO_TABLE
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema.arrow])
         self._vectors = _flag(target, "deletion_vectors")
         self._rewriter = Rewriter(
             self._log, self._schema, target.schema.key, target.view, self._vectors
         )
+
+    # --- whose it is -----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse a folder with anything else in it than this view's table; writes nothing.
+
+        Raises:
+            UserError: what is there.
+        """
+        what = f"view {self.target.view}: the folder of its table"
+        safe = "nothing was written there, and nothing deleted"
+        self._check_original()
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise UserError(
+                f"{what} is {'a file' if self.folder.exists() else 'a link to nothing'}",
+                where=str(self.folder),
+                safe=safe,
+                hint="move it away and run again, or give the view another path",
+            )
+        if (owner := self._owner()) is not None:
+            if owner != self._mark:
+                other = "another store" if owner["store"] != self.target.store else "another view"
+                raise UserError(
+                    f"{what} belongs to {other}",
+                    where=str(self.folder),
+                    got=f"view {owner['view']}, store {owner['store']}",
+                    safe=safe,
+                    hint="give the view another path, or `mview drop` the other one where it was "
+                    "made",
+                )
+        elif found := without_mark(self.folder, _MARK):
+            raise UserError(
+                f"{what} is not empty, and mview did not make it",
+                where=str(self.folder),
+                got=", ".join(found[:5]),
+                allowed="an empty folder, or one that does not exist",
+                safe=safe,
+                hint="give the view another path",
+            )
+
+    def _owner(self) -> dict[str, str] | None:
+        """Who made what is in the folder; None: nobody says so."""
+        said = self._log.head.metadata.get("configuration", {})
+        table = {"store": said.get(_STORE), "view": said.get(_VIEW)}
+        try:
+            mark = read_mark(self.folder / _MARK, "store", "view")
+        except CorruptionError:
+            if table != self._mark:
+                raise
+            return self._mark
+        if mark not in (None, self._mark) or not any(v is not None for v in table.values()):
+            return mark
+        return {key: "?" if value is None else value for key, value in table.items()}
+
+    def _claim(self) -> None:
+        """Make the folder ours before the first file is written into it."""
+        if not self._claimed:
+            self.check()
+            if self.target.private:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            else:
+                make_shared_folder(self.folder)
+            try:
+                read_mark(self.folder / _MARK, "store", "view")
+            except CorruptionError:  # the table says whose it is, or `check` had refused
+                self._unmark()
+            put_mark(self.folder / _MARK, self._mark)
+            share(self.folder / _MARK, readers_of(self.folder))
+            self.check()  # of two who put it at once, one did
+            self._claimed = True
+
+    def _check_original(self) -> None:
+        """Refuse to write, from a copy of a store, to the table of the one that was copied."""
+        if self.target.copied_from:
+            raise UserError(
+                f"view {self.target.view}: the folder of its table belongs to the store that this "
+                "one is a copy of",
+                where=str(self.folder),
+                got=f"store {self.target.copied_from}, which is still there",
+                safe="nothing was written there, and nothing deleted",
+                hint="run that store, or remove it; or give the view another path here",
+            )
 
     # --- staging ---------------------------------------------------------------------------------
 
@@ -75,11 +177,11 @@ class DeltaSink:
         """Write the files that an epoch's delta leads to; nothing of it is visible.
 
         Raises:
-            UserError: the view's key is not unique.
+            UserError: the view's key is not unique, or the folder is not this view's.
             CorruptionError: the table lacks a row that the delta removes.
-            FencedError: the folder holds a table that is not this view's.
         """
-        self._check_owner()
+        self._claim()
+        self._take_in()
         head = self._log.head
         if not delta.num_rows and head.version != NO_TABLE:
             return self._token(epoch, [], [])
@@ -88,7 +190,8 @@ class DeltaSink:
 
     def staging(self, epoch: int) -> Path:
         """A folder in which an executor may write the files of `stage_full`."""
-        folder = self.folder / _STAGING / f"{epoch:012d}"
+        self._claim()
+        folder = self.folder / _STAGING / f"{self.target.fence.token:06d}-{epoch:012d}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -97,9 +200,10 @@ class DeltaSink:
 
         Raises:
             UserError: a file has other columns than the view.
-            FencedError: the folder holds a table that is not this view's.
+            UserError: the folder is not this view's.
         """
-        self._check_owner()
+        self._claim()
+        self._take_in()
         adds = []
         for file in files:
             check_columns(file, self._schema)
@@ -111,13 +215,24 @@ class DeltaSink:
                 adds.append(found)
             else:
                 self._log.discard([name])
-        shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
+        self._sweep_staging()
         return self._token(epoch, adds, list(self._log.head.files))
+
+    def _sweep_staging(self) -> None:
+        """Delete the folders of `staging`, but none of a newer runner."""
+        staging = self.folder / _STAGING
+        for folder in staging.iterdir() if staging.is_dir() else ():
+            staged = _STAGED.fullmatch(folder.name)
+            if staged and int(staged.group(1)) <= self.target.fence.token:
+                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            staging.rmdir()
 
     def _token(
         self, epoch: int, adds: Sequence[DataFile], removes: Iterable[str]
     ) -> dict[str, Any]:
         head = self._log.head
+        table = self._table_change()
         rows = head.rows + sum(f.live for f in adds) - sum(head.files[p].live for p in removes)
         return {
             "id": uuid.uuid4().hex,
@@ -127,27 +242,39 @@ class DeltaSink:
             "rows": rows,
             "adds": [asdict(file) for file in adds],
             "removes": list(removes),
-            "table": self._table_change(),
+            "table": table,
+            "id_of_table": head.id or next(a["metaData"]["id"] for a in table if "metaData" in a),
         }
 
     def _table_change(self) -> list[dict[str, Any]]:
         """Actions for a new table, or for columns and comment that have changed."""
         head = self._log.head
         metadata = next(a["metaData"] for a in self._definition if "metaData" in a)
+        settings: dict[str, str] = metadata["configuration"]
+        before = head.metadata.get("configuration", {})
         known = (metadata["schemaString"], metadata["description"]) == head.definition
+        known = known and settings.items() <= before.items()
         if known and (not self._vectors or head.has_deletion_vectors):
             return []
         if head.version == NO_TABLE:
             return self._definition
-        change = {"metaData": {**metadata, "id": head.metadata["id"]}}
+        # What others have set stays set.
+        change = {"metaData": {**metadata, "id": head.id, "configuration": {**before, **settings}}}
         return [change if "metaData" in action else action for action in self._definition]
 
     @cached_property
     def _definition(self) -> list[dict[str, Any]]:
+        kept = f"interval {self.target.history_ms // 1000} seconds"
         return table_actions(
             self._schema,
             comment=self.target.comment,
-            properties={_OWNER: self.target.view},
+            properties={
+                _STORE: self.target.store,
+                _VIEW: self.target.view,
+                # For a VACUUM of others: it must leave what the history reads.
+                "delta.deletedFileRetentionDuration": kept,
+                "delta.logRetentionDuration": kept,
+            },
             deletion_vectors=self._vectors or self._log.head.has_deletion_vectors,
         )
 
@@ -157,51 +284,151 @@ class DeltaSink:
         """Show a staged epoch, in one commit; a second time is the same as once.
 
         Returns:
-            {"version", "epoch", "rows"}.
+            {"version", "epoch", "rows", "table": its id}.
 
         Raises:
-            FencedError: somebody else wrote to the table.
+            TargetError: somebody else changed rows of the table.
+            FencedError: another runner wrote to it.
         """
-        expected = token["expected_version"]
-        facts = {"version": expected, "epoch": token["epoch"], "rows": token["rows"]}
-        if self._log.head.version != expected:
-            self._log.refresh()
-        head = self._log.head.version
-        if not (token["adds"] or token["removes"] or token["table"]):
-            if head != expected:
-                raise self._fenced(expected + 1)
-            return facts
-        facts["version"] = expected + 1
-        note = {"mview": self.target.view, "epoch": token["epoch"], "token": token["id"]}
-        if head == expected:
-            adds = [data_file(file) for file in token["adds"]]
-            transaction = (token["writer"], token["epoch"])
-            self._log.commit(
-                adds, token["removes"], note, transaction=transaction, table=token["table"]
-            )
-        elif head != expected + 1 or self._log.note(head) != note:
-            raise self._fenced(expected + 1)
-        return facts
+        self._check_original()
+        note = {**self._note(), "epoch": token["epoch"], "token": token["id"]}
+        nothing = not (token["adds"] or token["removes"] or token["table"])
+        for _ in range(_TRIES):
+            head = self._log.refresh().version
+            for version in range(token["expected_version"] + 1, head + 1):
+                if self._log.note(version) == note:
+                    return self._facts(token, version)
+                self._refuse_foreign(version)
+            if nothing:
+                return self._facts(token, head)
+            try:
+                return self._facts(token, self._commit(token, note))
+            except FencedError:
+                if self._log.refresh().version == head:
+                    raise
+        raise self._changed(head, "it again and again")
+
+    def _commit(self, token: dict[str, Any], note: dict[str, Any]) -> int:
+        adds, removes = [data_file(file) for file in token["adds"]], token["removes"]
+        head, staged = self._log.head, self._log.at(token["expected_version"])
+        if any(head.files.get(path) != staged.files[path] for path in removes):
+            # Others have written the same rows into other files since.
+            rewrite = self._rewriter.plan(token["epoch"], self._delta(token), head.files)
+            adds, removes = rewrite.adds, rewrite.removes
+        transaction = (token["writer"], token["epoch"])
+        table = token["table"] if head.version == staged.version else self._table_change()
+        return self._log.commit(adds, removes, note, transaction=transaction, table=table)
+
+    def _delta(self, token: dict[str, Any]) -> pa.Table:
+        """What a token changes, from its files."""
+        staged = self._log.at(token["expected_version"]).files
+        gone = [read_live(self.folder, staged[path], self._schema) for path in token["removes"]]
+        come = [read_live(self.folder, data_file(f), self._schema) for f in token["adds"]]
+        rows = pa.concat_tables([self._schema.empty_table(), *gone, *come])
+        weights = np.repeat([-1, 1], [sum(part.num_rows for part in one) for one in (gone, come)])
+        first, group = first_rows(row_codes([rows])[0])
+        sums = np.bincount(group, weights=weights, minlength=len(first)).astype(np.int64)
+        delta = rows.take(first).append_column(WEIGHT, pa.array(sums))
+        return delta.filter(pa.array(sums != 0))
+
+    def _facts(self, token: dict[str, Any], version: int) -> dict[str, Any]:
+        facts = {"version": version, "epoch": token["epoch"], "rows": token["rows"]}
+        return {**facts, "table": token["id_of_table"]}
+
+    # --- what others write -----------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """Go on over commits of others that change no rows, e.g. OPTIMIZE.
+
+        Raises:
+            TargetError: one changes rows.
+        """
+        head = self._log.refresh().version
+        version = head
+        while version > self._known and not self._is_ours(version):
+            self._refuse_foreign(version)
+            version -= 1
+        self._known = head
+
+    def _refuse_foreign(self, version: int) -> None:
+        """Refuse a version that is another runner's, or that somebody else changed rows in."""
+        if self._is_ours(version):
+            if set(self._log.note(version) or {}) & {"repair", "rollback"}:
+                return
+            raise self._fenced(version)
+        if what := self._log.changes_rows(version):
+            raise self._changed(version, what)
+
+    def _same_rows(self, version: int) -> int:
+        """The last version after one that has the same rows, by commits of others."""
+        after = version + 1
+        while self._log.is_kept(after) and not self._is_ours(after):
+            if self._log.changes_rows(after):
+                break
+            version, after = after, after + 1
+        return version
+
+    def repair(self, published: dict[str, Any]) -> bool:
+        """Make the table what it was at a published epoch, whatever others have written since.
+
+        Returns:
+            Whether it is; False: files of it are gone, and the view must be built anew.
+
+        Raises:
+            UserError: the folder is not this view's.
+        """
+        self._claim()
+        head = self._log.refresh()
+        whole = False
+        with suppress(CorruptionError):
+            self.rows(published)
+            whole = True
+        note = {**self._note(), "repair": published["version"]}
+        transaction = (self.target.writer, _NO_EPOCH)
+        if not whole and head.version != NO_TABLE:
+            self._log.commit([], [], note, transaction=transaction)
+        elif whole and not self._goes_on(published["version"]):
+            self._log.revert(published["version"], note, transaction)
+            if self._log.head.version == head.version:
+                self._log.commit([], [], note, transaction=transaction)
+        return whole
+
+    def _goes_on(self, version: int) -> bool:
+        """Whether the next commit may follow: its rows are the newest, and its note can be read."""
+        return self._is_ours(version) and self._same_rows(version) == self._log.head.version
 
     def rollback(self, token: dict[str, Any] | None, published: dict[str, Any] | None) -> None:
         """Undo what came after `published`; None: there was nothing.
 
         Raises:
-            FencedError: not all of it was ours.
+            TargetError: somebody else changed rows.
+            FencedError: nothing was published, and not all of it was ours.
         """
-        head = self._log.refresh()
+        self._check_original()
         version = NO_TABLE if published is None else published["version"]
-        for number in range(version + 1, head.version + 1):
-            if (self._log.note(number) or {}).get("mview") != self.target.view:
-                raise self._fenced(number)
+        head = self._log.refresh().version
+        while head > version and not self._is_ours(head):
+            if what := self._log.changes_rows(head):
+                raise self._changed(head, what)
+            head -= 1
         if published is None:
+            if head != self._log.head.version:
+                raise self._fenced(head + 1)
             self._log.drop()
         else:
-            note = {"mview": self.target.view, "rollback": version}
+            version = self._same_rows(version)
+            note = {**self._note(), "rollback": version}
             self._log.revert(version, note, (self.target.writer, _NO_EPOCH))
-        shutil.rmtree(self.folder / _STAGING, ignore_errors=True)
+        self._sweep_staging()
         epoch = 0 if published is None else published["epoch"]
         self._discard_after(epoch)
+
+    def _note(self) -> dict[str, Any]:
+        return {"mview": self.target.view, "store": self.target.store}
+
+    def _is_ours(self, version: int) -> bool:
+        note = self._log.note(version)
+        return note is not None and self._note().items() <= note.items()
 
     def _discard_after(self, epoch: int) -> None:
         """Delete files of epochs that were not published; the number leads the name."""
@@ -209,61 +436,107 @@ class DeltaSink:
         late = [
             file.name
             for file in self.folder.glob("*.parquet")
-            if file.name not in live and _epoch_of(file.name) > epoch
+            if _DATA_FILE.fullmatch(file.name)
+            and file.name not in live
+            and int(file.name[:12]) > epoch
         ]
         self._log.discard(late)
 
     # --- reading and upkeep ----------------------------------------------------------------------
 
     def rows(self, published: dict[str, Any]) -> pa.Table:
-        """The content at a published epoch."""
-        files = self._log.at(published["version"]).files.values()
-        parts = [read_live(self.folder, file, self._schema) for file in files]
-        return pa.concat_tables([self._schema.empty_table(), *parts])
+        """The content at a published epoch; see `parts`."""
+        return pa.concat_tables([self._schema.empty_table(), *self.parts(published)])
 
-    def maintain(self, oldest: Mapping[str, Any]) -> int:
-        """Delete what versions before `oldest` needed, and checkpoint the log now and then.
+    def parts(self, published: dict[str, Any]) -> Iterator[pa.Table]:
+        """The same, a file at a time.
+
+        Raises:
+            CorruptionError: it cannot be read (any more).
+        """
+        # The rows are the same in files that others made of them, and these stay longer.
+        found = self._log.at(self._same_rows(published["version"]))
+        if found.id != published["table"]:
+            raise CorruptionError(
+                f"view {self.target.view}: its table was made anew after the epoch",
+                where=str(self.folder),
+                safe="the newest epoch is not touched",
+                hint="read a newer epoch",
+            )
+        for file in found.files.values():
+            yield read_live(self.folder, file, self._schema)
+
+    def maintain(self, oldest: Mapping[str, Any] | None, keep: Sequence[Mapping[str, Any]]) -> int:
+        """Delete what nobody reads any more, and checkpoint the log now and then.
 
         Args:
-            oldest: facts of the oldest epoch that readers may still be at.
+            oldest: facts of an epoch that stays readable, as all after it; None: there was none.
+            keep: facts of older epochs that stay readable, too.
 
         Returns:
             Number of data files deleted.
         """
-        if self._log.refresh().version == NO_TABLE:
+        self._check_original()
+        # Not refreshed: this runs beside epochs, and what others write is looked at before it
+        # counts, by `_take_in` and `commit`.
+        if self._log.head.version == NO_TABLE:
             return 0
-        return self._log.clean(oldest["version"], lambda path: path.startswith(f"{_STAGING}/"))
+
+        def version(facts: Mapping[str, Any]) -> int:
+            # Before a drop there was another table.
+            return int(facts["version"]) if facts["table"] == self._log.head.id else NO_TABLE
+
+        kept = {version(facts) for facts in keep} - {NO_TABLE}
+        first = NO_TABLE if oldest is None else version(oldest)
+        return self._log.clean(first, kept, lambda path: path.startswith(f"{_STAGING}/"))
 
     def drop(self) -> None:
-        """Remove the table.
+        """Delete what the log or our own names tell; the folder only when it is empty then.
 
         Raises:
-            FencedError: the folder holds a table that is not this view's.
+            UserError: the folder is not this view's.
         """
-        self._check_owner()
-        self._log.drop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _check_owner(self) -> None:
-        """Refuse a table that mview did not make for this view."""
-        head = self._log.head
-        if head.version == NO_TABLE:
+        if not self.folder.exists():
             return
-        if head.metadata.get("configuration", {}).get(_OWNER) != self.target.view:
-            raise self._fenced(head.version)
+        with suppress(CorruptionError):  # a damaged table is dropped by its mark
+            self.check()
+        try:
+            if read_mark(self.folder / _MARK, "store", "view") not in (None, self._mark):
+                return
+        except CorruptionError:
+            self._owner()  # or the table says whose it is
+        self._log.drop()
+        self._sweep_staging()
+        self.target.fence.check()
+        self._unmark()
+        with suppress(OSError):
+            self.folder.rmdir()
+        self._claimed = False
+
+    def _unmark(self) -> None:
+        mark = self.folder / _MARK
+        if mark.is_dir():
+            mark.rmdir()
+        else:
+            mark.unlink(missing_ok=True)
+
+    def _changed(self, version: int, what: str) -> TargetError:
+        name = self.target.view
+        return TargetError(
+            f"view {name}: somebody else changed {what} of its Delta table",
+            where=f"{self.folder}, version {version}",
+            got=self._log.describe(version),
+            safe="the last good epoch is kept; the other views go on",
+            hint=f"end the other writer; `mview repair {name}` takes back what it wrote",
+        )
 
     def _fenced(self, version: int) -> FencedError:
         return FencedError(
             f"view {self.target.view}: version {version} of its Delta table is somebody else's",
             where=str(self.folder),
-            safe="the epoch is not published, and nothing was written to the table",
+            safe="the table was not changed",
             hint="end the other writer; then `mview drop` the view, or give it another path",
         )
-
-
-def _epoch_of(name: str) -> int:
-    number = name.partition("-")[0]
-    return int(number) if number.isdigit() else 0
 
 
 def _flag(target: SinkTarget, name: str) -> bool:

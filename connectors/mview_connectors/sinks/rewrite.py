@@ -25,12 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, UserError
-from mview.lake.deletion import Deleted
-from mview.lake.hashing import hash_rows, is_hashable
-from mview.lake.log import DeltaLog
-from mview.lake.match import Positions, confirmed, first_rows, match, row_codes
-from mview.lake.parquet import (
+from mview.delta.deletion import Deleted
+from mview.delta.log import DeltaLog
+from mview.delta.parquet import (
     DataFile,
     Range,
     column_range,
@@ -41,13 +38,17 @@ from mview.lake.parquet import (
     read_parquet,
     write_rows,
 )
-from mview.lake.recent import Recent
-from mview.lake.sorted_index import SortedIndex
-from mview.lake.tiers import TARGET_ROWS, crowded, pieces
+from mview.delta.recent import Recent
+from mview.delta.tiers import TARGET_BYTES, TARGET_ROWS, crowded, pieces
+from mview.errors import CorruptionError, UserError
+from mview.rows.hashing import hash_rows, is_hashable
+from mview.rows.match import Positions, confirmed, first_rows, match, row_codes
+from mview.rows.sorted_index import SortedIndex
 from mview.schema import as_schema
 
-#: Bytes of a view's rows that are remembered: rows that were just written are read again soon,
-#: and all keys are looked through in most epochs (some 30 bytes per row with their index).
+#: Bytes of a view's rows that are remembered at the most: rows that were just written are read
+#: again soon, and all keys are looked through in most epochs (some 30 bytes per row with their
+#: index). All views together have a share of `engine.memory`, see `mview.delta.recent`.
 _WRITTEN, _LOOKED = 64 << 20, 256 << 20
 
 #: Deleted rows that a file may have: about 2 bytes each in every commit that touches it. Files have
@@ -86,7 +87,7 @@ class _Sought:
         return cls(rows, hashed, SortedIndex.build(hash_rows(columns)) if hashed else None)
 
     def match(self, wanted: _Sought) -> tuple[Positions, Positions]:
-        """See `mview.lake.match.match`."""
+        """See `mview.rows.match.match`."""
         if self.index is None or wanted.index is None:
             return match(self.rows, wanted.rows)
         ours, theirs = self.index.common(wanted.index)
@@ -167,9 +168,7 @@ class Rewriter:
         rows = as_schema(delta, self._schema)
         inserted = rows.take(np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0)))
         wanted = self._wanted(rows, weight, inserted)
-        candidates = self._candidates(live, wanted.rows)
-        self._look(candidates)
-        found = [self._find(file, wanted.sought) for file in candidates]
+        found = self._look(self._candidates(live, wanted.rows), wanted.sought)
         hits = self._select(wanted, found)
         marked = [hit for hit in hits if self._is_marked(hit)]
         anew = [hit for hit in hits if not self._is_marked(hit)]
@@ -230,26 +229,27 @@ class Rewriter:
                 return False
         return True
 
-    def _look(self, files: Sequence[DataFile]) -> None:
-        """Have the rows of files at hand by which others are looked for."""
-        unknown = [file for file in files if file.path not in self._looked]
-        for file, sought in zip(unknown, _each(self._sought, unknown), strict=True):
+    def _look(self, files: Sequence[DataFile], wanted: _Sought) -> list[_Hits]:
+        """Look the wanted rows up; of files that are not remembered, a few are held at a time."""
+        known = {file.path: self._looked.get(file.path) for file in files}
+
+        def read(file: DataFile) -> _Hits:
+            sought = self._sought(file)
             self._looked.add(file.path, sought)
+            return _find(file, sought, wanted)
+
+        unknown = [file for file in files if known[file.path] is None]
+        found = dict(zip((file.path for file in unknown), _each(read, unknown), strict=True))
+        for file in files:
+            if (sought := known[file.path]) is not None:
+                found[file.path] = _find(file, sought, wanted)
+        return [found[file.path] for file in files]
 
     def _sought(self, file: DataFile) -> _Sought:
         rows = self._written.get(file.path)
         if rows is None:
             rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
         return _Sought.of(rows.select(self._names))
-
-    def _find(self, file: DataFile, wanted: _Sought) -> _Hits:
-        looked = self._looked.get(file.path)
-        assert looked is not None, "_look has been called"
-        positions, found = looked.match(wanted)
-        if file.deleted is not None and len(positions):
-            counts = ~_among(file.deleted.positions, positions)
-            positions, found = positions[counts], found[counts]
-        return _Hits(file, positions, found)
 
     def _select(self, wanted: _Wanted, found: Sequence[_Hits]) -> list[_Hits]:
         """Of all rows that match, those that go: as many of each as the delta says."""
@@ -272,7 +272,7 @@ class Rewriter:
                 f"view {self._view}: a row that is to be removed is not in its table",
                 where=str(self._log.folder),
                 got=missing,
-                safe="the epoch is not published",
+                safe="the view's table keeps the rows of its last good epoch",
                 hint="compare with `mview verify`; `mview drop` the view and build it again",
             )
         return selected
@@ -296,7 +296,7 @@ class Rewriter:
         replacement = wanted.replacement[hits.wanted]
         source[hits.positions] = np.where(replacement < 0, -1, rows.num_rows + replacement)
         after = pa.concat_tables([rows, inserted]).take(source[source >= 0])
-        if after.num_rows < TARGET_ROWS // 2:
+        if after.num_rows < TARGET_ROWS // 2 and after.nbytes < TARGET_BYTES // 4:
             return [], after
         return [self._write(epoch, part) for part in pieces(after)], None
 
@@ -317,7 +317,7 @@ class Rewriter:
             Tables to write, and the live files that are in them.
         """
         parts = {f"new {n}": part for n, part in enumerate(small) if part.num_rows}
-        planned = [DataFile(name, 0, part.num_rows, "") for name, part in parts.items()]
+        planned = [DataFile(name, part.nbytes, part.num_rows, "") for name, part in parts.items()]
         merged = crowded([*untouched, *planned])
         together = [
             parts.pop(file.path) if file.path in parts else self._live_rows(file) for file in merged
@@ -360,9 +360,18 @@ class Rewriter:
         return UserError(
             f"view {self._view}: two rows have one key ({', '.join(self._names)})",
             got=keys.slice(0, 3).to_pylist(),
-            safe="the epoch is not published",
+            safe="the view's table keeps the rows of its last good epoch",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+def _find(file: DataFile, looked: _Sought, wanted: _Sought) -> _Hits:
+    """The rows of a file that equal a wanted one, those that count as deleted left out."""
+    positions, found = looked.match(wanted)
+    if file.deleted is not None and len(positions):
+        counts = ~_among(file.deleted.positions, positions)
+        positions, found = positions[counts], found[counts]
+    return _Hits(file, positions, found)
 
 
 def _each(call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

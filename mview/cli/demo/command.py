@@ -53,9 +53,9 @@ def demo(app: App, folder: Path) -> None:
 
     Needs nothing but Java 17. Takes about a minute.
     """
+    from mview.admin.verify import verify
     from mview.cli.render import verified_text
     from mview.plan.definition import load_views
-    from mview.runtime.status import verify
 
     say = app.output.line
     say("Making a shop in SQLite …")
@@ -123,7 +123,7 @@ def _run(app: App, config: Config, views: Sequence[ViewDefinition], folder: Path
     from mview.cli.demo.conductor import Conductor, Writer
     from mview.cli.progress import display_for
     from mview.cli.run import drive
-    from mview.runtime.pipeline import Pipeline
+    from mview.run.pipeline import Pipeline
 
     display = display_for(app.output)
     with Writer(folder) as writer:

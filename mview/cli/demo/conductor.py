@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 from mview.cli.interrupt import Drainable
+from mview.epoch.report import EpochReport, Listener
 from mview.errors import MviewError
-from mview.runtime.report import EpochReport, Listener
 
 #: Seconds that the view is kept fresh before the writer is ended.
 LIVE_SECONDS = 15

@@ -21,8 +21,8 @@ from mview.execute.local.expressions import (
     ordered,
     quoted,
 )
-from mview.execute.local.refusal import NotAdmittedError, Reason
 from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
+from mview.execute.refusal import NotAdmittedError, Reason
 from mview.plan.syntax import drop_hints
 from mview.schema import TableSchema, type_name
 

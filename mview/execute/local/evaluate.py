@@ -10,15 +10,9 @@ import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
-from mview.queries import Queries
+from mview.execute.queries import Queries
+from mview.execute.refusal import EvaluationError
 from mview.schema import as_schema
-
-
-class EvaluationError(Exception):
-    """DuckDB refused at run time (overflow, division by zero …).
-
-    Spark must run the query instead: its outcome is the one that counts.
-    """
 
 
 class LocalEvaluator:

@@ -16,7 +16,6 @@ from mview.execute.local.literals import (
     number_literal,
     text_literal,
 )
-from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.local.signatures import ORDERED, Signature, castable, chosen, compared, listed
 from mview.execute.local.spark_types import (
     BIGINT,
@@ -34,6 +33,7 @@ from mview.execute.local.spark_types import (
     is_decimal,
     name_of,
 )
+from mview.execute.refusal import NotAdmittedError
 from mview.schema import parse_type
 
 _RULES: dict[type[exp.Expr], Admitted] = {rule.node: rule for rule in ADMITTED}

@@ -16,9 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
-from mview.execute.local.keys import first_duplicate, typed_keys
 from mview.execute.ranges import Range
-from mview.lake.hashing import (
+from mview.rows.hashing import (
     Hashes,
     hash_rows,
     is_exact,
@@ -26,14 +25,17 @@ from mview.lake.hashing import (
     maybe_null,
     same_rows,
 )
-from mview.lake.sorted_index import Rows, SortedIndex
+from mview.rows.lookup_keys import first_duplicate, typed_keys
+from mview.rows.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
 _SMALL = 1 << 16
 #: Of such segments, each has at least so many times the rows of the next: a look-up visits few.
 _RATIO = 8
-#: Look-ups whose rows are remembered: a table that never changes forgets none by itself.
+#: Look-ups whose rows are remembered: a table that never changes forgets none by itself. Of each
+#: so many bytes, or so small a part of the table's: nobody counts them.
 _LAST = 16
+_REMEMBERED, _PART = 1 << 20, 64
 #: So many segments of that size make the merge into the base due (in the background).
 _FULL_SEGMENTS = 8
 
@@ -198,11 +200,14 @@ class ResidentTable:
             found = self._look_up(typed)
             if found.num_rows > _SMALL:
                 return self._gather(found.places, names)
-            missing = [name for name in names if name not in found.columns]
+            known = dict(found.columns)
+            missing = [name for name in names if name not in known]
             if missing:
                 rows = self._gather(found.places, missing)
-                found.columns.update(zip(missing, rows.columns, strict=True))
-        return pa.table([found.columns[name] for name in names], self._fields(names))
+                known.update(zip(missing, rows.columns, strict=True))
+                if rows.nbytes <= max(_REMEMBERED, self._segments[0].rows.nbytes // _PART):
+                    found.columns.update(known)
+        return pa.table([known[name] for name in names], self._fields(names))
 
     def within(self, wanted: Range, select: Sequence[str] | None = None) -> pa.Table:
         """The rows whose column is in a range, each once; rows with NULL there may come, too.
@@ -308,7 +313,8 @@ class ResidentTable:
             f"a row is {problem}",
             where=self.name,
             got=typed.slice(int(wrong[0]), 1).to_pylist()[0] if len(wrong) else "a key given twice",
-            hint="drop the copy in memory and build it again from the mirror",
+            hint="run the same command again: what is in memory is read anew; if it stays, "
+            "`mview drop` the table, or the view, and run again",
         )
 
     def _check_unique(self, new: pa.Table) -> None:

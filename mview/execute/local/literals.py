@@ -7,7 +7,6 @@ import re
 import pyarrow as pa
 from sqlglot import exp
 
-from mview.execute.local.refusal import NotAdmittedError
 from mview.execute.local.spark_types import (
     BIGINT,
     DATE,
@@ -19,6 +18,7 @@ from mview.execute.local.spark_types import (
     duckdb_type,
     name_of,
 )
+from mview.execute.refusal import NotAdmittedError
 
 #: So small that no date leaves the range of either engine.
 _SMALL = re.compile(r"-?\d{1,6}")

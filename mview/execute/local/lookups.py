@@ -33,12 +33,23 @@ class LocalLookups:
         """Bytes that the resident tables take."""
         return sum(table.nbytes for table in self._tables.values())
 
+    @property
+    def needed(self) -> int:
+        """Bytes that they take with the merge of the largest, which holds old and new rows."""
+        sizes = [table.nbytes for table in self._tables.values()]
+        return sum(sizes) + max(sizes, default=0)
+
     def fits(self, nbytes: int) -> bool:
         """Whether rows of so many bytes fit beside what is resident.
 
         Asks for twice as much: indexes come on top, and a merge holds old and new rows.
         """
-        return self.nbytes + 2 * nbytes <= self._memory
+        return max(self.nbytes + 2 * nbytes, self.needed + nbytes) <= self._memory
+
+    @property
+    def room(self) -> int:
+        """Bytes of rows that one table more may have, see `fits`."""
+        return max(0, min((self._memory - self.nbytes) // 2, self._memory - self.needed))
 
     def add(self, table: ResidentTable) -> bool:
         """Make a table resident, unless it exceeds the budget.
@@ -92,7 +103,8 @@ class LocalLookups:
 
         Returns:
             Tables that are not resident any more: they outgrew the budget, or did not hold what
-            the epoch changed. They can be built again from the mirror.
+            the epoch changed. They do not come back by themselves: a table at the edge of the
+            budget would come and go.
         """
         dropped = []
         for name, (old, new) in changes.items():
@@ -106,7 +118,7 @@ class LocalLookups:
                 dropped.append(name)
                 continue
             self._merge_when_due(name, table)
-        while self._tables and self.nbytes > self._memory:
+        while self.needed > self._memory:
             largest = max(self._tables, key=lambda name: self._tables[name].nbytes)
             self.drop(largest)
             dropped.append(largest)

@@ -1,0 +1,122 @@
+"""What readers see of a store: its views' rows, now or at an older epoch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from operator import index
+from typing import SupportsIndex
+
+import pyarrow as pa
+
+from mview.catalog.definitions import digest_of, load_definition
+from mview.catalog.sinks import open_sink, sink_options
+from mview.clock import parse_time
+from mview.config import Config
+from mview.connector import Sink
+from mview.epoch.halts import has_halted
+from mview.errors import (
+    UserError,
+)
+from mview.execute.slices import difference
+from mview.plan.definition import ViewDefinition
+from mview.plan.place import did_you_mean
+from mview.store.history import ManifestLog
+from mview.store.identity import refusal
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+
+
+def published(config: Config) -> Manifest:
+    """The newest manifest.
+
+    Raises:
+        UserError: nothing was published yet.
+    """
+    manifest = ManifestLog(Store(config.store).manifests).latest()
+    if manifest is None:
+        if error := refusal(config.store):
+            raise error
+        raise UserError(
+            "nothing was published yet",
+            where=str(config.store),
+            hint="run a view first: mview run VIEW.sql",
+        )
+    return manifest
+
+
+#: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise.
+When = int | SupportsIndex | str | dt.datetime
+
+
+def manifest_at(config: Config, when: When) -> Manifest:
+    """The manifest of an epoch, or the newest one up to a time.
+
+    Raises:
+        UserError: it is not kept, or is none.
+    """
+    log = ManifestLog(Store(config.store).manifests)
+    if isinstance(when, SupportsIndex) and not isinstance(when, bool):
+        return log.read(index(when))  # also a number of NumPy
+    ms = parse_time(str(when))
+    if ms is None:
+        raise UserError(
+            "neither an epoch nor a time", got=when, allowed="e.g. 41 or '2026-11-20 10:00'"
+        )
+    return log.at(ms)
+
+
+def sink_path(config: Config, store: Store, definition: ViewDefinition) -> str:
+    """Where a view's sink writes."""
+    return str(sink_options(config, store, definition)["path"])
+
+
+class StoredView:
+    """A published view, for reading: the newest epoch, or an older one that is kept."""
+
+    def __init__(self, config: Config, name: str, at: Manifest | When | None = None) -> None:
+        self._config, self.name = config, name
+        if at is None:
+            at = published(config)
+        self._manifest = at if isinstance(at, Manifest) else manifest_at(config, at)
+        if name in self._manifest.views and (why := self._manifest.views[name].halted):
+            raise has_halted(name, self.epoch, why)
+        if name not in self._manifest.views or self._manifest.views[name].stale:
+            raise UserError(
+                f"there is no view {name!r} at epoch {self._manifest.epoch}",
+                where=str(config.store),
+                hint=did_you_mean(name, self._manifest.views),
+            )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read."""
+        return self._manifest.epoch
+
+    def arrow(self) -> pa.Table:
+        """The rows."""
+        return self._sink.rows(self._manifest.views[self.name].sink)
+
+    def parts(self) -> Iterator[pa.Table]:
+        """The rows, in parts."""
+        return self._sink.parts(self._manifest.views[self.name].sink)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, all nullable."""
+        columns = self._manifest.views[self.name].schema.arrow
+        return pa.schema([field.with_nullable(True) for field in columns])
+
+    @property
+    def _sink(self) -> Sink:
+        state, store = self._manifest.views[self.name], Store(self._config.store)
+        definition = load_definition(store, self._manifest, self.name)
+        return open_sink(self._config, store, definition, state.schema, digest_of(definition))
+
+    def as_of(self, when: When) -> StoredView:
+        """The view at an older epoch, or as it was at a time."""
+        return StoredView(self._config, self.name, manifest_at(self._config, when))
+
+    def changes(self, since: When) -> pa.Table:
+        """What was added (+1) and removed (-1) since then: the columns and WEIGHT."""
+        return difference(self.arrow(), self.as_of(since).arrow())

@@ -1,0 +1,75 @@
+"""Taking back what others have changed in the views' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mview.admin.content import published
+from mview.catalog.definitions import load_definition
+from mview.clock import SystemClock
+from mview.config import Config
+from mview.epoch.names import is_source, view_of
+from mview.epoch.views import open_sinks
+from mview.errors import (
+    CorruptionError,
+    UserError,
+)
+from mview.plan.place import did_you_mean
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.lease import Lease, fenced
+from mview.store.manifest import Manifest
+from mview.store.mirror import Mirror
+
+
+def repair(config: Config, names: Sequence[str]) -> list[str]:
+    """Take back what others have written to the tables of views.
+
+    Returns:
+        The views whose table is not whole any more: the next run builds them anew.
+
+    Raises:
+        UserError: no such view.
+        AlreadyRunningError: a runner holds the store.
+    """
+    store, clock = Store(config.store), SystemClock()
+    token = published(config).token  # before anything is written, also the lease
+    with Lease(store.lease, clock, above=token) as lease, fenced(lease):
+        manifest = published(config)
+        for name in names:
+            if name not in manifest.views:
+                raise UserError(
+                    f"there is no view {name!r}", hint=did_you_mean(name, manifest.views)
+                )
+            load_definition(store, manifest, name)
+        sinks = open_sinks(config, manifest, fence=lease)
+        given = {name: manifest.views[name].sink for name in names}
+        lost = [name for name, facts in given.items() if facts and not sinks[name].repair(facts)]
+        damaged = _damaged(store, manifest, names)
+        lost += [view_of(relation) for relation in damaged]
+        views = {n: replace(s, stale=s.stale or n in lost) for n, s in manifest.views.items()}
+        after = replace(
+            manifest,
+            epoch=manifest.epoch + 1,
+            token=lease.token,
+            created_ms=clock.now(),
+            tables={n: state for n, state in manifest.tables.items() if n not in damaged},
+            views=views,
+        )
+        if lost:
+            ManifestLog(store.manifests, lease).publish(after)
+        return [name for name in names if views[name].stale]
+
+
+def _damaged(store: Store, manifest: Manifest, views: Sequence[str]) -> list[str]:
+    """What some views keep beside their sinks and cannot be read."""
+    found = []
+    for name, state in manifest.tables.items():
+        if not is_source(name) and view_of(name) in views:
+            try:
+                for _ in Mirror(store.mirror(name), state.schema).parts(state):
+                    pass
+            except CorruptionError:
+                found.append(name)
+    return found

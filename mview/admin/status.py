@@ -1,0 +1,152 @@
+"""What a store says of itself, without writing to it: status, content, verification; and drop."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from mview.admin.content import sink_path
+from mview.catalog.definitions import load_definitions
+from mview.clock import SystemClock
+from mview.config import Config
+from mview.epoch.cost import Ran, runs_of
+from mview.epoch.names import is_source
+from mview.errors import (
+    UserError,
+)
+from mview.store.failure import Failure, last_failure
+from mview.store.history import ManifestLog
+from mview.store.identity import refusal
+from mview.store.layout import Store
+from mview.store.lease import Lease
+from mview.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """A table: how far it is loaded."""
+
+    name: str
+    phase: str
+    rows: int
+    chunks_released: int
+
+
+@dataclass(frozen=True)
+class ViewStatus:
+    """A view: what it holds and how old that is.
+
+    Attributes:
+        name: its name.
+        strategy: how it is kept.
+        rows: its rows.
+        path: where its sink is.
+        freshness_ms: what was promised; None: nothing.
+        lag_ms: now minus the watermark of the newest epoch; None: unknown.
+        missed: it is older than promised.
+        runs: how it was brought up to its newest epochs, the last one first.
+        halted: why it has halted; empty: it goes on.
+        sink: what its sink said of the newest epoch, e.g. the Delta version that holds it.
+    """
+
+    name: str
+    strategy: str
+    rows: int
+    path: str
+    freshness_ms: int | None
+    lag_ms: int | None
+    missed: bool
+    runs: tuple[Ran, ...] = ()
+    halted: str = ""
+    sink: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """A store at its newest epoch, and the error that ended the last run, if one did."""
+
+    store: str
+    running: str | None
+    epoch: int
+    published_ms: int | None
+    watermark: int | None
+    tables: tuple[TableStatus, ...]
+    views: tuple[ViewStatus, ...]
+    failure: Failure | None = None
+
+
+def status(config: Config, *, epochs: int = 0) -> StoreStatus:
+    """What the store has.
+
+    Args:
+        config: the configuration.
+        epochs: the newest epochs of each view that are told; the last one always is.
+    """
+    store, clock = Store(config.store), SystemClock()
+    log = ManifestLog(store.manifests)
+    manifest = log.latest()
+    owner = Lease(store.lease, clock).holder()
+    running = None if owner is None else f"process {owner.pid} on {owner.host}"
+    if manifest is None:
+        if error := refusal(config.store):
+            raise error
+        failure = last_failure(store, 0)
+        return StoreStatus(str(config.store), running, 0, None, None, (), (), failure)
+    now = clock.now()
+    lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
+    tables = tuple(
+        TableStatus(name, state.phase, state.rows, len(state.released))
+        for name, state in manifest.tables.items()
+        if is_source(name)
+    )
+    views = []
+    kept = load_definitions(store, manifest)
+    for name, state in manifest.views.items():
+        definition = kept.found.get(name)
+        promised = definition.freshness_ms if definition else None
+        missed = promised is not None and (lag is None or lag > promised or state.halted != "")
+        path = sink_path(config, store, definition) if definition else ""
+        halted = str(kept.damaged[name].render()) if name in kept.damaged else state.halted
+        runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
+        views.append(
+            ViewStatus(
+                name,
+                state.strategy,
+                state.rows,
+                path,
+                promised,
+                lag,
+                missed,
+                runs,
+                halted,
+                state.sink,
+            )
+        )
+    return StoreStatus(
+        str(config.store),
+        running,
+        manifest.epoch,
+        manifest.created_ms,
+        manifest.watermark,
+        tables,
+        tuple(views),
+        last_failure(store, manifest.epoch),
+    )
+
+
+def _runs(log: ManifestLog, newest: Manifest, view: str) -> Iterator[Ran]:
+    """How a view was brought up to the epochs that changed it, as far as these are kept."""
+    manifest: Manifest | None = newest
+    kept = log.epochs()
+    while manifest is not None and view in manifest.views:
+        ran = runs_of(manifest.views[view]).get(view)
+        if ran is None:
+            return
+        yield ran
+        older = bisect_left(kept, ran.epoch)
+        try:
+            manifest = log.read(kept[older - 1]) if older else None
+        except UserError:
+            return  # a runner prunes beside us

@@ -1,0 +1,174 @@
+"""Views against their batch query over the same cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from mview.admin.content import StoredView, published
+from mview.catalog.analyze import temporary_views
+from mview.catalog.definitions import load_definition
+from mview.catalog.functions import folder_of, is_declared
+from mview.catalog.spark_functions import function_errors, register_functions
+from mview.config import Config
+from mview.connector import WEIGHT
+from mview.epoch.halts import halting, has_halted, in_a_batch, told_of
+from mview.epoch.names import reads_of
+from mview.epoch.results import is_small, result_parts
+from mview.errors import (
+    MviewError,
+    UserError,
+    concerning,
+)
+from mview.execute.pieces import differences
+from mview.ivm.total_order import in_total_order
+from mview.memory import Memory
+from mview.plan.definition import ViewDefinition
+from mview.plan.render import bind_tables
+from mview.schema import TableSchema
+from mview.session.jvm import jvm_errors
+from mview.session.spark import spark_session
+from mview.store.frames import mirror_dataframe
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+from mview.store.mirror import Mirror
+
+#: Differing rows that `verify` shows of each kind.
+_SAMPLE = 5
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """A view against its batch query over the same epoch.
+
+    Attributes:
+        view: its name.
+        epoch: the epoch that was compared.
+        rows: rows of the batch result.
+        equal: whether the sink holds exactly these.
+        missing: rows the sink lacks (a sample).
+        extra: rows only the sink has (a sample).
+        error: why it cannot be compared: the view has halted, or its batch query fails; empty: it
+            was compared.
+    """
+
+    view: str
+    epoch: int
+    rows: int
+    equal: bool
+    missing: tuple[Mapping[str, object], ...]
+    extra: tuple[Mapping[str, object], ...]
+    error: str = ""
+
+
+def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult]:
+    """Recompute views as batch queries over the published epoch and compare with their sinks.
+
+    Raises:
+        UserError: a view is not published.
+    """
+    manifest = published(config)
+    readable = [
+        StoredView(config, v.name, manifest) for v in views if not _halted(manifest, v.name)
+    ]
+    compared = {}
+    if readable:
+        with jvm_errors():
+            spark = spark_session(config)
+            compared = {one.name: _verified(config, spark, manifest, one) for one in readable}
+    return [compared.get(view.name) or _not_compared(manifest, view.name) for view in views]
+
+
+def _halted(manifest: Manifest, view: str) -> str:
+    return manifest.views[view].halted if view in manifest.views else ""
+
+
+def _not_compared(manifest: Manifest, view: str, error: MviewError | None = None) -> VerifyResult:
+    told = error or has_halted(view, manifest.epoch, _halted(manifest, view))
+    return VerifyResult(view, manifest.epoch, 0, False, (), (), str(told.render()))
+
+
+def _verified(
+    config: Config, spark: SparkSession, manifest: Manifest, stored: StoredView
+) -> VerifyResult:
+    try:
+        return _compared(config, spark, manifest, stored)
+    except Exception as error:
+        halting(error, stored.name, Store(config.store), spark)  # or it is of all views
+        told = told_of(
+            error,
+            f"view {stored.name}",
+            safe="nothing is changed; its sink has the rows of the published epoch",
+            hint="correct the row or the query: a batch query fails on it, too",
+        )
+        return _not_compared(manifest, stored.name, told)
+
+
+def _compared(
+    config: Config, spark: SparkSession, manifest: Manifest, stored: StoredView
+) -> VerifyResult:
+    store = Store(config.store)
+    # The published definition: a file that was edited since is not what is in the sink.
+    definition = load_definition(store, manifest, stored.name)
+    frames, read = {}, []
+    for name, relation in reads_of(definition.table_names).items():
+        state = manifest.tables[relation]
+        mirror = Mirror(store.mirror(relation), state.schema)
+        read.append((mirror, state))
+        frames[name] = mirror_dataframe(spark, mirror, state)
+    if not is_declared(config, definition):
+        raise UserError(
+            f"view {stored.name} was built with functions"
+            " that the configuration does not declare so",
+            where=str(config.path),
+            got=", ".join(f"{one.name}: {one.python}" for one in definition.called),
+            hint="declare them as they were, or run the view again: it is built anew",
+        )
+    register_functions(spark, [definition], folder_of(config))
+    # Here: `mview status` needs no engine.
+    from mview.execute.queries import limit_memory
+
+    memory = Memory(config.engine.memory)
+    limit_memory(memory.queries)
+    most = memory.whole
+    small = is_small(read, most)
+    with (
+        concerning(f"view {stored.name}"),
+        in_a_batch(stored.name),
+        function_errors(),
+        temporary_views(spark, frames) as names,
+    ):
+        total = in_total_order(definition, _schemas(manifest))
+        frame = spark.sql(bind_tables(total, names, manifest.pinned_ms))
+        batch = result_parts(frame, stored.schema, store.comparison(stored.name), small)
+        return _held_against(stored, batch, most)
+
+
+def _schemas(manifest: Manifest) -> dict[str, TableSchema]:
+    """The tables and views of a manifest as queries see them."""
+    tables = {name: state.schema for name, state in manifest.tables.items()}
+    return tables | {name: view.schema for name, view in manifest.views.items()}
+
+
+def _held_against(stored: StoredView, batch: Iterator[pa.Table], most: int) -> VerifyResult:
+    """A view against its batch, of which at most about `most` bytes are held at once."""
+    rows = 0
+
+    def counted() -> Iterator[pa.Table]:
+        nonlocal rows
+        for part in batch:
+            rows += part.num_rows
+            yield part
+
+    missing: list[Mapping[str, object]] = []
+    extra: list[Mapping[str, object]] = []
+    for piece in differences(counted(), stored.parts(), stored.schema, most):
+        weights, content = piece[WEIGHT], piece.drop_columns([WEIGHT])
+        for sample, is_one in ((missing, pc.greater(weights, 0)), (extra, pc.less(weights, 0))):
+            sample += content.filter(is_one).slice(0, _SAMPLE - len(sample)).to_pylist()
+    equal = not missing and not extra
+    return VerifyResult(stored.name, stored.epoch, rows, equal, tuple(missing), tuple(extra))

@@ -1,0 +1,1 @@
+"""What is declared: tables, views, functions and sinks and their places."""

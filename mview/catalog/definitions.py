@@ -1,0 +1,160 @@
+"""The definitions of the views a store keeps, so that a restart needs no files and no flags."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from mview.errors import CorruptionError
+from mview.files.durable import put
+from mview.plan.declared import Function
+from mview.plan.definition import TableUse, ViewDefinition, order_views, same_name
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+
+
+def digest_of(definition: ViewDefinition) -> str:
+    """What must be equal for a view to go on without a new build: SQL, functions, key and sink."""
+    body: list[Any] = [
+        definition.sql,
+        definition.key,
+        definition.sink,
+        sorted(definition.options.items()),
+    ]
+    body += definition.called
+    return hashlib.sha256(orjson.dumps(body)).hexdigest()[:16]
+
+
+def save_definition(store: Store, definition: ViewDefinition) -> None:
+    """Keep a definition beside older ones of that name: the manifest says which one counts.
+
+    Of the declared functions it has those that the view calls.
+    """
+    file = _file(store, definition.name, digest_of(definition))
+    put(file, orjson.dumps(asdict(replace(definition, functions=definition.called))))
+
+
+def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
+    """The definition of a view as it was published."""
+    return _read(_file(store, name, manifest.views[name].definition))
+
+
+class Kept(NamedTuple):
+    """Definitions that a store has, and why others cannot be read; by view, or by file."""
+
+    found: dict[str, ViewDefinition]
+    damaged: dict[str, CorruptionError]
+
+
+def load_definitions(store: Store, manifest: Manifest, but: Collection[str] = ()) -> Kept:
+    """The definitions of all views as they were published.
+
+    Args:
+        store: the store.
+        manifest: names the views.
+        but: views that are left out.
+    """
+    return _kept(
+        {
+            name: _file(store, name, state.definition)
+            for name, state in manifest.views.items()
+            if name not in but
+        }
+    )
+
+
+def kept_definitions(folder: Path) -> Kept:
+    """All definitions in the folder of a view, also older ones, by file."""
+    return _kept({str(file): file for file in sorted(folder.glob("definition-*.json"))})
+
+
+def _kept(files: dict[str, Path]) -> Kept:
+    kept = Kept({}, {})
+    for name, file in files.items():
+        try:
+            kept.found[name] = _read(file)
+        except CorruptionError as error:
+            kept.damaged[name] = error
+    return kept
+
+
+def mend_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefinition]) -> None:
+    """Write those again that are damaged, where a view is given as it was published."""
+    for view in given:
+        state = manifest.views.get(view.name)
+        if state is not None and state.definition == digest_of(view):
+            try:
+                load_definition(store, manifest, view.name)
+            except CorruptionError:
+                save_definition(store, view)
+
+
+def _read(file: Path) -> ViewDefinition:
+    """A definition that was kept; its name in the file is its digest.
+
+    Raises:
+        CorruptionError: it is not what was written.
+    """
+    try:
+        definition = _of_json(orjson.loads(file.read_bytes()))
+        if file.name != _name(digest_of(definition)):
+            raise ValueError("the digest does not fit the content")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(
+            "the definition of a view cannot be read",
+            where=str(file),
+            got=str(error),
+            safe="nothing was changed, and nothing of it was run",
+            hint="`mview run` with the view's own file writes it again; without one, restore it "
+            "from a copy of the store, or `mview drop` the view: its table stays where it has a "
+            "path of its own",
+        ) from None
+    return definition
+
+
+def _of_json(data: dict[str, Any]) -> ViewDefinition:
+    tables = tuple(TableUse(**use) for use in data["tables"])
+    functions = tuple(Function(**one) for one in data.get("functions", ()))
+    return ViewDefinition(
+        **{**data, "key": tuple(data["key"]), "tables": tables, "functions": functions}
+    )
+
+
+def _file(store: Store, name: str, digest: str) -> Path:
+    return store.view(name) / _name(digest)
+
+
+def _name(digest: str) -> str:
+    return f"definition-{digest}.json"
+
+
+def published_definitions(store: Store, manifest: Manifest) -> list[ViewDefinition]:
+    """The views that have right content, in DAG order."""
+    views = [load_definition(store, manifest, n) for n, s in manifest.views.items() if not s.stale]
+    return order_views(views)
+
+
+class Wanted(NamedTuple):
+    """The views to keep, in DAG order, and why others of the store cannot be."""
+
+    views: list[ViewDefinition]
+    damaged: dict[str, CorruptionError]
+
+
+def all_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefinition]) -> Wanted:
+    """The views to keep: those of the store, and those given, which come first.
+
+    Raises:
+        UserError: two of those given are one to Spark.
+    """
+    named: dict[str, ViewDefinition] = {}
+    for view in given:
+        if (other := named.setdefault(view.name.lower(), view)) is not view:
+            raise same_name(other, view)
+    kept = load_definitions(store, manifest, but={view.name for view in given})
+    return Wanted(order_views([*kept.found.values(), *given]), kept.damaged)

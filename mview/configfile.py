@@ -1,0 +1,204 @@
+"""The configuration file: read once, with all its mistakes told at once, each with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mview.config import (
+    ChangesSettings,
+    Config,
+    ConnectionSettings,
+    EngineSettings,
+    FunctionSettings,
+    Settings,
+    SparkSettings,
+    is_url,
+)
+from mview.errors import ConfigError, several
+from mview.files.textfile import read_text
+from mview.files.yamlfile import Document, Mistake, parse_yaml, paths, shown
+from mview.secrets import REFERENCE, reveal
+
+_SECTIONS: dict[str, type[Settings]] = {
+    "connections": ConnectionSettings,
+    "changes": ChangesSettings,
+    "functions": FunctionSettings,
+    "engine": EngineSettings,
+    "spark": SparkSettings,
+}
+
+
+#: The schema's own words, for people.
+_MESSAGES = {
+    "missing": "is missing",
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "string_type": "must be text; put it in quotes",
+    "string_too_short": "is empty",
+    "path_type": "must be the path of a folder",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+_PATTERNS = {
+    "drivername": "must be the name of a dialect, such as postgresql+psycopg; no URL",
+    "python": "must look like my_package.my_module:my_function",
+}
+#: Names in the models that come from elsewhere than the file's text.
+_GIVEN = {"": "path", "connections": "name", "changes": "connection"}
+
+
+def _fields(section: str) -> list[str]:
+    model, given = _SECTIONS.get(section, Config), ("path", "name", "connection")
+    return [
+        field.alias or name
+        for name, field in model.model_fields.items()
+        if name not in given or (model is ChangesSettings and name == "path")
+    ]
+
+
+def load_config(path: str | Path) -> Config:
+    """Read and check a configuration file. Relative paths in it are relative to the file's folder.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or breaks the schema: all mistakes in it, each
+            with its line. No message has a value of the file.
+    """
+    file = Path(path)
+    hint = "give the file with --config, or run where conf/mview.yml is"
+    text = read_text(file, "configuration", ConfigError, hint=hint)
+    document = parse_yaml(text)
+    mistakes = list(document.mistakes)
+    if not mistakes and not isinstance(document.value, dict):
+        what = "it is empty" if document.value is None else "it must be a mapping"
+        mistakes.append(Mistake(what, 1, 1, "it has connections, changes and store"))
+    config = None
+    if isinstance(document.value, dict):
+        mistakes += _own_mistakes(document)
+        try:
+            config = Config(**_resolved(document.value, file))
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+            mistakes += [_mistake(document, one) for one in details]
+        mistakes += _strange_changes(document)
+    if mistakes or config is None:
+        order = sorted(dict.fromkeys(mistakes), key=lambda one: (one.line, one.column))
+        raise several([_error(file, one) for one in order])
+    return config
+
+
+def _error(file: Path, mistake: Mistake) -> ConfigError:
+    where = f"{file}:{mistake.line}:{mistake.column}"
+    return ConfigError(mistake.what, where=where, hint=mistake.hint)
+
+
+def _mistake(document: Document, detail: Any) -> Mistake:
+    """What the schema found, in words for people; without the value."""
+    loc = tuple(part for part in detail["loc"] if part != "[key]")
+    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    hint = None
+    if detail["type"] == "string_pattern_mismatch":
+        message = _PATTERNS[str(loc[-1])]
+    if detail["type"] == "extra_forbidden":
+        allowed = _fields(str(loc[0]) if len(loc) > 1 else "")
+        close = get_close_matches(str(loc[-1]), allowed, n=1)
+        message = "unknown property"
+        hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(allowed)}"
+    place = ".".join(shown(part) for part in loc)
+    return Mistake(f"{place}: {message}" if place else message, *document.place(loc), hint)
+
+
+def _own_mistakes(document: Document) -> list[Mistake]:
+    """What the schema does not see: names that we set, an empty store, unknown references."""
+    found = []
+
+    def add(path: tuple[str | int, ...], message: str, hint: str | None = None) -> None:
+        place = ".".join(shown(part) for part in path)
+        found.append(Mistake(f"{place}: {message}", *document.place(path), hint))
+
+    for path, value in paths(document.value):
+        section = str(path[0]) if len(path) == 3 else ""
+        if len(path) in (1, 3) and path[-1] == _GIVEN.get(section):
+            add(path, "unknown property", f"one of {', '.join(_fields(section))}")
+        if len(path) == 2 and path[1] == "":
+            add(path, "a name is empty")
+        refers = path[:1] in (("connections",), ("changes",)) and isinstance(value, str)
+        if refers and "${" in REFERENCE.sub("", value):
+            add(path, "an unknown reference ${…}", "write ${env:NAME} or ${file:PATH}")
+    store = document.value.get("store", "mview-data")
+    if not isinstance(store, str) or not store.strip():
+        add(("store",), "must be the path of a folder", "remove the line for mview-data")
+    elif is_url(store):
+        add(("store",), "must be the path of a folder, not a URL")
+    else:
+        try:
+            reveal(store, "store")
+        except ConfigError as error:
+            add(("store",), error.what, error.hint)
+    return found
+
+
+def _strange_changes(document: Document) -> list[Mistake]:
+    """Changelogs without a connection."""
+    connections, changes = (document.value.get(name) for name in ("connections", "changes"))
+    if not isinstance(connections, dict) or not isinstance(changes, dict):
+        return []
+    return [
+        Mistake(_stranger(name), *document.place(("changes", name)))
+        for name in changes
+        if name not in connections
+    ]
+
+
+def _stranger(name: str) -> str:
+    return f"changes.{shown(name)}: there is no connection {shown(name)!r}"
+
+
+def _sections(raw: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The sections of a kind; what is no mapping is left for the schema to refuse."""
+    sections = raw.get(kind)
+    if isinstance(sections, dict):
+        for name, section in sections.items():
+            if isinstance(section, dict):
+                yield name, section
+
+
+def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The settings with their names, and with paths that hold from anywhere."""
+    base = file.resolve().parent
+    store = raw.get("store", "mview-data")
+    with suppress(ConfigError):  # told beside the other mistakes
+        store = reveal(store, "store") if isinstance(store, str) else ""
+    found = dict(raw)
+    for kind, label in (("connections", "name"), ("changes", "connection")):
+        if isinstance(raw.get(kind), dict):
+            found[kind] = dict(raw[kind])
+            for name, section in _sections(raw, kind):
+                found[kind][name] = _absolute({**section, label: name}, base)
+    return {**found, "path": file.resolve(), "store": (base / store).resolve()}
+
+
+def _absolute(section: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A section whose files are given from the root; a reference may stand for a whole path."""
+    is_sqlite = str(section.get("drivername", "")).startswith("sqlite")
+    for name in ("path", "database") if is_sqlite else ("path",):
+        if isinstance(section.get(name), str):
+            with suppress(ConfigError):  # told when it is opened
+                section[name] = reveal(section[name], name)
+    database, path = section.get("database"), section.get("path")
+    if is_sqlite and isinstance(database, str) and database and "://" not in database:
+        section["database"] = str((base / database).resolve())
+    if isinstance(path, str):
+        if not path.strip() or "://" in path:
+            section["path"] = None  # told as missing; the message has no value
+        else:
+            section["path"] = (base / path).resolve()
+    return section

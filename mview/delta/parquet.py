@@ -1,0 +1,309 @@
+"""Parquet files of a Delta table: writing, reading, and what the footer knows of the rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mview.delta.deletion import Deleted
+from mview.errors import CorruptionError, UserError
+from mview.files.durable import later, naming
+
+#: Rows per row group: what a reader can skip at once; Parquet's default of 1M skips nothing.
+ROW_GROUP = 65_536
+
+#: Bytes of a value, in the mean, from which a column is written without dictionary and bounds.
+_LARGE_VALUE = 4096
+
+#: Longer texts get no bounds in the log: cutting them would need an upper bound that sorts right.
+_MAX_BOUND_TEXT = 64
+
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a Delta table.
+
+    Attributes:
+        path: below the table's folder.
+        size: bytes.
+        rows: rows in the file, those that count as deleted included.
+        stats: statistics as JSON.
+        deleted: rows that count as deleted.
+    """
+
+    path: str
+    size: int
+    rows: int
+    stats: str
+    deleted: Deleted | None = None
+
+    @property
+    def live(self) -> int:
+        """Rows that count."""
+        return self.rows - (self.deleted.rows if self.deleted else 0)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest value of a column in a file (micros for timestamps), and its NULLs."""
+
+    low: Any
+    high: Any
+    nulls: int
+
+
+def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str] = ()) -> DataFile:
+    """Write rows as `folder/path`, with bounds of the `indexed` columns; see `durable`."""
+    return describe(folder, path, indexed, write_rows(folder / path, rows))
+
+
+def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
+    """Write rows as a file and return its footer; see `durable`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
+    # large values they, and the bounds, would hold two copies more.
+    large = {name for name in rows.column_names if _is_large(rows[name])}
+    texts = [f.name for f in rows.schema if _is_text(f.type) and f.name not in large]
+    bounded = [name for name in rows.column_names if name not in large]
+    footers: list[pq.FileMetaData] = []
+    with naming(target):
+        pq.write_table(
+            rows,
+            target,
+            compression="snappy",
+            row_group_size=ROW_GROUP,
+            use_dictionary=texts or False,
+            write_statistics=bounded if large else True,
+            store_decimal_as_integer=True,
+            write_page_checksum=True,
+            metadata_collector=footers,
+        )
+    later(target)
+    return footers[0]
+
+
+def read_parquet(
+    file: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of a file; only `columns` where given, and those of `schema` as it types them.
+
+    Raises:
+        CorruptionError: the file is gone, damaged, or not Parquet.
+    """
+    names = columns if columns is not None or schema is None else schema.names
+    try:
+        # Not pq.read_table: it takes `a=b` in a folder's name for a partition column.
+        with pq.ParquetFile(
+            file, coerce_int96_timestamp_unit="us", page_checksum_verification=True
+        ) as parquet:
+            table = parquet.read(names)
+            _check_counts(parquet.metadata, table.num_rows)
+        if names is not None and set(table.column_names) != set(names):
+            raise ValueError(f"the columns are {', '.join(table.column_names)}")
+        if schema is None:
+            return table
+        for field in table.schema:
+            if field.name in schema.names:
+                _check_scale(field, schema.field(field.name))
+        wanted = [schema.field(f.name) if f.name in schema.names else f for f in table.schema]
+        return table.cast(pa.schema(wanted))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _check_scale(stored: pa.Field, wanted: pa.Field) -> None:
+    """Make sure that the footer has the scale of the numbers: by another they are others."""
+    one, other = stored.type, wanted.type
+    if pa.types.is_decimal(one) or pa.types.is_decimal(other):
+        same = pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale
+    elif pa.types.is_timestamp(one) or pa.types.is_timestamp(other):
+        same = (
+            pa.types.is_timestamp(one) and pa.types.is_timestamp(other) and one.unit == other.unit
+        )
+    else:
+        return
+    if not same:
+        raise ValueError(f"column {stored.name} is {one}, not {other}")
+
+
+def _check_counts(footer: pq.FileMetaData, rows: int) -> None:
+    """Make sure that the footer, which has no checksum, tells one number of rows in all places."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    flat = [
+        i for i in range(footer.num_columns) if not footer.schema.column(i).max_repetition_level
+    ]
+    if footer.num_rows != rows or sum(group.num_rows for group in groups) != rows:
+        raise ValueError("the footer and its row groups have different numbers of rows")
+    if any(group.column(i).num_values != group.num_rows for group in groups for i in flat):
+        raise ValueError("a row group and its columns have different numbers of rows")
+
+
+def read_live(
+    folder: Path, file: DataFile, schema: pa.Schema, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of a table's file that count; see `read_parquet`."""
+    rows = read_parquet(folder / file.path, schema, columns)
+    return rows if file.deleted is None else rows.take(live_positions(file))
+
+
+def live_positions(file: DataFile) -> npt.NDArray[np.int64]:
+    """The positions of the rows that count, ascending."""
+    positions = np.arange(file.rows)
+    return positions if file.deleted is None else np.delete(positions, file.deleted.positions)
+
+
+def data_file(facts: Mapping[str, Any]) -> DataFile:
+    """A file from its `asdict` form."""
+    deleted = facts.get("deleted")
+    return DataFile(**{**facts, "deleted": deleted and Deleted(**deleted)})
+
+
+def describe(
+    folder: Path, path: str, indexed: Sequence[str] = (), footer: pq.FileMetaData | None = None
+) -> DataFile:
+    """What the footer of `folder/path` says, with bounds of the `indexed` columns."""
+    footer = footer or read_footer(folder / path)
+    stats: dict[str, Any] = {"numRecords": footer.num_rows}
+    bounds = {name: found for name in indexed if (found := column_range(footer, name))}
+    shown = {name: _bounds_as_json(footer, name, found) for name, found in bounds.items()}
+    lows = {name: pair[0] for name, pair in shown.items() if pair}
+    if lows:
+        stats["minValues"] = lows
+        stats["maxValues"] = {name: pair[1] for name, pair in shown.items() if pair}
+        stats["nullCount"] = {name: bounds[name].nulls for name in lows}
+    size = (folder / path).stat().st_size
+    return DataFile(path, size, footer.num_rows, json.dumps(stats))
+
+
+def read_footer(file: Path) -> pq.FileMetaData:
+    """The metadata of a Parquet file.
+
+    Raises:
+        CorruptionError: the file is gone or is not Parquet.
+    """
+    try:
+        return pq.read_metadata(file)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, error) from None
+
+
+def check_columns(file: Path, schema: pa.Schema) -> None:
+    """Refuse a file whose columns are not the table's, or whose timestamps lose their unit.
+
+    Raises:
+        UserError: other columns than `schema`, or INT96 timestamps.
+    """
+    footer = read_footer(file)
+    names = footer.schema.to_arrow_schema().names
+    if sorted(names) != sorted(schema.names):
+        raise UserError(
+            "a file written for the table has other columns",
+            where=str(file),
+            got=", ".join(names),
+            allowed=", ".join(schema.names),
+        )
+    for index in range(footer.num_columns):
+        if footer.schema.column(index).physical_type == "INT96":
+            raise UserError(
+                "a file written for the table holds INT96 timestamps",
+                where=f"{file}: {footer.schema.column(index).name}",
+                hint="set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS",
+            )
+
+
+def column_range(footer: pq.FileMetaData, name: str) -> Range | None:
+    """Bounds of a column over all rows of a file; None when they are not known.
+
+    Floats have none: a NaN is in no bound. Neither has a column that is all NULL.
+    """
+    index = _column_index(footer, name)
+    if index is None or footer.num_row_groups == 0:
+        return None
+    kind = footer.schema.column(index)
+    if kind.physical_type in ("FLOAT", "DOUBLE", "INT96"):
+        return None
+    instant = "timestamp" in str(kind.logical_type).lower()
+    if instant and "microseconds" not in str(kind.logical_type):
+        return None
+    lows, highs, nulls = [], [], 0
+    for group in range(footer.num_row_groups):
+        found = footer.row_group(group).column(index).statistics
+        if found is None or not found.has_null_count:
+            return None
+        nulls += found.null_count
+        if found.null_count == footer.row_group(group).num_rows:
+            continue
+        if not found.has_min_max:
+            return None
+        lows.append(found.min_raw if instant else found.min)
+        highs.append(found.max_raw if instant else found.max)
+    return Range(min(lows), max(highs), nulls) if lows else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_large(column: pa.ChunkedArray) -> bool:
+    return _is_text(column.type) and bool(column.nbytes > _LARGE_VALUE * len(column))
+
+
+def _column_index(footer: pq.FileMetaData, name: str) -> int | None:
+    for index in range(footer.num_columns):
+        if footer.schema.column(index).path == name:
+            return index
+    return None
+
+
+def _bounds_as_json(footer: pq.FileMetaData, name: str, found: Range) -> tuple[Any, Any] | None:
+    """Bounds as Delta's statistics write them; None for types that readers disagree on."""
+    low, high = found.low, found.high
+    if isinstance(low, bool) or not isinstance(low, int | str | dt.date):
+        return None
+    if isinstance(low, str):
+        return (low, high) if max(len(low), len(high)) <= _MAX_BOUND_TEXT else None
+    if isinstance(low, dt.date):
+        return low.isoformat(), high.isoformat()
+    index = _column_index(footer, name)
+    logical = "" if index is None else str(footer.schema.column(index).logical_type).lower()
+    if "timestamp" not in logical:
+        return None if "decimal" in logical else (low, high)
+    zone = "Z" if "isadjustedtoutc=true" in logical else ""
+    try:
+        texts = [
+            (_EPOCH + dt.timedelta(microseconds=value)).isoformat(timespec="microseconds") + zone
+            for value in (low, high)
+        ]
+    except OverflowError:
+        return None
+    return texts[0], texts[1]
+
+
+def _unreadable(file: Path, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        "a data file cannot be read",
+        where=str(file),
+        got=str(error).splitlines()[0],
+        safe="nothing of it was used; what was published before the damage is right",
+        hint="restore the file; or `mview repair` the view, or `mview drop` the table (its folder "
+        "is below tables/), and run again: it is built, or loaded, anew",
+    )
+
+
+def comparable(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column as `Range` holds them: timestamps in micros."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values

@@ -1,0 +1,51 @@
+"""Small files: which of them are written together into a larger one, so that few are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pyarrow as pa
+
+from mview.delta.parquet import DataFile
+
+#: Rows of a large file. A changed row costs a rewrite of its file: larger is dearer to change,
+#: smaller makes more files to open for a full read.
+TARGET_ROWS = 131_072
+
+#: Bytes of a large file in memory, where rows are wide.
+TARGET_BYTES = 64 << 20
+
+#: Files of one tier before they are merged. A row is rewritten once per tier: three times.
+_FAN = 8
+
+#: Upper bounds of the tiers, in rows; larger files are left alone.
+_TIERS = (1 << 10, 1 << 13, 1 << 16)
+
+#: Bytes of a file that is left alone, however few rows it has: a tier of them is held at once.
+_LARGE = TARGET_BYTES // 2 // _FAN
+
+
+def is_small(file: DataFile) -> bool:
+    """Whether a file should become part of a larger one when it is at hand."""
+    return file.rows < TARGET_ROWS // 2 and file.size < TARGET_BYTES // 4
+
+
+def crowded(files: Iterable[DataFile]) -> list[DataFile]:
+    """The files of the lowest tier that has too many of them; none when all is well."""
+    tiers: list[list[DataFile]] = [[] for _ in _TIERS]
+    for file in files:
+        for number, bound in enumerate(_TIERS):
+            if file.rows < bound and file.size < _LARGE:
+                tiers[number].append(file)
+                break
+    return next((tier for tier in tiers if len(tier) >= _FAN), [])
+
+
+def pieces(rows: pa.Table) -> list[pa.Table]:
+    """Rows cut into parts of about TARGET_ROWS or TARGET_BYTES, in order; none for no rows."""
+    count = rows.num_rows
+    wanted = max(round(count / TARGET_ROWS), round(rows.nbytes / TARGET_BYTES), 1)
+    parts = min(wanted, count)
+    bounds = [count * number // max(parts, 1) for number in range(parts + 1)]
+    return [rows.slice(low, high - low) for low, high in pairwise(bounds)]

@@ -1,0 +1,1 @@
+"""One epoch from rows to a published manifest, with its views."""

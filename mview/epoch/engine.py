@@ -1,0 +1,289 @@
+"""What is open while a store runs: manifest, mirrors in memory, views with their sinks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from mview.clock import DAY_MS, Clock, WallMs, steady_clock
+from mview.config import Config, secret_values
+from mview.connector import Sink
+from mview.delta import recent
+from mview.epoch.halts import at_its_sink, halted, halting
+from mview.epoch.names import VIEW, reads_of, state_of
+from mview.errors import FencedError, MviewError
+from mview.execute.executors import Executors
+from mview.execute.numbered import looked_up
+from mview.execute.queries import limit_memory
+from mview.execute.relations import Relation
+from mview.execute.spark import SparkExecutor
+from mview.failpoints import failpoint
+from mview.ivm.plan import ViewPlan
+from mview.ivm.steps import Band, Whole
+from mview.memory import Memory
+from mview.plan.clocks import INSTANT
+from mview.plan.definition import ViewDefinition
+from mview.schema import TableSchema
+from mview.secrets import Mask
+from mview.store.history import IntentLog, ManifestLog
+from mview.store.layout import Store
+from mview.store.lease import Lease, insist
+from mview.store.manifest import FIRST_EPOCH, Manifest, TableState, ViewState
+from mview.store.mirror import Mirror
+
+
+@dataclass(frozen=True)
+class LiveView:
+    """A view that is kept: how it was declared, how it is maintained, where it goes."""
+
+    definition: ViewDefinition
+    plan: ViewPlan
+    schema: TableSchema
+    sink: Sink
+    #: Another view reads it: its rows are kept as a mirror, too.
+    is_read: bool
+
+    @property
+    def name(self) -> str:
+        """The view's name."""
+        return self.definition.name
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The relation of each table, view or part that it reads."""
+        return reads_of(self.plan.tables)
+
+    @property
+    def state(self) -> str | None:
+        """The relation of its state table, if it has one."""
+        return state_of(self.plan)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """All that is kept beside its sink."""
+        own = [VIEW + self.name] if self.is_read else []
+        own += [VIEW + part.name for part in self.plan.parts]
+        states = [state_of(plan) for plan in (*self.plan.parts, self.plan)]
+        return (*own, *(state for state in states if state is not None))
+
+
+def tick_of(views: Iterable[LiveView], tick_ms: int) -> int:
+    """How often the pinned time must move for some views, in milliseconds; 0: never.
+
+    Args:
+        views: the views.
+        tick_ms: what a view of `now()` needs.
+    """
+    asked = {clock for view in views for clock in view.plan.clocks}
+    if INSTANT in asked:
+        return tick_ms
+    return DAY_MS if asked else 0
+
+
+class Engine:
+    """The open store of one runner.
+
+    Args:
+        config: the configuration.
+        spark: the session.
+        lease: held by this runner; looked at before every publish.
+        clock: wall time.
+        mask: hides secrets; None: those of the configuration.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spark: SparkSession,
+        lease: Lease,
+        clock: Clock | None = None,
+        mask: Mask | None = None,
+    ) -> None:
+        self.config, self.spark, self.lease = config, spark, lease
+        self.clock: Clock = clock or steady_clock()
+        self.mask = mask or Mask(secret_values(config))
+        self.store = Store(config.store)
+        self.manifests = ManifestLog(self.store.manifests, lease)
+        self.intents = IntentLog(self.store.intents, lease)
+        self.manifest = self.manifests.latest() or empty_manifest()
+        #: What `now()` is in the epoch that is being made.
+        self.pinned_ms = self.manifest.pinned_ms
+        self.memory = Memory(config.engine.memory)
+        recent.POOL.limit = self.memory.files
+        limit_memory(self.memory.queries)
+        self.relations: dict[str, Relation] = {}
+        self.views: dict[str, LiveView] = {}
+        #: Views that are not worked on in this run, and why.
+        self.refused: dict[str, MviewError] = {}
+        self.executors = Executors(
+            SparkExecutor(spark, self.relations),
+            self.relations,
+            config.engine.executor,
+            self.memory,
+            lambda: self.manifest.pinned_ms,
+        )
+
+    def look_up_keys(self) -> dict[str, set[tuple[str, ...]]]:
+        """The columns by which views look rows up, by keys or in bands, per relation."""
+        found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        for view in self.views.values():
+            if view.is_read and not view.schema.key and (columns := looked_up(view.schema)):
+                found[VIEW + view.name].add(columns)
+            for plan in (*view.plan.parts, view.plan):
+                reads = reads_of(plan.tables)
+                for step in (step for trace in plan.traces for step in trace.steps):
+                    if not isinstance(step, Whole) and step.table in reads:
+                        columns = (step.column,) if isinstance(step, Band) else step.columns
+                        found[reads[step.table]].add(columns)
+        return found
+
+    def open_relations(self) -> None:
+        """Open every mirror the manifest names."""
+        for name, relation in [*self.relations.items()]:
+            relation.close()
+            if name not in self.manifest.tables:
+                del self.relations[name]
+        for name, state in self.manifest.tables.items():
+            self.relations[name] = self._relation(name, state)
+
+    @property
+    def tick_ms(self) -> int:
+        """How often the pinned time moves, as the most exact clock of a view needs; 0: never."""
+        return tick_of(self.views.values(), self.config.engine.tick)
+
+    def pin(self, now_ms: int) -> None:
+        """Set what `now()` is in the next epoch; it never goes back."""
+        self.pinned_ms = max(self.manifest.pinned_ms, now_ms)
+
+    def mirror(self, relation: str, schema: TableSchema) -> Mirror:
+        """The mirror of a relation: the open one, as a process may have one only."""
+        known = self.relations.get(relation)
+        if known is not None:
+            return known.mirror
+        return Mirror(self.store.mirror(relation), schema, fence=self.lease)
+
+    def _relation(self, name: str, state: TableState) -> Relation:
+        return Relation(self.mirror(name, state.schema), state, self.memory.tails)
+
+    def next_manifest(self, **changes: Any) -> Manifest:
+        """The manifest after the current one, with what changed."""
+        return replace(
+            self.manifest,
+            epoch=self.manifest.epoch + 1,
+            token=self.lease.token,
+            created_ms=self.clock.now(),
+            pinned_ms=self.pinned_ms,
+            **changes,
+        )
+
+    def commit(self, manifest: Manifest, tokens: Mapping[str, dict[str, Any]]) -> Committed:
+        """Steps 5 to 7 of an epoch: intent, sinks, manifest. Returns what was published.
+
+        Raises:
+            FencedError: another runner took over.
+        """
+        self.lease.check()
+        failpoint("after-lease")
+        refused: dict[str, MviewError] = {}
+        if tokens:
+            self.intents.write(manifest, tokens)
+            failpoint("after-intent")
+            sinks = {name: view.sink for name, view in self.views.items()}
+            before = self.manifest.views
+            manifest, refused = commit_sinks(
+                manifest, tokens, sinks, before, self.store, self.lease, self.mask
+            )
+            self.lease.check()
+        failpoint("after-commit")
+        self.manifests.publish(manifest)
+        failpoint("after-publish")
+        if tokens:
+            self.intents.clear(manifest.epoch)
+        failpoint("after-clear")
+        self.manifest = manifest
+        return Committed(manifest, refused)
+
+    def move(self, deltas: Mapping[str, pa.Table]) -> None:
+        """Step 8: memory follows the published manifest.
+
+        Args:
+            deltas: changelog rows of this epoch per relation.
+        """
+        for name, state in self.manifest.tables.items():
+            relation = self.relations.get(name)
+            if relation is None:
+                self.relations[name] = self._relation(name, state)
+            else:
+                relation.move(state, deltas.get(name), self.manifest.epoch)
+        self.executors.move(deltas)
+
+
+def empty_manifest() -> Manifest:
+    """What stands before the first epoch."""
+    return Manifest(FIRST_EPOCH - 1, 0, WallMs(0), 0, -1)
+
+
+def _committed(sink: Sink, token: dict[str, Any]) -> dict[str, Any]:
+    """What a commit comes to: it may have come through, and be reported as failed."""
+    try:
+        return sink.commit(token)
+    except FencedError:
+        raise
+    except Exception:
+        return sink.commit(token)
+
+
+class Committed(NamedTuple):
+    """A manifest whose sinks have committed, and the views whose targets have refused."""
+
+    manifest: Manifest
+    halted: dict[str, MviewError]
+
+
+def commit_sinks(
+    manifest: Manifest,
+    tokens: Mapping[str, dict[str, Any]],
+    sinks: Mapping[str, Sink],
+    before: Mapping[str, ViewState],
+    store: Store,
+    lease: Lease,
+    mask: Mask,
+) -> Committed:
+    """Commit staged epochs and put the sinks' facts into the manifest; idempotent.
+
+    A view whose target refuses halts: the manifest keeps what was said of it at its last good
+    epoch, to which the target goes back at the next start, should the commit have come through.
+
+    Args:
+        manifest: the manifest-to-be.
+        tokens: what sinks have staged, by view.
+        sinks: of these views.
+        before: the views as they are published.
+        store: the store.
+        lease: held by this runner.
+        mask: hides secrets.
+
+    Raises:
+        FencedError: another runner took over.
+    """
+    views: dict[str, ViewState] = dict(manifest.views)
+    refused: dict[str, MviewError] = {}
+    for name, token in tokens.items():
+        failpoint("before-sink")
+        try:
+            with at_its_sink():
+                facts = insist(lease, partial(_committed, sinks[name], token))
+        except Exception as error:
+            lease.check()
+            refused[name] = halting(error, name, store)
+            views[name] = halted(before.get(name, views[name]), refused[name], mask)
+        else:
+            views[name] = replace(views[name], sink=facts)
+        failpoint("after-sink")
+    return Committed(replace(manifest, views=views), refused)

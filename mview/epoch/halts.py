@@ -1,0 +1,240 @@
+"""Whose error is it? What fails while one view is worked on halts that view alone.
+
+It keeps its last rows, and the others go on. Only what is proven to be of all of them ends the run:
+the lease, the store, Spark itself. The next run builds a halted view anew; it fails again until
+the data, the query or the target is another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mview.epoch.names import STATE, VIEW, inputs_of, state_of
+from mview.errors import (
+    AlreadyRunningError,
+    CorruptionError,
+    FencedError,
+    MviewError,
+    TargetError,
+    UserError,
+    of_the_system,
+)
+from mview.ivm.plan import ViewPlan
+from mview.secrets import Mask
+from mview.session.jvm import SparkEndedError
+from mview.session.spark_errors import WorkerStartError, first_words
+from mview.store.layout import Store, folder_name
+from mview.store.manifest import NEVER, ViewState
+
+if TYPE_CHECKING:  # `mview status` starts without the engine
+    from mview.epoch.engine import Engine
+    from mview.execute.kinds import Delta
+
+#: What Spark says of a query that fails on the data, by the classes of SQLSTATE: data exception,
+#: and more than one row where one is wanted.
+_DATA = re.compile(r"\[([A-Z0-9_.]+)\] (.*?) SQLSTATE: (?:22|21)\w{3}", re.DOTALL)
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+#: A disk that has no room for so many bytes is full for all that an epoch writes.
+_PROBE = bytes(4 << 20)
+
+_SAFE = "the view keeps the rows of its last good epoch, the other views go on"
+_NEXT = "correct the row or the query; the next `mview run` builds the view anew"
+_UNKNOWN = "the next `mview run` builds the view anew; with --debug it prints the traceback, too"
+
+
+class ReadsHaltedError(UserError):
+    """A view reads one that has halted."""
+
+
+@contextmanager
+def at_its_sink() -> Iterator[None]:
+    """What a sink says of its target is no word about the store or the lease."""
+    try:
+        yield
+    except (FencedError, CorruptionError) as error:
+        raise of_its_target(error) from error
+
+
+def of_its_target(error: MviewError) -> TargetError:
+    """What a sink says of its target, as its view's error."""
+    return TargetError(error.what, where=error.where, got=error.got, safe=_SAFE, hint=error.hint)
+
+
+def of_the_data(error: BaseException) -> bool:
+    """Whether Spark failed on the data."""
+    return _said(error) is not None
+
+
+def _said(error: BaseException) -> re.Match[str] | None:
+    return _DATA.search(str(error)) if isinstance(error, PySparkException) else None
+
+
+def _told(said: re.Match[str]) -> str:
+    return f"{said.group(1)}: {' '.join(said.group(2).split())}"
+
+
+@contextmanager
+def in_a_batch(view: str) -> Iterator[None]:
+    """A batch query of a published view that fails on the data."""
+    try:
+        yield
+    except PySparkException as error:
+        if (found := _said(error)) is None:
+            raise
+        raise UserError(
+            f"the batch query of view {view} fails on the data: {_told(found)}",
+            safe="the view keeps its rows; they were not compared",
+            hint="Spark's sums may fail by the order in which rows are added up, where the sum "
+            "itself fits: then use a wider type, sum(CAST(x AS DECIMAL(38, 0)))",
+        ) from error
+
+
+def halting(
+    error: Exception, view: str, store: Store, spark: SparkSession | None = None
+) -> MviewError:
+    """The error for the user, of a view that halts alone.
+
+    Args:
+        error: what failed.
+        view: the view that was worked on.
+        store: where all views are kept.
+        spark: where the view was worked on; None: not on Spark.
+
+    Raises:
+        Exception: the given one, when it is not the view's.
+    """
+    if _is_of_all(error, store, spark):
+        raise error
+    return told_of(error, f"view {view}")
+
+
+def told_of(
+    error: Exception, subject: str, *, safe: str = _SAFE, hint: str | None = None
+) -> MviewError:
+    """The error for the user of what failed while a view was computed."""
+    if isinstance(error, MviewError):
+        return error
+    if (found := _said(error)) is not None:
+        what = f"the query of {subject} fails on the data: {_told(found)}"
+        told: MviewError = UserError(what, safe=safe, hint=hint or _NEXT)
+    elif (refused := of_the_system(error)) is not None:
+        told = TargetError(
+            f"{subject} fails: {refused.what}",
+            where=refused.where,
+            got=refused.got,
+            safe=safe,
+            hint=refused.hint,
+        )
+    else:
+        told = UserError(f"{subject} fails: {first_words(error)}", safe=safe, hint=hint or _UNKNOWN)
+    told.__cause__ = error
+    return told
+
+
+_OF_ALL = (AlreadyRunningError, FencedError, CorruptionError, WorkerStartError, SparkEndedError)
+
+
+def _is_of_all(error: Exception, store: Store, spark: SparkSession | None) -> bool:
+    """Whether it is proven that other views cannot go on, either."""
+    if isinstance(error, _OF_ALL):
+        return not (isinstance(error, CorruptionError) and _is_of_a_view(error, store))
+    # First: without a JVM all that is asked of it fails, whatever it then says.
+    if spark is not None and not _runs(spark):
+        return True
+    if isinstance(error, MviewError):
+        return False
+    may_be_disk = isinstance(error, OSError) or any(text in str(error) for text in _FULL)
+    return may_be_disk and not _takes_files(store.root)
+
+
+def _is_of_a_view(error: CorruptionError, store: Store) -> bool:
+    """Whether what is damaged is kept for one view: it can be made anew from the tables."""
+    folders = tuple(str(store.mirrors / folder_name("table", kind)) for kind in (VIEW, STATE))
+    return (error.where or "").startswith(folders)
+
+
+def _runs(spark: SparkSession) -> bool:
+    """Whether Spark is there; a JVM that is gone does not answer."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether the disk of the store takes files."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        with probe.open("wb") as out:
+            out.write(_PROBE)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return True
+
+
+def reads_halted(view: str, halted: str) -> ReadsHaltedError:
+    """The error of a view that reads one that has halted."""
+    return ReadsHaltedError(
+        f"view {view} reads view {halted}, which has halted",
+        safe=_SAFE,
+        hint="see `mview status` for the reason; the next `mview run` builds both anew",
+    )
+
+
+def has_halted(view: str, epoch: int, why: str) -> UserError:
+    """The error of who reads a view at an epoch since it has halted."""
+    return UserError(
+        f"view {view} has halted: {why.splitlines()[0]}",
+        where=f"epoch {epoch}",
+        safe="its sink has the rows of its last good epoch",
+        hint=_NEXT,
+    )
+
+
+def with_rows(
+    told: MviewError,
+    error: Exception,
+    engine: Engine,
+    plan: ViewPlan,
+    deltas: Mapping[str, Delta],
+) -> MviewError:
+    """What is told of an error, with the changed rows that brought it about, where found."""
+    if not of_the_data(error):
+        return told
+    for one in (*plan.parts, plan):
+        if one.evaluation == "full":
+            continue
+        inputs = inputs_of(one.tables)
+        changed = {n: deltas[r].changes.rows for n, r in inputs.items() if r in deltas}
+        found = None
+        # To look for them may fail as well; the error without them is still the error.
+        with suppress(Exception):
+            found = engine.executors.failing_rows(one, inputs, state_of(one), changed, of_the_data)
+        if found is not None:
+            table, rows = found
+            listed = "; ".join(
+                str(row) for row in rows.select(one.schemas[table].names).to_pylist()
+            )
+            return UserError(told.what, got=listed[:600], where=table, safe=_SAFE, hint=_NEXT)
+    return told
+
+
+def halted(state: ViewState, error: MviewError, mask: Mask) -> ViewState:
+    """The state of a view that has halted; a driver's words may quote the URL that it was given."""
+    built = state.built_epoch if state.sink else NEVER
+    return replace(state, stale=True, halted=mask(error.render()), built_epoch=built)

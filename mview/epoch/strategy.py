@@ -1,0 +1,198 @@
+"""Bringing a view or part up to an epoch: by its changes, or as a whole where that is cheaper.
+
+The choice is made per epoch, view and part (runtime/cost.py); what it was and what it cost is kept
+with the view in the manifest, so a history is as long as the manifests are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.connector import WEIGHT
+from mview.epoch.build import recompute
+from mview.epoch.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
+from mview.epoch.engine import Engine
+from mview.epoch.halts import at_its_sink
+from mview.epoch.names import VIEW, inputs_of, reads_of, state_of
+from mview.execute.executors import row_bytes
+from mview.execute.kinds import Delta
+from mview.execute.program import BatchNeededError, Request, ViewDelta
+from mview.execute.slices import consolidate, distinct, weighted
+from mview.execute.turns import seconds
+from mview.ivm.plan import ViewPlan
+from mview.ivm.reads import foreseen_reads
+from mview.rows.match import match
+from mview.schema import as_schema
+from mview.store.manifest import TableState
+
+
+@dataclass(frozen=True)
+class Task:
+    """A view or part in one epoch.
+
+    Attributes:
+        plan: its plan.
+        epoch: the epoch that is being made.
+        tables: all relations as they are after the epoch.
+        deltas: what has changed so far, by relation.
+        costs: what it has cost up to now.
+    """
+
+    plan: ViewPlan
+    epoch: int
+    tables: Mapping[str, TableState]
+    deltas: Mapping[str, Delta]
+    costs: Costs
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a task: the delta, how it came about, and the costs with it."""
+
+    delta: ViewDelta
+    ran: Ran
+    costs: Costs
+
+
+def perform(engine: Engine, task: Task) -> Done | None:
+    """Bring a view or part up to the epoch; None when nothing changed for it."""
+    inputs = inputs_of(task.plan.tables)
+    changed = {name: relation for name, relation in inputs.items() if relation in task.deltas}
+    if not changed:
+        return None
+    load = _load(engine, task, changed)
+    choice = _choice(engine, task, load)
+    if choice.strategy == INCREMENTAL:
+        try:
+            return _follow(engine, task, load, choice)
+        except BatchNeededError as reason:
+            choice = Choice(FULL, str(reason))
+    return _compute(engine, task, load, choice)
+
+
+def _choice(engine: Engine, task: Task, load: Load) -> Choice:
+    plan, settings = task.plan, engine.config.engine
+    if plan.evaluation == "full":
+        notes = [plan.refused, *(node.note for node in plan.nodes)]
+        codes = dict.fromkeys(note.code for note in notes if note is not None)
+        return Choice(FULL, f"the query needs it: {', '.join(codes)}")
+    only = plan.definition.policy == "incremental_only"
+    return choose(
+        task.costs, load, settings.strategy, incremental_only=only, memory=settings.memory
+    )
+
+
+def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
+    plan = task.plan
+    counts = {name: task.deltas[relation].changed for name, relation in changed.items()}
+    # Rows that go away are changed rows, too.
+    rows = {
+        name: max(task.tables[relation].rows, engine.manifest.tables[relation].rows)
+        for name, relation in reads_of(plan.tables).items()
+    }
+    rows |= dict.fromkeys(plan.clocks, 1)
+    kept = [(_rows_of(engine, plan), row_bytes(plan.output.columns))]
+    if (state := state_of(plan)) is not None:
+        kept.append((task.tables[state].rows, row_bytes(task.tables[state].schema.columns)))
+    return Load(
+        changed=counts,
+        rows=rows,
+        foreseen=foreseen_reads(plan, counts, rows).rows,
+        full_rows=full_rows(plan, task.tables),
+        full_bytes=2 * sum(rows * width for rows, width in kept),
+    )
+
+
+def _rows_of(engine: Engine, plan: ViewPlan) -> int:
+    if plan.name in engine.views:
+        return engine.manifest.views[plan.name].rows
+    return engine.relations[VIEW + plan.name].state.rows
+
+
+def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | None:
+    """The delta from the changes."""
+    plan, executors = task.plan, engine.executors
+    inputs = inputs_of(plan.tables)
+    deltas = {name: task.deltas[inputs[name]].changes for name in load.changed}
+    read, began = executors.rows_read, seconds()
+    delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
+    if delta is None:
+        return None
+    delta = replace(delta, rows=_as_published(engine, plan, delta.rows))
+    took, read = seconds() - began, executors.rows_read - read
+    ran = _ran(task, load, choice, executor, delta, read, took)
+    costs = task.costs.after_incremental(executor, load.changed_rows, load.foreseen, read, took)
+    return Done(delta, ran, costs)
+
+
+def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
+    """The change of a view with the rows that go as they were published.
+
+    Sums of DOUBLE, say, may have another last digit when they are computed again.
+
+    Raises:
+        BatchNeededError: nothing tells which rows of the view they are.
+    """
+    names = tuple(name for name in rows.column_names if name != WEIGHT)
+    goes = pc.less(rows[WEIGHT], 0)
+    if not plan.is_by_order or not pc.any(goes).as_py():
+        return rows
+    if plan.maintained is not None and plan.maintained.always:
+        old = pa.concat_tables(_published(engine, plan))
+    elif not plan.key:
+        raise BatchNeededError("rows without a key hold a value that depends on the order of rows")
+    elif VIEW + plan.name not in engine.relations:
+        return rows  # nobody reads the view, and its sink finds rows by their keys
+    else:
+        keys = rows.filter(goes).select(list(plan.key))
+        request = Request(VIEW + plan.name, distinct(keys), names, null_safe=True)
+        (found,) = engine.executors.fetch([request])
+        old = found.take(pa.array(match(found.select(list(plan.key)), keys)[0]))
+    come = rows.filter(pc.invert(goes))
+    gone = weighted(old.select(names), -1).select(rows.column_names)
+    return consolidate(pa.concat_tables([come, as_schema(gone, rows.schema)]))
+
+
+def _compute(engine: Engine, task: Task, load: Load, choice: Choice) -> Done:
+    """The delta from all rows."""
+    began = seconds()
+    delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
+    took = seconds() - began
+    ran = _ran(task, load, choice, "spark", delta, load.full_rows, took)
+    return Done(delta, ran, task.costs.after_full(load.full_rows, took))
+
+
+def _published(engine: Engine, plan: ViewPlan) -> Iterator[pa.Table]:
+    """The rows of a view or part as they are published, in parts."""
+    if plan.name in engine.views:
+        sink = engine.views[plan.name].sink
+        with at_its_sink():
+            yield from sink.parts(engine.manifest.views[plan.name].sink)
+        return
+    kept = engine.relations[VIEW + plan.name]
+    yield from kept.mirror.parts(kept.state)
+
+
+def _ran(
+    task: Task,
+    load: Load,
+    choice: Choice,
+    executor: str,
+    delta: ViewDelta,
+    read: int,
+    took: float,
+) -> Ran:
+    return Ran(
+        epoch=task.epoch,
+        strategy=choice.strategy,
+        why=choice.why,
+        executor=executor,
+        changed=load.changed_rows,
+        read=read,
+        output=delta.rows.num_rows,
+        seconds=round(took, 3),
+    )

@@ -1,0 +1,226 @@
+"""DuckDB queries that are planned once and run over ever new Arrow tables.
+
+To register a few tables and to plan a query over them takes ten times as long as to run it over
+some hundred rows. So a query keeps a connection in which its tables are registered as streams, with
+a prepared statement over them; a run only puts other rows behind the streams.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import duckdb
+import pyarrow as pa
+
+from mview.errors import DataError
+from mview.execute.turns import aside
+
+#: Queries that stay planned; beyond, the oldest is planned again when it is asked for.
+_MOST = 500
+
+# The copy is that of a small result, and asking for a relation instead plans the statement twice.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
+
+
+_local = threading.local()
+
+#: Bytes that DuckDB may hold where nobody said how many: in Spark's workers.
+_UNSAID = 512 << 20
+
+
+def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB that reaches nothing: no files but those it spills to, no extensions.
+
+    What it may do can't be changed any more, by no query. Times with a zone are shown in UTC.
+
+    Args:
+        memory: bytes that all its queries may hold; beyond, they sort and group on disk.
+    """
+    # The default order of rows is kept: without it, DuckDB returns ORDER BY unsorted. Tables are
+    # small as a rule: a second thread takes longer to wake up than to help.
+    database = duckdb.connect(
+        config={
+            "threads": "1",
+            "enable_object_cache": "true",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "memory_limit": f"{memory // 1024}KiB",
+            "temp_directory": _spill().name,
+        }
+    )
+    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    database.execute("SET GLOBAL enable_external_access = false")
+    database.execute("SET GLOBAL lock_configuration = true")
+    return database
+
+
+@cache
+def _spill() -> TemporaryDirectory[str]:
+    """The folder of this process for what does not fit; only its user may look into it."""
+    return TemporaryDirectory(prefix="mview-spill-")
+
+
+class _Shared:
+    """The DuckDB that all queries of this process have together, so that one limit holds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory = _UNSAID
+        self._database: duckdb.DuckDBPyConnection | None = None
+
+    def limit(self, memory: int) -> None:
+        with self._lock:
+            if memory != self._memory:
+                # Its limit cannot be changed; who has queries in it goes on with it.
+                self._memory, self._database = memory, None
+
+    def close(self) -> None:
+        with self._lock:
+            self._database = None
+
+    @property
+    def database(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            if self._database is None:
+                self._database = closed_database(self._memory)
+            return self._database
+
+
+_shared = _Shared()
+
+
+@atexit.register
+def _forget() -> None:
+    """Free DuckDB before the interpreter ends, which else lists on stderr what is left of it."""
+    queries: Queries | None = _local.__dict__.pop("queries", None)
+    if queries is not None:
+        queries.close()
+    _shared.close()
+
+
+def limit_memory(memory: int) -> None:
+    """Say what DuckDB may hold in this process, all queries together that are made from now on.
+
+    Args:
+        memory: bytes.
+    """
+    _shared.limit(memory)
+
+
+class _Stream:
+    """A table of a planned query; DuckDB asks for its rows at every run."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._none = self.rows = schema.empty_table()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+    def clear(self) -> None:
+        """Hold no rows between two runs."""
+        self.rows = self._none
+
+
+class _Planned:
+    """A query, its tables and a connection of their own: others would invalidate the plan."""
+
+    def __init__(
+        self, database: duckdb.DuckDBPyConnection, sql: str, tables: Mapping[str, pa.Schema]
+    ) -> None:
+        self._lock = threading.Lock()
+        self._connection = database.cursor()
+        self._streams = {name: _Stream(schema) for name, schema in tables.items()}
+        try:
+            for name, stream in self._streams.items():
+                self._connection.register(name, stream)
+            self._connection.execute(f"PREPARE planned AS {sql}")
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+        # Aside first: who has the lock needs no turn to give it back.
+        with aside(), self._lock:
+            for name, rows in tables.items():
+                self._streams[name].rows = rows
+            try:
+                found = self._connection.execute("EXECUTE planned").to_arrow_table()
+            finally:
+                for stream in self._streams.values():
+                    stream.clear()
+        return cast(pa.Table, found)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class Queries:
+    """Queries of the process's in-memory DuckDB.
+
+    Several threads may run queries at once; of the same one, one waits for the other. Times with a
+    zone are shown in UTC.
+    """
+
+    def __init__(self) -> None:
+        self._database = _shared.database
+        self._planned: dict[object, _Planned] = {}
+
+    def run(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """The result of a query over tables by name.
+
+        Raises:
+            duckdb.Error: DuckDB refuses the text, or failed over these rows.
+        """
+        types = (
+            (name, *zip(rows.column_names, rows.schema.types, strict=True))
+            for name, rows in tables.items()
+        )
+        key = sql, *types
+        planned = self._planned.get(key)
+        if planned is None:
+            schemas = {name: rows.schema for name, rows in tables.items()}
+            planned = self._planned[key] = _Planned(self._database, sql, schemas)
+            if len(self._planned) > _MOST:
+                self._planned.pop(next(iter(self._planned))).close()
+        return planned.run(tables)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another limit holds by now for what is new."""
+        return self._database is not _shared.database
+
+    def close(self) -> None:
+        """Free the connections."""
+        for planned in self._planned.values():
+            planned.close()
+        self._planned.clear()
+        # The stream's callback threads outlive the interpreter; they must hold no DuckDB object.
+        del self._database
+
+
+def run_here(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """The result of a query of ours, planned for this thread alone.
+
+    Raises:
+        DataError: rows are so large that DuckDB cannot hold them, nor a part of them at a time.
+    """
+    found: Queries | None = getattr(_local, "queries", None)
+    if found is None or found.is_outdated:
+        found = _local.queries = Queries()
+    try:
+        return found.run(sql, tables)
+    except duckdb.OutOfMemoryException as error:
+        size = max((rows.nbytes // rows.num_rows for rows in tables.values() if rows), default=0)
+        raise DataError(
+            "rows are too large for engine.memory",
+            got=f"rows of {size} bytes; {str(error).splitlines()[0]}",
+            safe="nothing of this epoch was published",
+            hint="set a larger engine.memory and run the same command again",
+        ) from error

@@ -1,0 +1,429 @@
+"""Rows with weights as Arrow tables: consolidation, and slices before and after an epoch.
+
+Equality of rows is that of grouping: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0. A column of
+a table changes also from 0.0 to -0.0, as the texts of the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.connector import WEIGHT
+from mview.rows.hashing import is_hashable
+from mview.rows.match import Positions, identical_rows, match, row_codes
+from mview.rows.match import first_rows as code_groups
+from mview.schema import TableSchema, as_schema
+
+Flags = npt.NDArray[np.bool_]
+
+
+def _run(sql: str, **relations: pa.Table) -> pa.Table:
+    # Here: planning a view (`mview check`) needs no engine.
+    from mview.execute.queries import run_here
+
+    return run_here(sql, relations)
+
+
+def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
+    return _run(sql, **relations).cast(schema)
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Column names as a DuckDB list."""
+    return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def consolidate(rows: pa.Table) -> pa.Table:
+    """Equal rows added up by weight; rows of weight zero are gone.
+
+    Args:
+        rows: columns and WEIGHT, in any order.
+    """
+    if rows.num_rows == 0:
+        return rows
+    names = [name for name in rows.column_names if name != WEIGHT]
+    if names and _is_plain(rows.schema):
+        summed = rows.group_by(names, use_threads=False).aggregate([(WEIGHT, "sum")])
+        summed = summed.rename_columns([*names, WEIGHT])
+        kept = np.flatnonzero(summed[WEIGHT].to_numpy())
+        if len(kept) < summed.num_rows:
+            summed = summed.take(pa.array(kept))
+        return as_schema(summed, rows.schema)
+    columns = quoted(names)
+    by = f"GROUP BY {columns}" if columns else ""
+    sql = (
+        f"SELECT {quoted(rows.column_names)} FROM (SELECT {columns}{',' if columns else ''} "
+        f"sum({WEIGHT}) AS {WEIGHT} FROM rows {by}) WHERE {WEIGHT} <> 0"
+    )
+    return _query(sql, rows.schema, rows=rows)
+
+
+def weighted(rows: pa.Table, weight: int) -> pa.Table:
+    """The rows with a WEIGHT, the same for all."""
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
+
+
+def difference(new: pa.Table, old: pa.Table) -> pa.Table:
+    """The rows of `new` minus those of `old`: the columns of `new` and WEIGHT, consolidated."""
+    old = old.select(new.column_names).cast(new.schema)
+    return consolidate(pa.concat_tables([weighted(new, 1), weighted(old, -1)]))
+
+
+def _is_plain(schema: pa.Schema) -> bool:
+    """Whether Arrow groups values of these types as SQL does: not floats (-0.0), not nested."""
+    return not any(pa.types.is_floating(t) or pa.types.is_nested(t) for t in schema.types)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a view sees of an epoch's changes of a table: rows that go, rows that come."""
+
+    gone: pa.Table
+    come: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """Rows on both sides."""
+        return int(self.gone.num_rows + self.come.num_rows)
+
+    @property
+    def weighted(self) -> pa.Table:
+        """All of them, with WEIGHT."""
+        return pa.concat_tables([weighted(self.gone, -1), weighted(self.come, 1)])
+
+    def select(self, names: Sequence[str]) -> Change:
+        """The same with some of the columns."""
+        return Change(self.gone.select(names), self.come.select(names))
+
+
+class _Updates(NamedTuple):
+    """The rows that go and come with one key: where each stands on its side, and its columns."""
+
+    olds: Positions
+    news: Positions
+    rows: Change
+
+
+class Changes:
+    """An epoch's changes of a table, looked at by several views, each through its columns.
+
+    An update that leaves these as they are is no change for the view. Which columns an update
+    changes is found once for all views, and views that see the same updates share the rows.
+
+    Args:
+        rows: the table's columns and WEIGHT, consolidated.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self._updated: _Updates | None = None
+        self._differ: dict[str, Flags] = {}
+        #: All columns of the rows that are seen by who sees these updates.
+        self._seen: dict[bytes, Change] = {}
+
+    @cached_property
+    def _sides(self) -> Change:
+        return Change(_side(self.rows, -1), _side(self.rows, 1))
+
+    def through(self, schema: TableSchema) -> Change:
+        """The changes in the columns of a slice, netted."""
+        names = schema.names
+        if not schema.key or not all(is_hashable(column.type) for column in schema.columns):
+            netted = consolidate(self.rows.select([*names, WEIGHT]))
+            return Change(*(_side(netted, sign).drop_columns([WEIGHT]) for sign in (-1, 1)))
+        updates = self._updates(schema.key)
+        same = np.ones(len(updates.olds), np.bool_)
+        for name in names:
+            if name not in schema.key:
+                same &= ~self._differs(name, updates)
+        seen = self._seen.get(same.tobytes())
+        if seen is None:
+            gone = _without(self._sides.gone, updates.olds[same])
+            come = _without(self._sides.come, updates.news[same])
+            seen = self._seen[same.tobytes()] = Change(gone, come)
+        return seen.select(names)
+
+    def _updates(self, key: Sequence[str]) -> _Updates:
+        if self._updated is None:
+            gone, come = self._sides.gone, self._sides.come
+            olds, news = match(gone.select(key), come.select(key))
+            before, after = gone.take(pa.array(olds)), come.take(pa.array(news))
+            self._updated = _Updates(olds, news, Change(before, after))
+        return self._updated
+
+    def _differs(self, name: str, updates: _Updates) -> Flags:
+        """Which updates change a column."""
+        if name not in self._differ:
+            rows = updates.rows
+            self._differ[name] = ~identical_rows([rows.gone[name]], [rows.come[name]])
+        return self._differ[name]
+
+
+def _without(rows: pa.Table, places: Positions) -> pa.Table:
+    return rows.take(pa.array(np.delete(np.arange(rows.num_rows), places))) if len(places) else rows
+
+
+def distinct(rows: pa.Table) -> pa.Table:
+    """Each row once."""
+    if rows.num_rows < 2:
+        return rows
+    if rows.num_columns == 1:
+        return pa.table([rows[0].unique()], rows.schema)
+    return rows.group_by(rows.column_names, use_threads=False).aggregate([])
+
+
+def key_values(
+    parts: Sequence[pa.Table], schema: pa.Schema, *, null_safe: bool, or_null: bool
+) -> pa.Table:
+    """The distinct keys of a look-up.
+
+    Args:
+        parts: values, by position the columns of `schema`.
+        schema: key columns as the table has them.
+        null_safe: keep keys with NULL; otherwise they match nothing and are left out.
+        or_null: add the key that is all NULL.
+    """
+    wanted = nullable(schema)
+    fitted = [_fit(part.rename_columns(schema.names), wanted) for part in parts if part.num_rows]
+    if or_null:
+        fitted.append(pa.table({f.name: pa.nulls(1, f.type) for f in schema}))
+    if not fitted:
+        return wanted.empty_table()
+    keys = pa.concat_tables(fitted)
+    if not null_safe and any(column.null_count for column in keys.columns):
+        keys = keys.drop_null()
+    return distinct(keys)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Its columns, all nullable: whether Spark guesses that one has no NULLs does not matter."""
+    return pa.schema([pa.field(f.name, f.type) for f in schema])
+
+
+def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Values in the key's types; integers that a narrower one cannot hold match nothing."""
+    for name in schema.names:
+        have, want = part.schema.field(name).type, schema.field(name).type
+        if have == want:
+            continue
+        if pa.types.is_integer(have) and want.bit_width < have.bit_width:
+            limit = 2 ** (want.bit_width - 1)
+            values = part[name]
+            inside = pc.and_(pc.greater_equal(values, -limit), pc.less(values, limit))
+            part = part.filter(pc.or_kleene(inside, pc.is_null(values)))
+    return as_schema(part, schema)
+
+
+def before_and_after(
+    schema: TableSchema, fetched: Sequence[pa.Table], change: Change | None
+) -> tuple[pa.Table, pa.Table]:
+    """The slices of a table: the rows at hand before the epoch, and the same after it.
+
+    Args:
+        schema: columns of the slices.
+        fetched: old rows, by look-up; one may be in several.
+        change: the table's change; None for none.
+
+    Returns:
+        Fetched rows and the old versions of changed ones, each once; and these without the old
+        versions, with the new ones.
+    """
+    arrow = nullable(schema.arrow)
+    parts = [as_schema(table, arrow) for table in fetched if table.num_rows]
+    if change is not None:
+        gone, come = as_schema(change.gone, arrow), as_schema(change.come, arrow)
+    else:
+        gone = come = parts[0].slice(0, 0) if parts else arrow.empty_table()
+    if not parts:
+        return gone, come
+    if len(parts) == 1 and not gone.num_rows:
+        old = kept = parts[0]
+    elif schema.key:
+        old, kept = _with_key(schema, parts, gone)
+    else:
+        old, kept = _without_key(schema, parts, gone)
+    return old, pa.concat_tables([kept, come]) if come.num_rows else kept
+
+
+def _with_key(
+    schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
+) -> tuple[pa.Table, pa.Table]:
+    """Each row once, and those of them whose key is not in `gone`."""
+    if len(parts) == 1:
+        here, there = match(parts[0].select(schema.key), gone.select(schema.key))
+        return pa.concat_tables([parts[0], _without(gone, there)]), _without(parts[0], here)
+    rows = pa.concat_tables([*parts, gone])
+    (codes,) = row_codes([rows.select(schema.key)])
+    first = np.sort(code_groups(codes)[0])
+    lost = np.zeros(codes.max() + 1, np.bool_)
+    lost[codes[len(codes) - gone.num_rows :]] = True
+    kept = first[~lost[codes[first]]]
+    return rows.take(pa.array(first)), rows.take(pa.array(kept))
+
+
+def _without_key(
+    schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
+) -> tuple[pa.Table, pa.Table]:
+    """The same where equal rows are copies: a part with a row has all copies, or those that go."""
+    everything = [*parts, gone]
+    numbered = " UNION ".join(
+        f"SELECT *, row_number() OVER (PARTITION BY {quoted(schema.names)}) AS __copy FROM part{i}"
+        for i in range(len(everything))
+    )
+    sql = f"SELECT {quoted(schema.names)} FROM ({numbered})"
+    old = _query(sql, gone.schema, **{f"part{i}": part for i, part in enumerate(everything)})
+    sql = "SELECT * FROM old EXCEPT ALL SELECT * FROM gone"
+    return old, _query(sql, gone.schema, old=old, gone=gone)
+
+
+def _side(delta: pa.Table, sign: int) -> pa.Table:
+    """The rows of positive or negative weight, as often as the weight says."""
+    weights = delta[WEIGHT].to_numpy()
+    places = np.flatnonzero(weights > 0 if sign > 0 else weights < 0)
+    times = np.abs(weights[places])
+    if (times != 1).any():
+        places = np.repeat(places, times)
+    return delta.take(pa.array(places))
+
+
+def add_up(
+    groups: Sequence[str],
+    accumulators: Sequence[str],
+    state: pa.Table,
+    partial: pa.Table,
+    extremes: Mapping[str, str],
+    beside: Mapping[str, str],
+) -> pa.Table | None:
+    """The rows of a state table with the changes added; groups without rows stay, with count 0.
+
+    Args:
+        groups: group columns.
+        accumulators: accumulator columns; the first counts rows.
+        state: the present rows of the changed groups.
+        partial: what to add (WEIGHT 1) and to take away (-1).
+        extremes: accumulators that are no sums: `min`, `max`, or `complete`, for a value that is
+            that of all rows.
+        beside: accumulators that are a value in a row with an extreme, and that extreme.
+
+    Returns:
+        The rows; None when rows with an extreme value went away, so that it is not known.
+
+    Raises:
+        pa.ArrowInvalid: a sum does not fit its type.
+    """
+    schema = partial.select([*groups, *accumulators]).schema
+    if not extremes and _is_plain(schema):
+        return _summed(groups, accumulators, state.select(schema.names), partial)
+    count = _sum(accumulators[0])
+    sums = [name for name in accumulators if name not in extremes and name not in beside]
+    columns = [
+        f"sum({quoted([name])}) FILTER (part = {part}) AS {quoted([name + side])}"
+        for name in sums
+        for side, part in _SIDES.items()
+    ]
+    unknown = []
+    for name, kind in extremes.items():
+        value, doubt = _extreme(quoted([name]), kind)
+        columns.append(f"CASE WHEN {count} > 0 THEN {value} END AS {quoted([name])}")
+        unknown += [doubt] if doubt else []
+    for name, extreme in beside.items():
+        value, doubt = _beside(quoted([name]), quoted([extreme]), extremes[extreme])
+        unknown.append(doubt)
+        columns.append(f"CASE WHEN {count} > 0 THEN {value} END AS {quoted([name])}")
+    doubts = f"{count} > 0 AND ({' OR '.join(unknown)})" if unknown else "false"
+    names = quoted([*groups, *accumulators])
+    sql = (
+        f"SELECT {quoted(groups)}, {', '.join(columns)}, coalesce({doubts}, false) AS __doubt "
+        f"FROM (SELECT {WEIGHT} AS part, {names} FROM partial UNION ALL "
+        f"SELECT 0, {names} FROM state) GROUP BY {quoted(groups)}"
+    )
+    found = _run(sql, state=state, partial=partial)
+    if pc.any(found["__doubt"]).as_py():
+        return None
+    for name in sums:
+        found = found.append_column(name, _total(found, name))
+    return as_schema(found.select(schema.names), schema)
+
+
+#: Suffixes of what is kept, comes and goes of a sum, by `part`.
+_SIDES = {"_kept": 0, "_come": 1, "_gone": -1}
+
+
+def _total(found: pa.Table, name: str) -> pa.ChunkedArray:
+    kept, come, gone = (pc.fill_null(_roomy(found[name + side]), 0) for side in _SIDES)
+    return pc.subtract(pc.add(kept, come), gone)
+
+
+def _roomy(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals that can be added without leaving their bits: Arrow would not notice."""
+    kind = column.type
+    if not pa.types.is_decimal128(kind) or kind.precision <= _ROOMY:
+        return column
+    return column.cast(pa.decimal256(_WIDE, kind.scale))
+
+
+#: Digits of decimals of which 128 bits hold the sum of dozens; digits enough for any sum.
+_ROOMY, _WIDE = 36, 50
+
+
+def _extreme(column: str, kind: str) -> tuple[str, str | None]:
+    """The new smallest or largest value of a group, and the condition under which it is unknown."""
+    function = "min" if kind == "min" else "max"
+    kept, gone, come = (f"{function}({column}) FILTER (part = {part})" for part in ("0", "-1", "1"))
+    if kind == "complete":
+        # A group that is not in the partials did not change.
+        return f"CASE WHEN count(*) FILTER (part <> 0) > 0 THEN {come} ELSE {kept} END", None
+    beyond = f"{come} {'>' if kind == 'min' else '<'} {kept}"
+    doubt = f"({gone} = {kept} AND ({come} IS NULL OR {beyond}))"
+    return f"{'least' if kind == 'min' else 'greatest'}({kept}, {come})", doubt
+
+
+def _beside(column: str, extreme: str, kind: str) -> tuple[str, str]:
+    """The value in a row with the new extreme, and the condition under which it is unknown.
+
+    Of rows that tie it is the greatest (the least, for a smallest extreme); NULL is the least.
+    """
+    least = kind == "min"
+    function = "min" if least else "max"
+    kept, gone, come = (f"{function}({extreme}) FILTER (part = {n})" for n in ("0", "-1", "1"))
+    # One row of each part at most: `first` is its value, NULL or not.
+    before, lost, after = (f"first({column}) FILTER (part = {n})" for n in ("0", "-1", "1"))
+    low, high = (after, before) if least else (before, after)
+    wins = f"({low} IS NULL OR ({high} IS NOT NULL AND {low} <= {high}))"
+    more = f"{come} {'<' if least else '>'} {kept}"
+    takes = f"({come} IS NOT NULL AND ({kept} IS NULL OR {more} OR ({come} = {kept} AND {wins})))"
+    doubt = f"({gone} = {kept} AND {lost} IS NOT DISTINCT FROM {before} AND NOT {takes})"
+    return f"CASE WHEN {takes} THEN {after} ELSE {before} END", doubt
+
+
+def _summed(
+    groups: Sequence[str], accumulators: Sequence[str], state: pa.Table, partial: pa.Table
+) -> pa.Table:
+    away = pc.less(partial[WEIGHT], 0)
+    parts = [state, partial.filter(pc.invert(away)).select(state.column_names)]
+    gone = partial.filter(away)
+    columns = [gone[name] for name in groups] + [pc.negate(gone[name]) for name in accumulators]
+    names = [*groups, *accumulators]
+    parts.append(pa.table(columns, names=names).select(state.column_names))
+    rows = pa.concat_tables([as_schema(part, state.schema) for part in parts])
+    for at, name in enumerate(rows.column_names):
+        if name in accumulators:
+            rows = rows.set_column(at, name, _roomy(rows[name]))
+    sums = [(name, "sum") for name in accumulators]
+    found = rows.group_by(list(groups), use_threads=False).aggregate(sums).rename_columns(names)
+    filled = [found[name] for name in groups]
+    filled += [pc.fill_null(found[name], 0) for name in accumulators]
+    return as_schema(pa.table(filled, names), pa.schema([state.schema.field(n) for n in names]))
+
+
+def _sum(name: str) -> str:
+    one = quoted([name])
+    return f"coalesce(sum(CASE WHEN part < 0 THEN -{one} ELSE {one} END), 0)"

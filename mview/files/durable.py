@@ -1,0 +1,187 @@
+"""Forcing files to the disk: together, and only before something names them.
+
+A file that no manifest names may be lost with the power; one that is named may not. A forced write
+costs 0.2 to 7 ms (measured) and an epoch writes dozens of files, so they wait for each other here:
+`settle` runs before an intent or a manifest is written. Small files of the store are written aside
+and get their name when they are whole: nobody ever reads half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mview.failpoints import failpoint
+from mview.files.modes import share
+
+#: Forced writes at once: the file system joins those that wait for its journal.
+_THREADS = 8
+
+#: How names of files end that are not whole yet.
+ASIDE = ".tmp"
+
+_ASIDE = re.compile(rf"_[0-9a-f]{{32}}{re.escape(ASIDE)}")
+
+_pool = ThreadPoolExecutor(_THREADS, "mview-force")
+_lock = threading.Lock()
+_waiting: set[Path] = set()
+
+
+def later(file: Path) -> None:
+    """Have a new file, and its name in its folder, on disk after the next `settle`."""
+    with _lock:
+        _waiting.update((file, file.parent))
+
+
+def settle() -> None:
+    """Force all that waits to the disk."""
+    with _lock:
+        paths = list(_waiting)
+        _waiting.clear()
+    list(_pool.map(force, paths))
+
+
+def force(path: Path) -> None:
+    """Force one file or folder to the disk; one that was deleted meanwhile needs nothing."""
+    with suppress(FileNotFoundError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            with naming(path):
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def put(file: Path, content: bytes) -> None:
+    """Make or replace a file; before and after a crash it is the old one or the new one, whole."""
+    with _aside(file, content) as staged:
+        force(staged)
+        staged.replace(file)
+    force(file.parent)
+
+
+def put_if_absent(
+    file: Path,
+    content: bytes,
+    *,
+    check: Callable[[], None] | None = None,
+    at_once: bool = True,
+    readers: int = 0,
+) -> bool:
+    """Make a file, whole, unless there is one of that name.
+
+    Args:
+        file: its name.
+        content: all of it.
+        check: called when only the name is missing; what it raises is raised.
+        at_once: have it on disk now, else after the next `settle`.
+        readers: who else may read it; see `mview.files.modes`.
+
+    Returns:
+        Whether it was made: of several who try, one is told so.
+    """
+    with _aside(file, content) as staged:
+        share(staged, readers)
+        if at_once:
+            force(staged)
+        if check is not None:
+            check()
+        try:
+            # A link is put-if-absent and all-or-nothing.
+            os.link(staged, file)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            if check is not None:
+                check()  # swept away: somebody has taken over
+            raise
+    if at_once:
+        force(file.parent)
+    else:
+        later(file)
+    return True
+
+
+def is_aside(name: str) -> bool:
+    """Whether a file was written aside, by its name; its writer may be at it, or dead."""
+    return _ASIDE.fullmatch(name) is not None
+
+
+def sweep(folder: Path, check: Callable[[], None]) -> None:
+    """Delete what was written aside in a folder and did not get its name.
+
+    A writer that is still at it fails: for who takes over, it was too late.
+
+    Args:
+        folder: where to look.
+        check: called when it is known what would be deleted; what it raises is raised.
+    """
+    found = sorted(folder.glob(f"_*{ASIDE}"))
+    check()
+    for staged in found:
+        staged.unlink(missing_ok=True)
+
+
+def take_away(path: Path, to: Path, check: Callable[[], None]) -> None:
+    """Rename what is to be deleted: under its own name a successor may have made another one.
+
+    A look before cannot tell, for a pause may come after it; so the look comes after, and what was
+    not ours to take gets its name back.
+
+    Args:
+        path: a file or folder; it may be gone.
+        to: a name that nothing has.
+        check: what it raises is raised.
+    """
+    check()
+    with suppress(FileNotFoundError):
+        path.rename(to)
+    failpoint("taken-away")
+    try:
+        check()
+    except Exception:
+        with suppress(OSError):  # the successor has deleted it, or has a new one
+            if to.is_dir():
+                if not path.exists():
+                    to.rename(path)
+            else:
+                os.link(to, path)  # never over the successor's, however long a pause before
+                to.unlink()
+        raise
+
+
+def delete_named(file: Path, check: Callable[[], None]) -> None:
+    """Delete a file whose name may be given again; see `take_away`."""
+    taken = file.with_name(f"_{uuid.uuid4().hex}{ASIDE}")
+    take_away(file, taken, check)
+    taken.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Have what the system refuses name the file: of a full disk it does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(file)
+        raise
+
+
+@contextmanager
+def _aside(file: Path, content: bytes) -> Iterator[Path]:
+    """The content under another name, hidden from who lists data files."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    staged = file.with_name(f"_{uuid.uuid4().hex}{ASIDE}")
+    try:
+        with naming(staged):
+            staged.write_bytes(content)
+        yield staged
+    finally:
+        staged.unlink(missing_ok=True)

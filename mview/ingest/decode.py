@@ -1,0 +1,201 @@
+"""From messages to change batches: decode, split key changes, type the columns, route to chunks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mview.changelog import (
+    META,
+    UNCHANGED,
+    ChangeEvent,
+    StreamRow,
+    batch_schema,
+    encode_position,
+    to_ipc,
+)
+from mview.clock import END_OF_TIME, SourceMs
+from mview.connector import Format, Message, events_of, reload_hint
+from mview.errors import DecodeError, shown
+from mview.ingest.spec import TableSpec
+
+_SAFE = "nothing after it was taken; published epochs are untouched"
+
+
+def decode_split(
+    messages: Iterable[Message],
+    decoder: Format,
+    tables: Mapping[str, TableSpec],
+    latest: SourceMs = END_OF_TIME,
+) -> list[StreamRow]:
+    """The change batches of one split: one stream row per (table, chunk).
+
+    Args:
+        messages: in log order.
+        decoder: the connection's format.
+        tables: the tables that are read, by their name in the database; others are passed over.
+        latest: a message with a later time is refused.
+
+    Raises:
+        DecodeError: with the place; a value that does not fit its column is never nulled.
+    """
+    taken: dict[str, list[_Change]] = defaultdict(list)
+    for message in messages:
+        for event in events_of(decoder, message, latest):
+            table = tables.get(event.table)
+            if table is None or event.offset < table.since.get(event.partition, 0):
+                continue
+            if event.kind in ("c", "u", "d", "truncate"):
+                taken[event.table] += _changes(event, table)
+    rows: list[StreamRow] = []
+    for name, changes in taken.items():
+        rows += _rows(changes, tables[name], decoder)
+    return rows
+
+
+class _Change:
+    """A change of one key: kind, the cells of its row (all, or the key's), and its event."""
+
+    __slots__ = ("cells", "event", "kind")
+
+    def __init__(self, kind: str, cells: Mapping[str, Any], event: ChangeEvent) -> None:
+        self.kind, self.cells, self.event = kind, cells, event
+
+
+def _place(event: ChangeEvent) -> str:
+    return f"{event.partition}, offset {event.offset}, table {event.table}"
+
+
+def _key_of(
+    event: ChangeEvent, image: Mapping[str, Any] | None, table: TableSpec
+) -> tuple[Any, ...]:
+    for source in (image, event.key):
+        if source is not None and all(source.get(name) is not None for name in table.schema.key):
+            return tuple(source[name] for name in table.schema.key)
+    raise DecodeError(
+        f"the message has no value for the key ({', '.join(table.schema.key)})",
+        where=_place(event),
+        safe=_SAFE,
+        hint="the connector must send the table's primary key; then " + reload_hint(table.name),
+    )
+
+
+def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
+    key_names = table.schema.key
+    if event.kind == "truncate":
+        return [_Change("truncate", {}, event)]
+    if event.kind == "d":
+        key = _key_of(event, event.before, table)
+        return [_Change("d", dict(zip(key_names, key, strict=True)), event)]
+    if event.after is None:
+        raise DecodeError(
+            "a create or update has no after-image",
+            where=_place(event),
+            safe=_SAFE,
+            hint=f"correct what writes it; then {reload_hint(table.name)}",
+        )
+    if not event.after.keys() >= table.column_names:
+        missing = [name for name in table.schema.names if name not in event.after]
+        raise DecodeError(
+            f"column {missing[0]!r} of {table.name} is not in the message",
+            where=_place(event),
+            got=f"columns {', '.join(event.after)}",
+            safe=_SAFE,
+            hint=f"was the column dropped or renamed? {reload_hint(table.name)}",
+        )
+    change = _Change(event.kind, event.after, event)
+    # An update that moves a row to another key is a delete and a create: each goes its own way.
+    if event.kind == "u" and event.before is not None:
+        old = {name: event.before.get(name) for name in key_names}
+        moved = any(value != event.after[name] for name, value in old.items())
+        if moved and all(value is not None for value in old.values()):
+            return [_Change("d", old, event), _Change("c", event.after, event)]
+    return [change]
+
+
+def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[StreamRow]:
+    batch = _typed(changes, table, decoder)
+    if table.plan is None:
+        return [StreamRow("changes", table.name, 0, batch.num_rows, body=to_ipc(batch))]
+    kinds = np.array([change.kind == "truncate" for change in changes])
+    chunks = np.zeros(len(changes), dtype=np.int64)
+    routed = np.flatnonzero(~kinds)
+    if routed.size:
+        chunks[routed] = table.plan.route(batch.take(pa.array(routed)))
+    rows = []
+    everywhere = np.flatnonzero(kinds)
+    # A truncate concerns every chunk.
+    numbers = range(len(table.plan.chunks)) if everywhere.size else np.unique(chunks)
+    for number in numbers:
+        mine = np.flatnonzero((chunks == number) | kinds)
+        part = batch.take(pa.array(mine))
+        rows.append(StreamRow("changes", table.name, int(number), len(mine), body=to_ipc(part)))
+    return rows
+
+
+def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
+    events = [change.event for change in changes]
+    cells = [change.cells for change in changes]
+    unchanged: list[list[str] | None] = [None] * len(changes)
+    columns = []
+    for column in table.schema.columns:
+        values = [row.get(column.name) for row in cells]
+        if UNCHANGED in values:
+            _note_unchanged(column.name, values, unchanged)
+            values = [None if value is UNCHANGED else value for value in values]
+        try:
+            columns.append(decoder.convert(values, column))
+        except Exception:
+            raise _misfit(changes, values, table, column.name, decoder) from None
+    meta = [
+        [change.kind for change in changes],
+        [encode_position(event.position) for event in events],
+        [event.source_ms for event in events],
+        [event.partition for event in events],
+        [event.offset for event in events],
+        unchanged,
+    ]
+    arrays = [pa.array(values, kind) for values, (_, kind) in zip(meta, META, strict=True)]
+    return pa.Table.from_arrays(arrays + columns, schema=batch_schema(table.schema))
+
+
+def _note_unchanged(name: str, values: Sequence[Any], unchanged: list[list[str] | None]) -> None:
+    for number, value in enumerate(values):
+        if value is UNCHANGED:
+            unchanged[number] = [*(unchanged[number] or ()), name]
+
+
+def _misfit(
+    changes: list[_Change], values: list[Any], table: TableSpec, name: str, decoder: Format
+) -> DecodeError:
+    """The error of the first value that does not fit, found one by one off the fast path."""
+    column = table.schema.column(name)
+    for change, value in zip(changes, values, strict=True):
+        try:
+            decoder.convert([value], column)
+        except Exception as error:
+            return DecodeError(
+                f"column {table.name}.{name} ({column.type}) cannot hold the value: "
+                f"{_reason(error)}",
+                where=_place(change.event),
+                got=shown(value),
+                safe=_SAFE,
+                hint="correct the row at the source, or its type in the format's settings; then "
+                + reload_hint(table.name),
+            )
+    return DecodeError(
+        f"the values of column {table.name}.{name} cannot be read together",
+        where=_place(changes[0].event),
+        safe=_SAFE,
+        hint=reload_hint(table.name),
+    )
+
+
+def _reason(error: Exception) -> str:
+    # Those that a converter means say what is wrong.
+    known = isinstance(error, ValueError | TypeError | OverflowError | pa.ArrowException)
+    return str(error) if known else type(error).__name__

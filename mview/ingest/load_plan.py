@@ -1,0 +1,161 @@
+"""How a table will be loaded: its chunks, and what was in the log before the load began."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mview.clock import SourceMs
+from mview.config import Config
+from mview.connector import Changelog, Offsets
+from mview.files.durable import put
+from mview.ingest.spec import open_changelog, open_database
+from mview.schema import TableSchema
+from mview.snapshot import ChunkPlan
+from mview.store.history import checked, read_checked
+from mview.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class LoadStart:
+    """Where a load query begins, in all its lives.
+
+    Spark asks for it again when it replays the first batch, which may be published by then: what
+    that batch held must go into the merge's state again, or its rows come twice.
+
+    Attributes:
+        offsets: of each connection's changelog.
+        watermark: source milliseconds; -1 unknown.
+        pinned_ms: what `now()` was before.
+    """
+
+    offsets: Mapping[str, Offsets]
+    watermark: int
+    pinned_ms: int
+
+    @classmethod
+    def at(cls, manifest: Manifest) -> LoadStart:
+        """Where the published epochs end."""
+        watermark = -1 if manifest.watermark is None else manifest.watermark
+        return cls(manifest.offsets, watermark, manifest.pinned_ms)
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """Frozen before the first chunk is read.
+
+    Attributes:
+        start: of the query that loads it; the same for all tables of one query.
+        chunks: the table's chunks.
+        begin: see `LoadingTable.begin`.
+        since: see `TableSpec.since`.
+        asked_ms: the database's clock, after `begin`: what stands before `begin` is older.
+    """
+
+    start: LoadStart
+    chunks: ChunkPlan
+    begin: Mapping[str, str]
+    since: Mapping[str, int]
+    asked_ms: SourceMs
+
+
+def plan_load(
+    config: Config,
+    table: str,
+    schema: TableSchema,
+    start: LoadStart,
+    begin: Mapping[str, str],
+    since: Mapping[str, int],
+) -> LoadPlan:
+    """Ask the database how to split a table."""
+    connection, _, name = table.partition(".")
+    database = open_database(config, connection)
+    try:
+        asked = database.clock()
+        chunks = database.plan(name, schema, config.engine.chunk_rows, config.engine.chunk_bytes)
+    finally:
+        database.close()
+    chunks = ChunkPlan.from_json({**chunks.to_json(), "table": table})
+    return LoadPlan(start, chunks, begin, since, asked)
+
+
+def write_plan(file: Path, plan: LoadPlan) -> None:
+    """Keep a plan; replaces an older one."""
+    body = {
+        "start": asdict(plan.start),
+        "chunks": plan.chunks.to_json(),
+        "begin": plan.begin,
+        "since": plan.since,
+        "asked_ms": plan.asked_ms,
+    }
+    put(file, checked(body))
+
+
+def read_plan(file: Path) -> LoadPlan:
+    """A plan that was kept.
+
+    Raises:
+        CorruptionError: it is not what was written.
+    """
+    data = read_checked(
+        file,
+        "the plan of a load cannot be read",
+        "restore the file from a copy of the store; or `mview drop` the table and run again: it is "
+        "loaded anew",
+    )
+    return LoadPlan(
+        LoadStart(**data["start"]),
+        ChunkPlan.from_json(data["chunks"]),
+        data["begin"],
+        data["since"],
+        data["asked_ms"],
+    )
+
+
+def begin_offsets(
+    config: Config, read: Mapping[str, Offsets], tables: Iterable[str], new: Collection[str]
+) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
+    """By connection, where reading goes on when tables are added, and where the logs end now.
+
+    What other tables are read from goes on where it is; a partition that it got meanwhile is left
+    out, as whatever stands in it was not read. What only new tables are read from begins at its
+    end: whatever stands before, and could not be read, is left.
+
+    Args:
+        config: the configuration.
+        read: by connection, up to where its logs were read.
+        tables: all tables to follow.
+        new: those of them whose load begins.
+    """
+    offsets: dict[str, Offsets] = {}
+    ends: dict[str, Offsets] = {}
+    for connection, names in _by_connection(tables).items():
+        changelog = open_changelog(config, connection, names)
+        kept = [name for name in names if f"{connection}.{name}" not in new]
+        others = open_changelog(config, connection, kept) if kept else None
+
+        def is_kept(entry: str, others: Changelog | None = others) -> bool:
+            return others is not None and others.has(entry)
+
+        before = {
+            entry: offset
+            for entry, offset in read.get(connection, {}).items()
+            if is_kept(entry) or not changelog.has(entry)
+        }
+        try:
+            end = changelog.begin(before if others is not None else None)
+            fresh = {entry: offset for entry, offset in end.items() if not is_kept(entry)}
+            ends[connection], offsets[connection] = end, {**fresh, **before}
+        finally:
+            changelog.close()
+    return offsets, ends
+
+
+def _by_connection(tables: Iterable[str]) -> dict[str, list[str]]:
+    """Table names as their databases have them, by connection."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(tables):
+        connection, _, table = name.partition(".")
+        found.setdefault(connection, []).append(table)
+    return found

@@ -1,0 +1,159 @@
+"""The two Spark Python Data Sources: snapshot chunks and the changelog.
+
+Both keep their offsets in the streaming checkpoint, so a replayed batch plans the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from mview.changelog import STREAM_DDL, StreamRow, stream_batch
+from mview.ingest.changelogs import Changelogs, Piece
+from mview.ingest.chunks import read_chunk
+from mview.ingest.spec import read_spec
+from mview.session.worker import settle_worker
+
+SNAPSHOT = "mview_snapshot"
+CHANGELOG = "mview_changelog"
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make both sources known to a session."""
+    spark.dataSource.register(SnapshotSource)
+    spark.dataSource.register(ChangelogSource)
+
+
+class _MviewSource(DataSource):
+    def schema(self) -> str:
+        return STREAM_DDL
+
+
+class SnapshotSource(_MviewSource):
+    """Reads snapshot chunks, stages each as a Parquet file and yields its marker row."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `spark.readStream.format`."""
+        return SNAPSHOT
+
+    def streamReader(self, schema: Any) -> SnapshotReader:  # noqa: N802 (Spark's name)
+        """The stream reader of this source."""
+        return SnapshotReader(self.options["spec"])
+
+
+@dataclass
+class ChunkPartition(InputPartition):
+    """One chunk to read: its table, and its number in the table's plan."""
+
+    table: str
+    chunk: int
+
+
+class SnapshotReader(DataSourceStreamReader):
+    """Offsets are `{"chunks": {table: n}}`: the table's chunks before number n were handed out.
+
+    They name chunks, and outlive what is known of a table here: one that was loaded meanwhile has
+    no plan any more, and its entry stays as it is.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self.spec = spec
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Nothing was read."""
+        return {"chunks": {}}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """A few chunks more; the limit is the configured number of chunks per epoch."""
+        spec, config = read_spec(self.spec)
+        step = config.engine.chunks_per_epoch or 2 * spec.tasks
+        handed = dict(start["chunks"])
+        for table, chunk in spec.chunks_after(handed)[:step]:
+            handed[table.name] = chunk.number + 1
+        # Spark compares offsets as texts.
+        return {"chunks": dict(sorted(handed.items()))}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The chunk limit applies inside `latestOffset`."""
+        return ReadAllAvailable()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChunkPartition]:
+        """One task per chunk; none for what was loaded before the batch is done again."""
+        spec, _ = read_spec(self.spec)
+        return [
+            ChunkPartition(table.name, chunk.number)
+            for table, chunk in spec.chunks_after(start["chunks"])
+            if chunk.number < end["chunks"].get(table.name, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Stage one chunk; yields its marker row only."""
+        assert isinstance(partition, ChunkPartition)
+        spec, config = read_spec(self.spec)
+        marker = read_chunk(config, spec.tables[partition.table], partition.chunk)
+        yield stream_batch(
+            [
+                StreamRow(
+                    "marker",
+                    marker.table,
+                    marker.chunk,
+                    marker.rows,
+                    body=orjson.dumps(marker.to_json()),
+                )
+            ]
+        )
+        settle_worker()
+
+
+class ChangelogSource(_MviewSource):
+    """Reads the changelogs of all connections as one stream of change batches and heartbeats."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `spark.readStream.format`."""
+        return CHANGELOG
+
+    def streamReader(self, schema: Any) -> ChangelogReader:  # noqa: N802
+        """The stream reader of this source."""
+        return ChangelogReader(self.options["spec"])
+
+
+class ChangelogReader(DataSourceStreamReader):
+    """`Changelogs` by the names that Spark calls."""
+
+    def __init__(self, spec: str) -> None:
+        self._changelogs = Changelogs(spec)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the load began."""
+        return self._changelogs.begin()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next batch reads, over all connections; `start` when there is nothing new."""
+        return self._changelogs.advance(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of changes per epoch applies inside `latestOffset`."""
+        return ReadAllAvailable()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Piece]:
+        """One task per piece."""
+        return self._changelogs.pieces(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece."""
+        assert isinstance(partition, Piece)
+        yield from self._changelogs.rows(partition)
+        settle_worker()
+
+    def stop(self) -> None:
+        """Close all clients."""
+        self._changelogs.close()

@@ -1,0 +1,259 @@
+"""What a streaming query needs to know, as one JSON file: Spark options carry only its path.
+
+The file holds names, schemas, chunk bounds and offsets; never a secret: executors read the
+configuration again and reveal secrets where they connect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from mview.changelog import ChangeEvent
+from mview.config import Config
+from mview.configfile import load_config
+from mview.connector import (
+    Changelog,
+    Database,
+    Format,
+    Message,
+    Offsets,
+    load,
+    place_of,
+    reload_hint,
+)
+from mview.errors import CorruptionError, DecodeError
+from mview.files.durable import put
+from mview.memory import MESSAGE_PART, Memory
+from mview.schema import TableSchema
+from mview.snapshot import Chunk, ChunkPlan
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One source table as a query reads it.
+
+    Attributes:
+        name: `<connection>.<table>`.
+        schema: columns and key, frozen when the table was added.
+        base: folder of the mirror's base.
+        stage: folder for chunk files, below `base`.
+        plan: the chunks while the table is loading, else None.
+        since: by source partition, the offset at which the load began. What stands before it is in
+            the chunks: it is not looked at, whatever it is. Empty when the table is loaded: by then
+            the log was read beyond it.
+    """
+
+    name: str
+    schema: TableSchema
+    base: Path
+    stage: str
+    plan: ChunkPlan | None
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def connection(self) -> str:
+        """The connection's name."""
+        return self.name.partition(".")[0]
+
+    @cached_property
+    def column_names(self) -> frozenset[str]:
+        """The names of the schema's columns."""
+        return frozenset(self.schema.names)
+
+    @property
+    def source_name(self) -> str:
+        """The table's name in its database."""
+        return self.name.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """One life of a streaming query.
+
+    Attributes:
+        generation: number of this life; a new one begins with every new checkpoint.
+        config_path: the configuration file, read again by executors.
+        tables: all tables of the store, by name.
+        start: offsets of each connection's changelog at which this query begins.
+        watermark: the watermark at the start, source milliseconds; -1 unknown.
+        tasks: how many tasks a batch may use.
+        once: bounded run: take what is there and end.
+        pinned_ms: what `now()` was in the epoch before this query.
+        tick_ms: how often it moves; 0: no view asks.
+    """
+
+    generation: int
+    config_path: Path
+    tables: dict[str, TableSpec]
+    start: dict[str, Offsets]
+    watermark: int
+    tasks: int
+    once: bool
+    pinned_ms: int = 0
+    tick_ms: int = 0
+
+    @property
+    def chunks(self) -> list[tuple[TableSpec, Chunk]]:
+        """The chunks of all loading tables, interleaved so that tables finish together."""
+        queue: list[tuple[float, str, TableSpec, Chunk]] = []
+        for table in self.tables.values():
+            if table.plan is not None:
+                chunks = table.plan.chunks
+                queue += [
+                    (chunk.number / len(chunks), table.name, table, chunk) for chunk in chunks
+                ]
+        return [(table, chunk) for _, _, table, chunk in sorted(queue, key=lambda q: q[:2])]
+
+    def chunks_after(self, handed: Mapping[str, int]) -> list[tuple[TableSpec, Chunk]]:
+        """The chunks that are left when those of each table below a number were handed out."""
+        return [
+            (table, chunk)
+            for table, chunk in self.chunks
+            if chunk.number >= handed.get(table.name, 0)
+        ]
+
+    def tables_of(self, connection: str) -> list[TableSpec]:
+        """The tables of one connection."""
+        return [table for table in self.tables.values() if table.connection == connection]
+
+    def write(self, file: Path) -> str:
+        """Write the spec as JSON; returns what `read_spec` takes: it names this content, too."""
+        data = {
+            "generation": self.generation,
+            "config": str(self.config_path),
+            "tables": [
+                {
+                    "name": table.name,
+                    "schema": table.schema.to_json(),
+                    "base": str(table.base),
+                    "stage": table.stage,
+                    "plan": None if table.plan is None else table.plan.to_json(),
+                    "since": table.since,
+                }
+                for table in self.tables.values()
+            ],
+            "start": self.start,
+            "watermark": self.watermark,
+            "tasks": self.tasks,
+            "once": self.once,
+            "pinned_ms": self.pinned_ms,
+            "tick_ms": self.tick_ms,
+        }
+        content = json.dumps(data).encode()
+        put(file, content)
+        return f"{file}#{_digest_of(content)}"
+
+
+def spec_file(reference: str) -> Path:
+    """The file of a spec that `QuerySpec.write` wrote."""
+    return Path(reference.rpartition("#")[0])
+
+
+@lru_cache(maxsize=4)
+def read_spec(reference: str) -> tuple[QuerySpec, Config]:
+    """The spec of a file and the configuration it names; cached per worker process.
+
+    Args:
+        reference: what `QuerySpec.write` returned, in the driver.
+
+    Raises:
+        CorruptionError: the file is not what was written: it says where to read and write.
+    """
+    file, content = spec_file(reference), spec_file(reference).read_bytes()
+    if _digest_of(content) != reference.rpartition("#")[2]:
+        raise CorruptionError(
+            "somebody changed what a query is to read, while it ran",
+            where=str(file),
+            safe="nothing of it was done; every published epoch stays",
+            hint="find out who writes into the store; then run the same command again: the file "
+            "is written anew",
+        )
+    data: dict[str, Any] = json.loads(content)
+    tables = {
+        table["name"]: TableSpec(
+            table["name"],
+            TableSchema.from_json(table["schema"]),
+            Path(table["base"]),
+            table["stage"],
+            None if table["plan"] is None else ChunkPlan.from_json(table["plan"]),
+            table["since"],
+        )
+        for table in data["tables"]
+    }
+    spec = QuerySpec(
+        data["generation"],
+        Path(data["config"]),
+        tables,
+        data["start"],
+        data["watermark"],
+        data["tasks"],
+        data["once"],
+        data["pinned_ms"],
+        data["tick_ms"],
+    )
+    return spec, load_config(spec.config_path)
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def open_database(config: Config, connection: str) -> Database:
+    """The database of a connection, by the dialect of its drivername."""
+    settings = config.connections[connection]
+    dialect = settings.drivername.partition("+")[0]
+    database: Database = load("databases", dialect)(settings)
+    return database
+
+
+class BoundedFormat:
+    """A format that refuses messages before they are decoded that `engine.memory` is no match for.
+
+    Args:
+        format: decodes the others.
+        memory: bytes of `engine.memory`.
+    """
+
+    def __init__(self, format: Format, memory: int) -> None:
+        self._format, self._most = format, Memory(memory).message
+        self.in_band_heartbeats = format.in_band_heartbeats
+        #: Not by a method of ours: it is asked for every column.
+        self.convert = format.convert
+
+    def decode(self, message: Message) -> Iterable[ChangeEvent]:
+        """See `Format`."""
+        if message.value is not None and len(message.value) > self._most:
+            size = len(message.value)
+            raise DecodeError(
+                "a change message is too large for engine.memory",
+                where=place_of(message),
+                got=f"{size} bytes",
+                allowed=f"up to {self._most} bytes, a {MESSAGE_PART}th of engine.memory: it is "
+                "needed several times at once",
+                safe="nothing after it was taken; published epochs are untouched",
+                hint=f"set engine.memory to {MESSAGE_PART * size} or more and run the same command "
+                f"again; or {reload_hint()}",
+            )
+        return self._format.decode(message)
+
+
+def open_format(config: Config, connection: str) -> Format:
+    """The change format of a connection."""
+    settings = config.changes[connection]
+    decoder: Format = load("formats", settings.format)(settings.options)
+    return BoundedFormat(decoder, config.engine.memory)
+
+
+def open_changelog(config: Config, connection: str, tables: list[str]) -> Changelog:
+    """The changelog of a connection for these tables (names as the database has them)."""
+    settings = config.changes[connection]
+    changelog: Changelog = load("changelogs", settings.source)(
+        settings, open_format(config, connection), tables
+    )
+    return changelog

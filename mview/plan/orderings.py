@@ -1,0 +1,215 @@
+"""Where the order of rows decides a result, and what is known of it: found while the IR is built.
+
+Rows that are equal in an ORDER BY come in any order. Spark may give another result each time then,
+so each such place is kept with what its rows can be told apart by (ivm/total_order.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from mview.plan import ir
+from mview.plan.faithful import is_faithful
+from mview.plan.functions import function_name
+from mview.plan.ir import Ref
+
+if TYPE_CHECKING:
+    from mview.plan.scope import Scope
+
+#: Functions of a window that see where a row stands, and have no frame.
+_BY_PLACE = frozenset(["row_number", "ntile", "lag", "lead"])
+_FIRST = frozenset(["first", "first_value", "any_value"])
+_LAST = frozenset(["last", "last_value"])
+#: Functions that see the order of the rows in their frame.
+_IN_ORDER = _FIRST | _LAST | {"nth_value", "collect_list", "array_agg"}
+#: Functions that see no order at all but that of equal rows.
+_RANKS = frozenset(["rank", "dense_rank", "percent_rank", "cume_dist"])
+_AROUND = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A place of the text whose result the order of rows decides.
+
+    Attributes:
+        where: what is ordered: a call of a window function, a call of max_by or min_by, or a query
+            with a LIMIT.
+        start: the first character of the function, or of the arguments of max_by and min_by.
+        node: the rows.
+        by: what they are told apart by: ORDER BY and PARTITION BY, or the group.
+        names: columns of the rows, as the text may write them there.
+        complete: `names` has all that the rows are made of.
+        may_add: more columns in ORDER BY change nothing but the order of equal rows.
+    """
+
+    where: exp.Expr
+    start: int | None
+    node: ir.Node
+    by: frozenset[Ref | None]
+    names: Mapping[Ref, str]
+    complete: bool = True
+    may_add: bool = True
+
+
+def window_ordering(window: exp.Window, node: ir.Node, scope: Scope, sql: str) -> Ordering | None:
+    """What a window function sees of the order of equal rows; None: nothing.
+
+    Args:
+        window: the call, bound to columns of the node.
+        node: its rows.
+        scope: the names that the call may use.
+        sql: the text.
+    """
+    order, call = window.args.get("order"), window.this
+    while isinstance(call, _AROUND):
+        call = call.this
+    name = function_name(call, sql) or ""
+    if order is None or name in _RANKS:
+        return None
+    may_add = _may_add(window, name)
+    if may_add is None:
+        return None
+    parts = [*(window.args.get("partition_by") or ()), *(one.this for one in order.expressions)]
+    names, complete = _names(node, scope)
+    by = frozenset(ir.as_ref(one) for one in parts)
+    return Ordering(window, call.meta.get("start"), node, by, names, complete, may_add)
+
+
+def _may_add(window: exp.Window, name: str) -> bool | None:
+    """Whether ORDER BY may have more columns; None when the order of equal rows is no matter."""
+    if name in _BY_PLACE:
+        return True
+    spec = window.args.get("spec")
+    given = spec.args if spec is not None else {}
+    from_start = str(given.get("start", "UNBOUNDED")).upper() == "UNBOUNDED"
+    to_end = str(given.get("end")).upper() == "UNBOUNDED"
+    if str(given.get("kind", "RANGE")).upper() == "ROWS":
+        return None if from_start and to_end and name not in _IN_ORDER else True
+    if name not in _IN_ORDER:
+        return None
+    # With RANGE equal rows are in a frame together: its ends move when they are told apart.
+    if from_start and to_end:
+        return True
+    skips = window.find(exp.IgnoreNulls) is not None
+    return not skips and ((from_start and name in _FIRST) or (to_end and name in _LAST))
+
+
+def extreme_ordering(call: exp.Expr, node: ir.Node, group: Sequence[exp.Expr]) -> Ordering | None:
+    """What `max_by(x, y)` and `min_by(x, y)` see of rows that are equal in y."""
+    while isinstance(call, _AROUND):
+        call = call.this
+    if not isinstance(call, exp.ArgMax | exp.ArgMin):
+        return None
+    by = call.args.get("expression")
+    parts = [by] if isinstance(by, exp.Expr) else []
+    if isinstance(by, exp.Struct):
+        parts = [one.expression or one.unalias() for one in by.expressions]
+    refs = frozenset(ir.as_ref(one) for one in (*parts, *group))
+    places = (column.meta.get("place") for column in call.find_all(exp.Column))
+    start = min((place[0] for place in places if place is not None), default=None)
+    return Ordering(call, start, node, refs, {})
+
+
+def limit_ordering(
+    query: exp.Expr, node: ir.Node, columns: Sequence[tuple[str, Ref]], scope: Scope | None
+) -> Ordering | None:
+    """What ORDER BY … LIMIT sees of equal rows; None for a query without.
+
+    Args:
+        query: the query.
+        node: all of its rows.
+        columns: its columns.
+        scope: names in reach of its ORDER BY beside those.
+    """
+    order = query.args.get("order")
+    if order is None or not (query.args.get("limit") or query.args.get("offset")):
+        return None
+    by = frozenset(_ordered_by(one.this, columns, scope) for one in order.expressions)
+    if len(order.expressions) == 1 and by == {None} and order.expressions[0].name.upper() == "ALL":
+        by = frozenset(ref for _, ref in columns)
+    names = {ref: str(position) for position, (_, ref) in enumerate(columns, 1)}
+    return Ordering(query, None, node, by, names)
+
+
+def _ordered_by(
+    one: exp.Expr, columns: Sequence[tuple[str, Ref]], scope: Scope | None
+) -> Ref | None:
+    if isinstance(one, exp.Literal) and one.is_int and 0 < int(one.name) <= len(columns):
+        return columns[int(one.name) - 1][1]
+    if not isinstance(one, exp.Column) or not isinstance(one.this, exp.Identifier):
+        return None
+    same = [ref for name, ref in columns if name.lower() == one.name.lower()]
+    if len(one.parts) == 1 and same:
+        return same[0] if len(same) == 1 else None
+    return scope.find(one) if scope is not None else None
+
+
+def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, str], bool]:
+    """The columns of a window's rows as the text may write them, and whether these are all."""
+    known = scope.texts()
+    below = node
+    while isinstance(below, ir.Filter | ir.Window) or (
+        isinstance(below, ir.Join) and below.kind == "mark"
+    ):
+        below = below.children[0]
+    if not isinstance(below, ir.Aggregate):
+        return known, len(known) == sum(len(one.columns) for one in scope.relations)
+    names: dict[Ref, str] = {}
+    for name, one in below.group:
+        text = _written(one, known)
+        if text is not None:
+            names[Ref(below.relation, name)] = text
+    complete = len(names) == len(below.group)
+    if below.sets is not None:
+        names[Ref(below.relation, "grouping_id()")] = "grouping_id()"
+    return names, complete
+
+
+def _written(one: exp.Expr, names: Mapping[Ref, str]) -> str | None:
+    """A group's expression in the text's own names; None when that cannot be said."""
+    ref = ir.as_ref(one)
+    if ref is not None:
+        return names.get(ref)
+    columns = [ir.as_ref(column) for column in one.find_all(exp.Column)]
+    if not is_faithful(one) or any(ref not in names for ref in columns):
+        return None
+
+    def named(node: exp.Expr) -> exp.Expr:
+        ref = ir.as_ref(node) if isinstance(node, exp.Column) else None
+        return node if ref is None else exp.maybe_parse(names[ref], dialect="spark")
+
+    return one.copy().transform(named).sql(dialect="spark")
+
+
+# -- max_by and min_by: of the rows that tie, the one with the greatest or least value ------------
+
+_WHEN, _THEN = "CASE WHEN (", "\n) IS NOT NULL THEN struct("
+
+
+def with_value(order: str, value: str) -> str:
+    """What max_by(value, order) is to compare, so that no two values are equal in it.
+
+    A row whose order is NULL takes no part, as in the user's text. A value that is NULL is the
+    least one, in every engine.
+    """
+    return f" {_WHEN}{order}{_THEN}{order}\n, ({value}\n) IS NOT NULL, {value}\n) END"
+
+
+def without_value(text: str) -> str:
+    """The order that `with_value` was given; another text as it is."""
+    bare = text.strip()
+    return bare[len(_WHEN) :].split(_THEN)[0] if bare.startswith(_WHEN) and _THEN in bare else text
+
+
+def order_in(compared: exp.Expr) -> exp.Expr | None:
+    """The order in an expression that `with_value` made; None for another."""
+    branches = compared.args["ifs"] if isinstance(compared, exp.Case) else []
+    made = branches[0].args["true"] if len(branches) == 1 else None
+    if not isinstance(made, exp.Struct) or len(made.expressions) != 3:
+        return None
+    order: exp.Expr = made.expressions[0]
+    return order.expression if isinstance(order, exp.PropertyEQ) else order

@@ -1,0 +1,1 @@
+"""`mview run`: from view definitions to published epochs, until stopped."""

@@ -1,0 +1,92 @@
+"""The begin of a load: what is noted and planned before the first chunk of a table is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mview.changelog import encode_position
+from mview.config import Config
+from mview.connector import Offsets
+from mview.epoch.engine import Engine
+from mview.epoch.names import is_source
+from mview.epoch.steps import of_table, position_key
+from mview.failpoints import failpoint
+from mview.ingest.load_plan import LoadStart, begin_offsets, plan_load, write_plan
+from mview.ingest.spec import open_changelog
+from mview.schema import TableSchema
+
+
+def begin_tables(
+    engine: Engine, schemas: Mapping[str, TableSchema], say: Callable[[str], None]
+) -> None:
+    """Note where the changelogs are, then plan the chunks, then publish that loading began.
+
+    In this order: a change after the noted offsets is read, one before them is in the chunks.
+    Tables that are not to be followed any more go with the same manifest.
+
+    Args:
+        engine: the open store.
+        schemas: of every source table that is to be followed.
+        say: is told of progress.
+    """
+    sources = {name for name in engine.manifest.tables if is_source(name)}
+    if sources == set(schemas):
+        return
+    # A load that was under way starts over with the new ones: its state is in the old query.
+    new = [
+        name
+        for name in schemas
+        if name not in engine.manifest.tables or engine.manifest.tables[name].phase == "loading"
+    ]
+    generation = engine.manifest.generation + 1
+    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, schemas, set(new))
+    start = replace(LoadStart.at(engine.manifest), offsets=offsets)
+    left = sources - set(schemas)
+    tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}
+    kept_positions = engine.manifest.positions.items()
+    positions = {k: v for k, v in kept_positions if k.rpartition("@")[0] not in left}
+    kept_times = engine.manifest.newest.items()
+    newest = {k: v for k, v in kept_times if k.rpartition("@")[0] not in left}
+    for name in new:
+        schema = schemas[name]
+        say(f"planning the load of {name}")
+        begin, since = _begin_positions(engine.config, name, ends, of_table(name, positions))
+        plan = plan_load(engine.config, name, schema, start, begin, since)
+        write_plan(engine.store.plan(generation, engine.lease.token, name), plan)
+        failpoint("after-plan")
+        tables[name] = engine.mirror(name, schema).create()
+        positions.update({position_key(name, p): mark for p, mark in begin.items()})
+        # The log may be stamped by another clock than the one that was asked.
+        asked = plan.asked_ms + engine.config.changes[name.partition(".")[0]].delay
+        newest.update({position_key(name, p): asked for p in begin})
+    manifest = engine.next_manifest(
+        generation=generation,
+        batch=-1,
+        offsets=offsets,
+        tables=tables,
+        positions=positions,
+        newest=newest,
+    )
+    engine.commit(manifest, {})
+
+
+def _begin_positions(
+    config: Config, name: str, ends: Mapping[str, Offsets], taken: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """By partition, the first position after what was sent before `ends`; and these ends.
+
+    Not the database's own position: its transactions commit in another order than they write,
+    and what is read from may be another server than the one the connector reads.
+    """
+    connection, _, table = name.partition(".")
+    changelog = open_changelog(config, connection, [table])
+    try:
+        sent, since = changelog.sent(table, ends[connection]), changelog.first(ends[connection])
+    finally:
+        changelog.close()
+    begin = dict(taken)
+    for partition, (*parts, last) in sent.items():
+        after = encode_position((*parts, last + 1))
+        begin[partition] = max(after, begin.get(partition, ""))
+    return begin, since

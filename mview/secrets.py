@@ -1,0 +1,154 @@
+"""Secrets: resolved at the last moment, told by their names, and starred out where text is shown.
+
+`${env:NAME}` and `${file:PATH}` stay unresolved in the models, in plans and in files; only what
+opens a connection calls `reveal`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+from mview.errors import ConfigError
+from mview.files.textfile import first_bytes
+
+REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+#: Names of options that hold secrets, for Python and for Java.
+TELLING = (
+    r"passw|passphrase|\bpwd|secret|token|credential|access[._-]?key|api[._-]?key"
+    r"|account[._-]?key|private|key[._-]?pem|\bjaas\b"
+)
+_TELLING = re.compile(TELLING, re.IGNORECASE)
+
+#: What an option is that has such a name and is no secret: it says where one is, or who asks.
+_PUBLIC = re.compile(r"(location|file|path|url|uri|[._]id|provider|type)$", re.IGNORECASE)
+
+#: A password in a URL, whoever it belongs to.
+_IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")
+
+_MASK = "******"
+#: A shorter secret is a part of common words: it is hidden where it stands as a value only.
+_LONG = 4
+#: A line of a longer secret (a key, a certificate) is one by itself from this length on.
+_LINE = 8
+_SECRET_BYTES = 1 << 20
+
+
+def is_telling(name: str) -> bool:
+    """Whether an option's name says that its value is a secret."""
+    return _TELLING.search(name) is not None
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether an option's value is a secret in plain text."""
+    return (
+        is_telling(name)
+        and _PUBLIC.search(name) is None
+        and bool(value)
+        and REFERENCE.search(value) is None
+    )
+
+
+def reveal(text: str, where: str) -> str:
+    """The text with `${env:…}` and `${file:…}` replaced. The result must not be logged or stored.
+
+    Raises:
+        ConfigError: the variable or file is missing, or no text; the message has its name, never a
+            value.
+    """
+
+    def resolve(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        found = _of_environment(name, where) if kind == "env" else _of_file(name, where)
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{kind} {name} is not UTF-8 text", where=where) from None
+        return found
+
+    return REFERENCE.sub(resolve, text)
+
+
+def _of_environment(name: str, where: str) -> str:
+    if name not in os.environ:
+        raise ConfigError(
+            f"environment variable {name} is not set", where=where, hint=f"export {name}=…"
+        )
+    return os.environ[name]
+
+
+def _of_file(name: str, where: str) -> str:
+    try:
+        content = first_bytes(Path(name).expanduser(), _SECRET_BYTES + 1)
+        if len(content) > _SECRET_BYTES:
+            raise ConfigError(f"secret file {name} is larger than 1 MB", where=where)
+        return content.decode().strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"secret file {name} is not UTF-8 text", where=where) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"secret file {name} cannot be read: {reason}", where=where) from None
+
+
+def secrets_of(name: str, value: object) -> set[str]:
+    """What must not be seen of an option's value, or of the options in it, resolved.
+
+    That is what a `${env:…}` or `${file:…}` stands for, and a plain value under a telling name.
+    """
+    if isinstance(value, dict):
+        return {secret for key, part in value.items() for secret in secrets_of(str(key), part)}
+    if isinstance(value, list):
+        return {secret for part in value for secret in secrets_of(name, part)}
+    if not isinstance(value, str):
+        return set()
+    references = [match.group(0) for match in REFERENCE.finditer(value)]
+    if not references:
+        return {value} if is_telling(name) else set()
+    found = set()
+    for reference in references:
+        try:
+            found.add(reveal(reference, name))
+        except ConfigError:
+            continue  # not set: there is nothing to hide, and the command will say so
+    return found
+
+
+class Mask:
+    """Puts stars in the place of secrets, and of every password that stands in a URL.
+
+    A secret of fewer than four characters is hidden where it stands as a value (after `=` or `:`,
+    in quotes, before `@`): elsewhere every word would be starred out that has its letters.
+
+    Args:
+        secrets: what to hide.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        spelled = {form for secret in secrets for form in _spellings(secret) if form.strip()}
+        # The longest first: one secret may be a part of another.
+        forms = [_pattern(form) for form in sorted(spelled, key=len, reverse=True)]
+        self._hidden = re.compile("|".join(forms)) if forms else None
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        hidden = self._hidden.sub(_MASK, text) if self._hidden else text
+        return _IN_URL.sub(rf"\g<1>{_MASK}", hidden)
+
+
+def _pattern(form: str) -> str:
+    exact = re.escape(form)
+    if len(form) >= _LONG:
+        return exact
+    return rf"(?<=[=:'\"/]){exact}(?=[\s'\"@&;,)\]}}]|$)|(?<=[=:] ){exact}(?=[\s'\"@&;,)\]}}]|$)"
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON or by repr."""
+    for one in (secret, *(line for line in secret.splitlines() if len(line) >= _LINE)):
+        yield from (one, quote(one, safe=""), quote_plus(one), json.dumps(one)[1:-1])
+        yield repr(one)[1:-1]

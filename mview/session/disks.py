@@ -1,0 +1,43 @@
+"""Which disk is full, where an error does not say it: writers of Parquet and Spark do not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mview.errors import MviewError, of_the_system
+
+
+@contextmanager
+def disks_told(places: Callable[[], Iterable[Path]]) -> Iterator[None]:
+    """Tell what a file system refused with its place.
+
+    Args:
+        places: what the block writes to, beside the folder for temporary files.
+    """
+    try:
+        yield
+    except MviewError as error:
+        if error.where is None and of_the_system(error) is not None:
+            error.where = _fullest(places())
+            error.args = (error.render(),)
+        raise
+    except Exception as error:
+        if (told := of_the_system(error, _fullest(places()))) is not None:
+            raise told from error
+        raise
+
+
+def _fullest(places: Iterable[Path]) -> str:
+    """The place with the least room, and what it has; one that is read-only has none."""
+    found: dict[Path, int] = {}
+    for place in (*places, Path(tempfile.gettempdir())):
+        folder = next((one for one in (place, *place.parents) if one.exists()), Path("/"))
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        found[place] = 0 if read_only else shutil.disk_usage(folder).free
+    least = min(found, key=lambda place: found[place])
+    return f"{least}, where {found[least] // 1024:,} kB are free"

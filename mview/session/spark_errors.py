@@ -1,0 +1,88 @@
+"""What Spark raises, as the error it was: ours come through Spark as text."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.base import PySparkException
+
+from mview import errors
+from mview.errors import MviewError, RetryableError, about, of_the_system
+
+#: What an error of Java begins with: what was called, and names of classes.
+_JAVA = re.compile(r"^(?:An error occurred while calling \S+\n: )?(?:[\w$]+\.)+([\w$]+): ")
+
+#: What Spark raises here; the second where it has no class of its own for what Java raised.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+#: Spark's words for it.
+_NO_WORKER = "Python worker failed to connect back"
+_WORKER_GONE = "Python worker exited unexpectedly"
+
+#: A field of an error's block, and what goes on in the next line.
+_FIELD = re.compile(r"  (in|where|got|allowed|data|next): +(.*)")
+_MORE = re.compile(r" {11}(.*)")
+
+_ARGUMENTS = {"where": "where", "got": "got", "allowed": "allowed", "data": "safe", "next": "hint"}
+
+
+class WorkerStartError(RetryableError):
+    """Spark waits ten seconds for a Python worker to start, which no setting changes."""
+
+
+def first_words(error: Exception) -> str:
+    """What an error is and says, in one line: `<class>: <words>`."""
+    text, kind = str(error).strip(), type(error).__name__
+    if (java := _JAVA.match(text)) is not None:
+        text, kind = text[java.end() :], java.group(1)
+    line = text.partition("\n")[0].partition(" SQLSTATE")[0]
+    return f"{kind}: {line[:600]}" if line else kind
+
+
+def translate_failure(text: str) -> MviewError:
+    """An error that came through Spark as text: the block our own worker printed, or the head."""
+    marker = "mview.errors."
+    if marker in text:
+        name, _, rest = text.split(marker, 1)[1].partition(": ")
+        kind = getattr(errors, name.strip(), None)
+        if not (isinstance(kind, type) and issubclass(kind, MviewError)):
+            kind = RetryableError
+        return _of_block(kind, rest.partition(" SQLSTATE:")[0].split("\n"))
+    if _NO_WORKER in text:
+        return WorkerStartError(
+            "a Python worker of Spark did not start in time",
+            safe="published epochs are untouched; the failed one was not published",
+            hint="the machine is overloaded, or out of memory: run the same command again",
+        )
+    if (refused := of_the_system(RuntimeError(text))) is not None:
+        return refused
+    if _WORKER_GONE in text:
+        return RetryableError(
+            "a Python worker of Spark was killed, or has crashed",
+            safe="published epochs are untouched; the failed one was not published",
+            hint="run the same command again; if the system ends it for lack of memory, "
+            "lower engine.chunk_rows or spark.driver.memory",
+        )
+    return RetryableError(
+        "a query failed on Spark",
+        got=text[:2000],
+        safe="published epochs are untouched; the failed one was not published",
+        hint="run the same command again; add --debug for Spark's own words",
+    )
+
+
+def _of_block(kind: type[MviewError], lines: list[str]) -> MviewError:
+    """The error whose block `MviewError.render` wrote; lines that are none of it end it."""
+    what, fields, label = lines[0], {}, ""
+    for line in lines[1:]:
+        if field := _FIELD.fullmatch(line):
+            label = field[1]
+            fields[label] = field[2]
+        elif label and (more := _MORE.fullmatch(line)):
+            fields[label] += "\n" + more[1]
+        else:
+            break
+    subject = fields.pop("in", None)
+    error = kind(what, **{_ARGUMENTS[label]: text for label, text in fields.items()})
+    return error if subject is None else about(error, subject)

@@ -1,0 +1,60 @@
+"""SQL that we made is not used where Spark reads it another way than the user's text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from mview.epoch import views
+from mview.ivm import compile as compiler
+from mview.ivm.compile import compile_view
+from mview.ivm.parts import Split
+from mview.plan.definition import ViewDefinition, parse_view
+from mview.schema import TableSchema
+from tests.ivm.world import table_schema
+
+pytestmark = pytest.mark.spark
+SCHEMAS = {"shop.orders": table_schema("id bigint, cust bigint, total decimal(12,2)", "id")}
+SUMS = "select cust % 7 as c, sum(total) as s, max(total) as m from shop.orders group by cust % 7"
+FIRST = "select id, total from shop.orders order by total desc, id limit 3"
+
+
+def test_plans_know_the_columns_of_all_they_keep(spark: SparkSession) -> None:
+    plan = compile_view(parse_view(SUMS, "v"), SCHEMAS, views.analyzer(spark))
+    assert plan.evaluation == "maintained"
+    assert plan.state_result is not None
+    assert set(plan.state_key) < set(plan.state_result.names)
+    plan = compile_view(parse_view(FIRST, "v"), SCHEMAS, views.analyzer(spark))
+    assert plan.evaluation == "top"
+    assert plan.parts[0].result == plan.result == plan.state_result
+
+
+def test_a_final_query_of_other_types_is_not_used(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_final_types", lambda *_: [pa.int64(), pa.string(), pa.string()])
+    plan = compile_view(parse_view(SUMS, "v"), SCHEMAS, views.analyzer(spark))
+    assert plan.maintained is None
+    assert plan.evaluation == "slice_diff"
+
+
+def test_text_over_parts_with_other_columns_is_not_used(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = compiler.split
+
+    def other(definition: ViewDefinition, schemas: dict[str, TableSchema]) -> Split:
+        found = real(definition, schemas)
+        sql = found.main.sql.replace("`total` FROM", "string(`total`) AS `total` FROM")
+        cut = found.main.tables[0]
+        moved = len(sql) - len(found.main.sql)
+        table = replace(cut, start=cut.start + moved, end=cut.end + moved)
+        return replace(found, main=replace(found.main, sql=sql, tables=(table,)))
+
+    monkeypatch.setattr(compiler, "split", other)
+    plan = compile_view(parse_view(FIRST, "v"), SCHEMAS, views.analyzer(spark))
+    assert plan.parts == ()
+    assert plan.evaluation == "full"

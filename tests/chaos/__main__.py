@@ -1,0 +1,144 @@
+"""Faults at every step, the truth after each: `make chaos`, `make chaos ARGS='--seed 7'`.
+
+First runners in this process, on stores without Spark: they crash, hang, wake and fail at random,
+several at a time. Then processes with Spark that load, build, follow, compact and drop while source
+and views change: killed, hung, stopped and failed at every fail point, and from outside at any
+moment. Ends with 1 at the first row that is lost, repeated or wrong. The seed makes the same
+choices again; at which moment a signal from outside comes is up to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mview.files import durable
+from tests.chaos.processes import Life
+from tests.chaos.warm import Warm
+from tests.e2e.shop import Shop
+from tests.epoch.walk import walk
+from tests.seeds import daily
+
+#: Steps of one walk: about a quarter of them meet a fault.
+_STEPS = 100
+
+#: Runs of one store with Spark: later ones would only follow.
+_RUNS = 25
+
+Faults = Counter[tuple[str, str, str]]
+
+
+@dataclass
+class Done:
+    """What was done.
+
+    Attributes:
+        faults: that were hit, by kind, action and place.
+        compared: epochs of processes that were held against the truth, row by row.
+    """
+
+    faults: Faults = field(default_factory=Counter)
+    compared: int = 0
+
+    def add(self, other: Done) -> None:
+        """More was done."""
+        self.faults += other.faults
+        self.compared += other.compared
+
+    def of(self, *kinds: str) -> int:
+        """How many faults there were of some kinds."""
+        return sum(number for (kind, _, _), number in self.faults.items() if kind in kinds)
+
+    def __str__(self) -> str:
+        kinds = sorted({kind for kind, _, _ in self.faults})
+        return ", ".join(f"{self.of(kind)} {kind}" for kind in kinds) or "no fault"
+
+
+def stores(seed: int, kills: int) -> Done:
+    """Walks until so many runners were killed."""
+    forced, durable.force = durable.force, lambda path: None  # the power stays on
+    done = Done()
+    number = 0
+    try:
+        while done.of("crash") < kills:
+            done.add(Done(walk(seed + number, _STEPS)))
+            number += 1
+            print(f"stores: {number} walks, {done}", flush=True)
+    finally:
+        durable.force = forced
+    return done
+
+
+def processes(seed: int, kills: int, minutes: float) -> Done:
+    """Stores with Spark for so long, until so many processes were killed."""
+    end = time.monotonic() + minutes * 60
+    done = Done()
+    number = 0
+    root = Path(tempfile.mkdtemp(prefix="mview-chaos-"))
+    spark = Shop(root / "spark")
+    spark.config()
+    warm = Warm(root / "spark")
+    try:
+        while time.monotonic() < end or done.of("kill", "SIGKILL") < kills:
+            done.add(one_life(root / f"{number}", seed + number, warm, _RUNS))
+            shutil.rmtree(root / f"{number}")
+            number += 1
+            told = f"processes: {number} stores, {done}; {done.compared} epochs compared"
+            print(told, flush=True)
+    finally:
+        warm.close()
+        spark.close()
+    shutil.rmtree(root)  # what was found wrong stays, to be looked at
+    return done
+
+
+def one_life(root: Path, seed: int, warm: Warm, runs: int) -> Done:
+    """One store from its first load on."""
+    life = Life(root, random.Random(seed), warm)
+    try:
+        for number in range(runs):
+            began = time.monotonic()
+            life.step()
+            took = time.monotonic() - began
+            print(f"  {root.name}.{number}: {life.last}, {took:.1f} s", flush=True)
+        life.end()
+    except BaseException:
+        print(f"store {root}, after {life.last}; replay: make chaos ARGS='--seed {seed} --kills 0'")
+        raise
+    finally:
+        life.close()
+    return Done(life.faults, life.truth.compared)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=daily())
+    parser.add_argument("--kills", type=int, default=300, help="at least so many, without and with")
+    parser.add_argument("--minutes", type=float, default=20, help="at least so long with Spark")
+    options = parser.parse_args()
+    print(f"seed {options.seed}; replay: make chaos ARGS='--seed {options.seed}'", flush=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # no orphans
+    done = Done()
+    try:
+        done.add(stores(options.seed, options.kills))
+        done.add(processes(options.seed, options.kills, options.minutes))
+    except Exception:
+        traceback.print_exc()
+        return 1
+    for (kind, action, place), number in sorted(done.faults.items()):
+        print(f"{number:5}  {kind:9} {action:13} {place}")
+    print(f"{done}; {done.compared} epochs compared: 0 lost, 0 repeated, 0 wrong")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Servers beyond this machine must prove who they are, or the user is warned."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+from mview_connectors.changelogs.kafka import KafkaChangelog
+from mview_connectors.databases.mysql import MysqlDatabase
+from mview_connectors.databases.postgresql import PostgresqlDatabase
+from mview_connectors.formats.unified import UnifiedFormat
+
+from mview.config import ChangesSettings, ConnectionSettings
+
+LOCAL = ["localhost", "127.0.0.1", "127.8.8.8", "::1", "/run/postgresql", None]
+REMOTE = ["db.example.org", "10.0.0.7", "localhost.example.org", "2001:db8::1"]
+
+
+def settings(kind: str, host: str | None, /, **query: str) -> ConnectionSettings:
+    return ConnectionSettings(name="shop", drivername=kind, host=host, database="d", query=query)
+
+
+def mysql(host: str | None, /, **query: str) -> Any:
+    return MysqlDatabase(settings("mysql+pymysql", host, **query))
+
+
+def postgresql(host: str | None, /, **query: str) -> Any:
+    return PostgresqlDatabase(settings("postgresql+psycopg", host, **query))
+
+
+@pytest.mark.parametrize("host", REMOTE)
+def test_remote_databases_are_verified_by_default(host: str) -> None:
+    options = postgresql(host)._options()
+    assert (options["sslmode"], options["sslrootcert"]) == ("verify-full", "system")
+    own = postgresql(host, sslrootcert="/ca.pem")._options()
+    assert own["sslmode"] == "verify-full"
+    assert "sslrootcert" not in own
+    context = mysql(host)._options()["ssl"]
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert mysql(host).caution() is None
+    assert mysql(host, ssl_ca="/ca.pem").caution() is None
+    assert postgresql(host).caution() is None
+    assert postgresql(host, sslmode="verify-full").caution() is None
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_this_machine_needs_no_certificate(host: str | None) -> None:
+    assert "sslmode" not in postgresql(host)._options()
+    assert "ssl" not in mysql(host)._options()
+    assert postgresql(host, sslmode="disable").caution() is None
+    assert mysql(host, ssl_disabled="true").caution() is None
+
+
+@pytest.mark.parametrize("mode", ["disable", "prefer", "require", "verify-ca"])
+def test_what_does_not_verify_is_said_loudly(mode: str) -> None:
+    said = postgresql("db.example.org", sslmode=mode).caution()
+    assert said.startswith("WARNING: connections.shop.query")
+    assert mode in said
+    for query in ({"ssl_disabled": "true"}, {"ssl_ca": "/ca", "ssl_check_hostname": "false"}):
+        assert "may not be verified" in mysql("db.example.org", **query).caution()
+
+
+@pytest.mark.parametrize("name", ["host", "hostaddr"])
+def test_a_host_in_the_query_counts(name: str) -> None:
+    assert postgresql(None, **{name: "10.0.0.7"})._options()["sslmode"] == "verify-full"
+    assert postgresql("localhost", **{name: "127.0.0.1,10.0.0.7"})._is_remote()
+    assert not postgresql("localhost,127.0.0.1", **{name: "127.0.0.1"})._is_remote()
+
+
+def test_an_error_of_tls_is_no_server_that_is_away() -> None:
+    assert not mysql("db")._is_passing(OSError("certificate verify failed"))
+    assert not postgresql("db")._is_passing(OSError("server does not support SSL"))
+    assert "sslrootcert" in PostgresqlDatabase.tls_hint
+    assert "ssl_ca" in MysqlDatabase.tls_hint
+
+
+@pytest.mark.parametrize(
+    ("servers", "options", "said"),
+    [
+        ("localhost:9092,127.0.0.1:9093", {}, None),
+        ("k.example.org:9092", {}, "is not encrypted"),
+        ("localhost:9092,k.example.org:9092", {"security.protocol": "SASL_PLAINTEXT"},
+         "is not encrypted"),
+        ("k.example.org", {}, "is not encrypted"),
+        ("localhost,[::1]:9092,::1,127.0.0.1", {}, None),
+        ("[2001:db8::1]:9092", {}, "is not encrypted"),
+        ("k.example.org:9092", {"security.protocol": "SASL_SSL"}, None),
+        ("k.example.org:9092", {"security.protocol": "ssl"}, None),
+        ("k.example.org:9092", {"security.protocol": "ssl",
+         "enable.ssl.certificate.verification": "false"}, "is not verified"),
+        ("k.example.org:9092", {"security.protocol": "ssl",
+         "ssl.endpoint.identification.algorithm": "none"}, "is not verified"),
+    ],
+)  # fmt: skip
+def test_kafka(servers: str, options: dict[str, str], said: str | None) -> None:
+    section = ChangesSettings(
+        connection="shop", source="kafka", format="unified", bootstrap_servers=servers,
+        topic="{table}", options=options,
+    )  # fmt: skip
+    found = KafkaChangelog(section, UnifiedFormat({}), ["t"]).caution()
+    assert found is None if said is None else said in str(found)

@@ -1,0 +1,119 @@
+"""Whole processes that are killed, hung, stopped and failed, and started again without flags.
+
+A store goes through a chain of runs, each of which meets a fault at another fail point or is killed
+from outside; the next run recovers and is killed in turn. After each, the published epochs are held
+against the truth: nothing lost, nothing twice. What is chosen comes from the day's seed;
+`make chaos` does the same for longer.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mview.errors import ExitCode
+from mview.failpoints import FAILPOINTS
+from mview.store.layout import Store
+from mview.store.lease import Lease
+from tests import patience
+from tests.chaos.__main__ import one_life
+from tests.chaos.points import POINTS, SCENES, meet_at
+from tests.chaos.processes import FAULTS, Life
+from tests.chaos.warm import Running, Warm
+from tests.e2e.running import PATIENCE
+from tests.e2e.shop import Shop
+from tests.seeds import daily
+
+# One worker: the JVMs of these tests are shared.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("kill"),
+]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    folder = tmp_path_factory.mktemp("warm") / "spark"
+    spark = Shop(folder)
+    spark.config()
+    warm = Warm(folder)
+    yield warm
+    warm.close()
+    spark.close()
+
+
+@pytest.fixture
+def life(tmp_path: Path, warm: Warm) -> Iterator[Life]:
+    life = Life(tmp_path / "life", random.Random(daily()), warm)
+    yield life
+    life.close()
+
+
+@pytest.mark.long
+def test_a_life_full_of_faults(tmp_path: Path, warm: Warm) -> None:
+    """A small part of `make chaos`: a store that is killed, hung, stopped and failed at random."""
+    done = one_life(tmp_path / "life", daily(), warm, runs=8)
+    assert done.faults, "no fault was hit"
+    assert done.compared, "no epoch was compared"
+
+
+def meet_all(life: Life, met: Sequence[tuple[str, str]]) -> None:
+    """Meet faults at fail points, one after the other, on one store."""
+    life.perform("once")
+    for point, fault in met:
+        meet_at(life, point, fault)
+    life.end()
+
+
+def test_some_fail_points(life: Life) -> None:
+    """With faults that leave nobody behind: one JVM is enough."""
+    chosen = random.Random(daily())
+    points = [chosen.choice(points) for scene, points in SCENES.items() if scene != "chunk"]
+    meet_all(life, [(point, chosen.choice(("kill", "raise"))) for point in points])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fail_point(life: Life, fault: str) -> None:
+    """Each that there is in the code is hit, by each fault."""
+    assert set(POINTS) == set(FAILPOINTS)
+    meet_all(life, [(point, fault) for point in POINTS])
+
+
+@pytest.mark.long
+def test_a_paused_runner_is_fenced(life: Life) -> None:
+    lease = Lease(Store(life.config.store).lease)
+    with life.busy():
+        old = life.begin("live")
+        wait_for(lambda: (latest := life.log.latest()) and latest.views and latest.batch >= 1, old)
+        old.send(signal.SIGSTOP)
+        wait_for(lambda: lease.holder() is None)
+        paused = life.log.latest()
+        new = life.begin("live")
+        wait_for(lambda: life.log.latest().token > paused.token, new)
+        old.send(signal.SIGCONT)
+        assert old.end() == ExitCode.ALREADY_RUNNING, old.said
+        # Also where it was stopped just after it had asked, and a table's log stops it first.
+        assert "taken this store over" in old.said
+        epoch = life.log.latest().epoch
+        wait_for(lambda: life.log.latest().epoch > epoch + 1, new)
+        new.send(signal.SIGTERM)
+        assert new.end() == ExitCode.INTERRUPTED, new.said
+    newest = life.truth.check()
+    tokens = [life.log.read(epoch).token for epoch in life.log.epochs()]
+    assert tokens == sorted(tokens)
+    assert newest.token > paused.token
+
+
+def wait_for(condition: Callable[[], object], running: Running | None = None) -> None:
+    def check() -> None:
+        if running is not None and running.code is not None and not condition():
+            raise AssertionError(f"the run ended: {running.said}")
+
+    assert patience.wait_for(condition, 2 * PATIENCE, check), "waited too long"

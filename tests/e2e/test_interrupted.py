@@ -1,0 +1,121 @@
+"""A load that is stopped between two of its tables goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mview.admin.content import StoredView
+from mview.admin.drop import drop
+from mview.admin.status import status
+from mview.admin.verify import verify
+from mview.errors import DecodeError
+from mview.run.pipeline import EpochReport, Pipeline
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from tests.e2e.running import Notes, live, run_once, views_of
+from tests.e2e.shop import Shop
+from tests.e2e.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+VIEWS = {
+    "bodies": "select id, body from shop.notes",
+    "totals": "select product, count(*) as n from shop.lines group by product",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
+    shop = Shop(tmp_path, size=24)
+    yield shop
+    shop.close()
+
+
+def test_a_small_table_is_loaded_when_the_load_is_stopped(shop: Shop) -> None:
+    config = shop.config(chunk_rows=4, chunks_per_epoch=1)
+    views = views_of(**VIEWS)
+    truth = Truth(config, shop, views)
+    log = ManifestLog(Store(config.store).manifests)
+
+    def phases() -> list[str]:
+        latest = log.latest()
+        return [] if latest is None else [t.phase for _, t in sorted(latest.tables.items())]
+
+    with shop.busy(pause=0.02):
+        with live(config, *views) as running:
+            running.until(lambda: phases() == ["loading", "loaded"])
+        assert phases() == ["loading", "loaded"], "it was stopped too late to show anything"
+        loading = log.latest()
+        assert loading.views == {}
+        run_once(config, *views)
+    assert set(truth.check().views) == set(VIEWS)
+    assert status(config).epoch > loading.epoch
+
+
+def test_what_the_errors_of_messages_advise_helps(shop: Shop) -> None:
+    """A bad message stays in its log: only what begins after it gets past it."""
+    config = shop.config()
+    views = views_of(**VIEWS)
+    shop.heartbeat()
+    run_once(config, *views)
+
+    # A value that does not fit: the other table goes on where it was.
+    shop.log(table="notes", op="insert", after={"id": 1, "body": 5})
+    shop.insert("notes", {"id": 1, "body": "five"})
+    shop.insert("lines", {"order_id": 99, "line": 0, "product": "p", "amount": "1.00"})
+    for _ in range(2):
+        with pytest.raises(DecodeError, match="cannot hold the value") as caught:
+            run_once(config)
+    assert "`mview drop shop.notes` and run again" in str(caught.value.hint)
+    drop(config, ["shop.notes"])
+    run_once(config, *views)
+    assert StoredView(config, "bodies").arrow().to_pylist() == [{"id": 1, "body": "five"}]
+    assert [result.equal for result in verify(config, views)] == [True, True]
+
+    # A message of which nobody knows the table: all that the log brings is loaded anew.
+    shop.append("{oops")
+    shop.insert("notes", {"id": 2, "body": "two"})
+    with pytest.raises(DecodeError, match="not JSON") as caught:
+        run_once(config)
+    assert "`mview drop` the tables that it brings" in str(caught.value.hint)
+    drop(config, ["shop.notes", "shop.lines"])
+    run_once(config, *views)
+    shop.insert("notes", {"id": 3, "body": "three"})
+    run_once(config)
+    assert set(StoredView(config, "bodies").arrow()["id"].to_pylist()) == {1, 2, 3}
+    assert [result.equal for result in verify(config, views)] == [True, True]
+
+
+class FailsAfterItsFirstBatch(Notes):
+    """Changes a table when its load is planned, and fails when the first batch is published."""
+
+    def __init__(self, shop: Shop) -> None:
+        super().__init__()
+        self._shop = shop
+
+    def on_message(self, text: str) -> None:
+        super().on_message(text)
+        if text == "planning the load of shop.lines":
+            line = self._shop.rows("lines")[0]
+            self._shop.update("lines", line, {**line, "amount": "7.77"})
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        super().on_epoch(epoch)
+        if "shop.lines" in epoch.changes:
+            raise RuntimeError("published, but Spark does not know")
+
+
+def test_the_first_batch_of_a_load_is_replayed_after_it_was_published(shop: Shop) -> None:
+    """What it held is in the merge's state again: rows of chunks that it overtook stay out."""
+    config, views = shop.config(), views_of(**VIEWS)
+    notes = FailsAfterItsFirstBatch(shop)
+    with pytest.raises(RuntimeError, match="published, but Spark"):
+        Pipeline(config, views, listener=notes).run(once=True)
+    assert notes.epochs[-1].changes["shop.lines"] == 1
+    shop.heartbeat()
+    run_once(config, *views)
+    Truth(config, shop, views).check_end()

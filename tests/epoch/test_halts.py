@@ -1,0 +1,363 @@
+"""Faults of every kind at every step of one view: it halts alone, and the others are right."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from mview.admin.repair import repair
+from mview.clock import SystemClock
+from mview.epoch import maintain, upkeep
+from mview.epoch.names import view_of
+from mview.epoch.recover import forget_folders, recover
+from mview.epoch.views import open_sinks
+from mview.errors import CorruptionError, FencedError, RetryableError, UserError
+from mview.schema import Column, TableSchema
+from mview.secrets import Mask
+from mview.session.spark_errors import WorkerStartError
+from mview.store.layout import Store
+from mview.store.lease import Lease
+from tests.epoch.epochs import Epochs
+from tests.seeds import daily
+
+pytestmark = [pytest.mark.spark]
+
+SCHEMAS = {
+    "shop.orders": TableSchema(
+        (
+            Column("id", pa.int64(), nullable=False),
+            Column("customer", pa.int64()),
+            Column("amount", pa.decimal128(10, 2)),
+        ),
+        ("id",),
+    ),
+    "shop.customers": TableSchema(
+        (Column("id", pa.int64(), nullable=False), Column("name", pa.string())), ("id",)
+    ),
+}
+#: `totals` has parts, a state table, and a reader that has one itself.
+VIEWS = {
+    "named": "select o.id, c.name from shop.orders o join shop.customers c on c.id = o.customer",
+    "totals": "select customer, sum(amount) as total, count(*) as n from shop.orders"
+    " where amount > (select min(amount) from shop.orders) group by customer",
+    "readers": "select n, count(*) as customers from totals group by n",
+    "far": "select n + 1 as more, customers from readers",
+    "others": "select customer, count(*) as n from shop.orders group by customer",
+}
+HALTED = ("totals", "readers", "far")
+
+ERRORS: list[Exception] = [
+    ValueError("a value"),
+    KeyError("a key"),
+    AssertionError(),
+    MemoryError(),
+    pa.ArrowInvalid("arrow"),
+    duckdb.OutOfRangeException("duckdb"),
+    Py4JError("py4j"),
+    IllegalArgumentException("requirement failed"),
+    OSError(errno.EACCES, "Permission denied", "/mnt/elsewhere"),
+    OSError(errno.ENOSPC, "No space left on device", "/mnt/elsewhere"),
+    UserError("bad"),
+    RetryableError("try again"),
+]
+#: Only a sink may say these without it being the store's word.
+OF_TARGETS: list[Exception] = [FencedError("not ours"), CorruptionError("broken")]
+STEPS = ("perform", "with_kinds", "appended", "stage")
+
+
+def order(number: int) -> Any:
+    after = {"id": number, "customer": number % 5, "amount": f"{number}.50"}
+    return ("orders", "insert", None, after)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Epochs:
+    world = Epochs(tmp_path_factory.mktemp("built"), spark, SCHEMAS, VIEWS)
+    world.seed()
+    with world.opened():
+        assert not world.build()
+        customers = [("customers", "insert", None, {"id": n, "name": f"c{n}"}) for n in range(4)]
+        world.epoch(*customers, *(order(n) for n in range(20)))
+        world.check()
+    return world
+
+
+@pytest.fixture
+def world(built: Epochs, tmp_path: Path) -> Iterator[Epochs]:
+    with built.copy(tmp_path / "copy").opened() as world:
+        yield world
+
+
+def inject(patch: pytest.MonkeyPatch, world: Epochs, step: str, error: Exception) -> None:
+    """Have a step of the view `totals` fail, wherever in it the step comes."""
+    if step == "stage":
+        patch.setattr(world.engine.views["totals"].sink, "stage", _raiser(error))
+        return
+    real = getattr(maintain, step)
+
+    def failing(*args: Any) -> Any:
+        name = args[1].plan.name if step == "perform" else args[2]
+        if name.split(":")[1 if step == "appended" else 0] == "totals":
+            raise error
+        return real(*args)
+
+    patch.setattr(maintain, step, failing)
+
+
+def _raiser(error: Exception) -> Any:
+    def fail(*args: Any) -> Any:
+        raise error
+
+    return fail
+
+
+#: All kinds of errors at some step, another one every day; all at every step are many.
+SOME = [(error, STEPS[(daily() + n) % len(STEPS)]) for n, error in enumerate(ERRORS)]
+OTHERS = [(error, step) for error in ERRORS for step in STEPS if (error, step) not in SOME]
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
+@pytest.mark.parametrize(("error", "step"), SOME, ids=_name)
+def test_a_view_halts_alone(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    _halts_alone(world, monkeypatch, step, error)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("error", "step"), OTHERS, ids=_name)
+def test_a_view_halts_alone_at_every_step(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    _halts_alone(world, monkeypatch, step, error)
+
+
+@pytest.mark.parametrize("error", OF_TARGETS, ids=lambda one: type(one).__name__)
+def test_what_a_sink_says_is_of_its_view(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    _halts_alone(world, monkeypatch, "stage", error)
+
+
+def _halts_alone(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    before = {name: world.rows(name) for name in HALTED}
+    kept = world.engine.manifest.tables
+    with monkeypatch.context() as patch:
+        inject(patch, world, step, error)
+        report = world.epoch(order(20), order(21))
+    assert set(report.halted) == set(HALTED)
+    assert set(report.views) == {"named", "others"}
+    assert str(error).strip("'") in str(report.halted["totals"])
+    world.epoch(order(22), (*order(3)[:1], "delete", order(3)[3], None))
+    world.check(*HALTED)
+    for name in HALTED:
+        assert world.rows(name) == before[name]
+    # Nothing of the epoch in which it failed is published of it.
+    for name, state in world.engine.manifest.tables.items():
+        if ":" in name and view_of(name) in HALTED:
+            assert state == kept[name]
+
+
+@pytest.mark.parametrize("error", OF_TARGETS, ids=lambda one: type(one).__name__)
+def test_what_is_of_the_store_ends_the_run(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    before = world.engine.manifest
+    inject(monkeypatch, world, "appended", error)
+    with pytest.raises(type(error)):
+        world.epoch(order(20))
+    assert world.engine.manifest == before
+
+
+def test_a_target_that_refuses_a_commit_halts_its_view(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.rows("totals")
+    sink = world.engine.views["totals"].sink
+    monkeypatch.setattr(sink, "commit", _raiser(FencedError("somebody else wrote")))
+    report = world.epoch(order(20))
+    assert set(report.halted) == {"totals"}
+    assert isinstance(report.halted["totals"], UserError)
+    assert "totals" not in report.views
+    assert world.engine.manifest.views["totals"].rows == sum(before.values())
+    # Those that read it have read its rows in the store, which are right.
+    world.check("totals")
+    assert set(world.epoch(order(21)).halted) == {"readers", "far"}
+    world.check(*HALTED)
+    assert world.rows("totals") == before
+
+
+def test_a_commit_that_is_reported_as_failed_counts(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, once = world.engine.views["totals"].sink, [OSError("the network is down")]
+    real = sink.commit
+
+    def commit(token: dict[str, Any]) -> dict[str, Any]:
+        facts = real(token)
+        if once:
+            raise once.pop()
+        return facts
+
+    monkeypatch.setattr(sink, "commit", commit)
+    assert not world.epoch(order(20)).halted
+    assert not once
+    world.check()
+
+
+def test_a_target_that_cannot_be_brought_back_does_not_stop_a_start(
+    built: Epochs, tmp_path: Path
+) -> None:
+    world = built.copy(tmp_path / "copy")
+    store = Store(world.config.store)
+    target = store.view_target("others")
+    shutil.rmtree(target)
+    target.write_text("a file in the place of the table")
+    with Lease(store.lease, SystemClock()) as lease:
+        opener = partial(open_sinks, world.config, fence=lease)
+        manifest, refused = recover(store, lease, SystemClock(), opener, Mask(()))
+    assert set(refused) <= {"others"}
+    assert {name for name, state in manifest.views.items() if state.halted} == {"others"}
+
+
+def test_what_a_manifest_tells_of_a_halt_has_no_secret(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.engine.mask = Mask({"p@ss word"})
+    told = "no answer of pg://u:p%40ss%20word@db, of s3://key:another@bucket; tried 'p@ss word'"
+    with monkeypatch.context() as patch:
+        inject(patch, world, "stage", RuntimeError(told))
+        assert set(world.epoch(order(20)).halted) == set(HALTED)
+    world.check(*HALTED)
+    manifest = world.engine.manifests.latest()
+    assert manifest is not None
+    assert "s3://key:******@bucket" in manifest.views["totals"].halted
+    for file in world.config.store.rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        for secret in (b"p@ss word", b"p%40ss", b"another"):
+            assert secret not in content, file
+
+
+def test_an_epoch_that_runs_again_takes_what_has_come_since(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        inject(patch, world, "perform", WorkerStartError("no worker"))
+        with pytest.raises(WorkerStartError):
+            world.epoch(order(20))
+    world.upkeep.take_back()
+    world.epoch(order(20), order(21))
+    assert world.engine.manifest.tables["shop.orders"].rows == 22
+    world.check()
+
+
+#: What `totals` keeps beside its sink: its rows for its readers, a part, and state tables.
+OWN = ("view:totals", "state:totals", "view:totals:1", "state:readers")
+
+
+def damage(folder: Path, what: str) -> None:
+    """Cut the newest file of a mirror: of its logs, or of its data."""
+    files = sorted(folder.glob("*/_delta_log/*.json" if what == "log" else "*/**/*.parquet"))
+    for file in files:
+        if what == "data" or file.name == max(f.name for f in files if f.parent == file.parent):
+            file.write_bytes(file.read_bytes()[:-9])
+
+
+def recovered(world: Epochs) -> None:
+    """What a start does before it opens the views."""
+    store = Store(world.config.store)
+    with Lease(store.lease, SystemClock()) as lease:
+        manifest, refused = recover(
+            store, lease, SystemClock(), partial(open_sinks, world.config, fence=lease), Mask(())
+        )
+        assert not refused
+        forget_folders(store, manifest, lease)
+
+
+@pytest.mark.parametrize("relation", OWN)
+def test_a_damaged_log_of_a_view_is_the_views(built: Epochs, tmp_path: Path, relation: str) -> None:
+    world = built.copy(tmp_path / "copy")
+    damage(Store(world.config.store).mirror(relation), "log")
+    recovered(world)
+    with world.opened():
+        name = view_of(relation)
+        halted = HALTED[HALTED.index(name) :]
+        assert {n for n, s in world.engine.manifest.views.items() if s.halted} == {name}
+        assert relation not in world.engine.manifest.tables
+        assert {name, *world.epoch(order(20)).halted} == set(halted)
+        world.check(*halted)
+        assert not world.build()
+        world.epoch(order(21), order(22))
+        world.check()
+
+
+@pytest.mark.parametrize("relation", OWN)
+def test_damaged_copies_of_a_view_halt_it_alone(
+    built: Epochs, tmp_path: Path, relation: str
+) -> None:
+    world = built.copy(tmp_path / "copy")
+    damage(Store(world.config.store).mirror(relation), "data")
+    assert repair(world.config, ["named"]) == []
+    with world.opened():
+        assert set(world.engine.executors.damaged) == {relation}
+        report = world.epoch(order(20), order(21))
+        halted = set(report.halted)
+        assert halted <= set(HALTED)
+        assert halted or relation == "view:totals"  # its rows are read by nobody
+        assert {"named", "others"} <= set(report.views)
+        world.check(*halted)
+    assert repair(world.config, [view_of(relation)]) == [view_of(relation)]
+    recovered(world)
+    with world.opened():
+        assert not world.build()
+        world.epoch(order(22))
+        world.check()
+
+
+def test_copies_that_cannot_be_compacted_halt_their_view_alone(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relation = "state:totals"
+    base = Store(world.config.store).mirror(relation)
+    monkeypatch.setattr(upkeep, "_TAIL_ROWS", 1)
+    world.epoch(order(20))
+    wait(world.upkeep._compactions.values())
+    assert not world.epoch(order(21)).halted
+    wait(world.upkeep._compactions.values())
+    files = list(base.glob("base/*.parquet"))
+    assert files
+    for file in files:
+        file.write_bytes(b"none")
+    for number in range(22, 30):
+        halted = world.epoch(order(number)).halted
+        wait(world.upkeep._compactions.values())
+        if halted:
+            break
+    assert set(halted) == set(HALTED)
+    assert "a data file cannot be read" in str(halted["totals"])
+    world.epoch(order(30))
+    world.check(*HALTED)
+
+
+def test_a_damaged_table_ends_the_run(built: Epochs, tmp_path: Path) -> None:
+    world = built.copy(tmp_path / "copy")
+    damage(Store(world.config.store).mirror("shop.orders"), "log")
+    with pytest.raises(CorruptionError, match=r"(?s)Delta table.*`mview drop` the table"):
+        recovered(world)

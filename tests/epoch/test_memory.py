@@ -1,0 +1,135 @@
+"""A message that is too large for the budget: refused with its place, before it is decoded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mview_connectors.formats.unified import UnifiedFormat
+
+from mview.changelog import ChangeEvent
+from mview.clock import END_OF_TIME
+from mview.configfile import load_config
+from mview.connector import Message
+from mview.errors import DecodeError
+from mview.ingest.spec import BoundedFormat, open_changelog, open_format
+from mview.memory import MESSAGE_PART, Memory
+
+MEMORY = 128 << 20
+
+
+class Counting(UnifiedFormat):
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked = 0
+
+    def decode(self, message: Message) -> Iterable[ChangeEvent]:
+        self.asked += 1
+        return super().decode(message)
+
+
+def line(**change: Any) -> bytes:
+    return json.dumps({"table": "t", "ts": 1, **change}).encode()
+
+
+def of_size(size: int) -> bytes:
+    """An insert of so many bytes."""
+    without = len(line(op="insert", after={"id": 1, "s": ""}))
+    return line(op="insert", after={"id": 1, "s": "x" * (size - without)})
+
+
+def test_shares_are_the_budget() -> None:
+    """What can be held at once comes to the whole; what a look-up finds is computed otherwise."""
+    total = 16 << 30
+    m = Memory(total)
+    held = m.tables + m.files + m.tails.limit + m.whole + m.queries + m.folded + 4 * m.batch
+    assert held <= total
+    assert m.found <= m.whole
+    # DuckDB groups old and new rows of a message, and has room beside them.
+    assert m.queries >= 4 * m.message
+
+
+@pytest.mark.parametrize("topic", ["pg.shop.t/3", "log"])
+def test_a_message_of_the_limit_is_taken_and_one_more_byte_refused(topic: str) -> None:
+    counting = Counting()
+    bounded = BoundedFormat(counting, MEMORY)
+    most = MEMORY // MESSAGE_PART
+    (event,) = bounded.decode(Message(topic, 41, None, of_size(most)))
+    assert event.after is not None
+    with pytest.raises(DecodeError) as caught:
+        bounded.decode(Message(topic, 42, None, of_size(most + 1)))
+    assert counting.asked == 1
+    told = caught.value
+    assert told.where == f"{topic}, offset 42"
+    assert told.got == f"{most + 1} bytes"
+    assert str(most) in str(told.allowed)
+    # What it says is enough.
+    needed = int(str(told.hint).split("engine.memory to ")[1].split(" ")[0])
+    BoundedFormat(counting, needed).decode(Message(topic, 42, None, of_size(most + 1)))
+    assert "mview drop" in str(told.hint)
+    assert not list(bounded.decode(Message(topic, 43, b"{}", None)))
+
+
+def test_small_budgets_take_what_brokers_take() -> None:
+    BoundedFormat(Counting(), 1).decode(Message("t/0", 1, None, of_size(1 << 20)))
+
+
+def test_all_that_is_read_goes_through_it(tmp_path: Path) -> None:
+    """Also what is read for its time alone."""
+    (tmp_path / "changes").mkdir()
+    file = tmp_path / "changes" / "1.jsonl"
+    file.write_bytes(line(op="heartbeat", ts=77) + b"\n" + of_size((1 << 20) + 1) + b"\n")
+    (tmp_path / "mview.yml").write_text(
+        yaml.safe_dump(
+            {
+                "store": "store",
+                "connections": {"shop": {"drivername": "sqlite", "database": "shop.db"}},
+                "changes": {
+                    "shop": {"source": "files", "format": "unified", "path": "changes", "T": "1 s"}
+                },
+                "engine": {"memory": 1 << 20},
+            }
+        )
+    )
+    config = load_config(tmp_path / "mview.yml")
+    log = open_changelog(config, "shop", ["t"])
+    start = {"log": ["1.jsonl", 0, 0], "mark": ""}
+    progress = log.advance(start, 100, 0)
+    # The line says nothing of the time: whoever takes it raises the error.
+    assert progress.watermark == 77
+    decoder = open_format(config, "shop")
+    messages = list(log.read(log.splits(start, progress.offsets)))
+    assert next(iter(decoder.decode(messages[0]))).source_ms == 77 < END_OF_TIME
+    with pytest.raises(DecodeError) as caught:
+        decoder.decode(messages[1])
+    assert caught.value.where == f"{file}, byte {len(line(op='heartbeat', ts=77)) + 1}"
+
+
+#: What is not rows: queries that are planned, and what Python, Arrow and DuckDB keep for next time.
+BESIDE = 64 << 20
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak")
+def test_large_messages_and_tails_keep_the_process_within(tmp_path: Path) -> None:
+    """150 messages of a megabyte; tails, old rows and new, are more than twice the budget.
+
+    With a budget of a terabyte all of it is one epoch, and the process grows by 620 MB.
+    """
+    command = [sys.executable, "-m", "tests.epoch.within", str(tmp_path), str(MEMORY)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["differ"] == 0
+    # By bytes, and compacted on the way: no share is passed for a whole run.
+    assert told["epochs"] > 50
+    assert told["compactions"] > 10
+    assert max(told["live"], told["whole"]) < MEMORY + BESIDE, told

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mview.delta.actions import table_actions
+from mview.delta.log import DeltaLog
+from mview.delta.parquet import write_parquet
+from mview.files import durable
+from mview.store.history import IntentLog, ManifestLog
+from mview.store.manifest import Manifest
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    durable.settle()
+    done: list[Path] = []
+    monkeypatch.setattr(durable, "force", done.append)
+    return done
+
+
+@pytest.mark.parametrize("named_by", ["intent", "manifest"])
+def test_files_are_on_disk_before_they_are_named(
+    tmp_path: Path, forced: list[Path], named_by: str
+) -> None:
+    log = DeltaLog(tmp_path / "t")
+    name = log.new_file("f")
+    file = write_parquet(log.folder, name, pa.table({"k": [1]}))
+    log.commit([file], [], {"mview": "x"}, table=table_actions(pa.schema([("k", pa.int64())])))
+    assert forced == []
+    manifest = Manifest(1, 1, 0, 0, 0)
+    if named_by == "intent":
+        IntentLog(tmp_path / "intent").write(manifest, {})
+    else:
+        ManifestLog(tmp_path / "manifest").publish(manifest)
+    commit = log.folder / "_delta_log" / f"{0:020d}.json"
+    assert {log.folder / name, log.folder, commit, commit.parent} <= set(forced)
+    forced.clear()
+    durable.settle()
+    assert forced == []
+
+
+def test_a_file_that_is_gone_needs_nothing(tmp_path: Path) -> None:
+    durable.later(tmp_path / "gone" / "x")
+    durable.settle()
+
+
+def test_a_file_is_replaced_as_a_whole_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "plans" / "t.json"
+    durable.put(file, b"old")
+    durable.put(file, b"newer")
+    assert file.read_bytes() == b"newer"
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "force", full)
+    with pytest.raises(OSError, match="No space"):
+        durable.put(file, b"newest")
+    with pytest.raises(OSError, match="No space"):
+        durable.put_if_absent(tmp_path / "plans" / "u.json", b"first")
+    assert [(f.name, f.read_bytes()) for f in file.parent.iterdir()] == [("t.json", b"newer")]
+
+
+def test_who_takes_over_sweeps_what_is_written_aside(tmp_path: Path) -> None:
+    """A writer that is between writing and linking fails by it."""
+    file = tmp_path / "0.json"
+
+    def taken_over() -> None:
+        durable.sweep(tmp_path, lambda: None)
+
+    with pytest.raises(FileNotFoundError):
+        durable.put_if_absent(file, b"late", check=taken_over)
+    assert list(tmp_path.iterdir()) == []
+    assert durable.put_if_absent(file, b"first")
+    assert not durable.put_if_absent(file, b"second")
+    assert file.read_bytes() == b"first"
+
+
+def test_nothing_in_the_store_is_written_in_place() -> None:
+    """All small files go by `durable`; what else writes has a reason."""
+    root = Path(durable.__file__).parents[1]
+    allowed = {
+        "files/durable.py",
+        "epoch/halts.py",  # tries whether the disk is full
+        "session/jars.py",  # downloads
+        "execute/copies.py",  # copies on executors, not in the store
+        "cli/demo/command.py",
+    }
+    writes = re.compile(r"write_text\(|write_bytes\(|open\(\"[wa]b?\"\)")
+    found = {
+        file.relative_to(root).as_posix()
+        for file in root.rglob("*.py")
+        if writes.search(file.read_text())
+    }
+    assert found <= allowed

@@ -1,0 +1,176 @@
+"""What follows the changes: one epoch at a time, errors as they were, nothing begun after one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mview.changelog import STREAM_ARROW
+from mview.errors import CorruptionError, DataLostError, RetryableError
+from mview.ingest import live
+from mview.ingest.changelogs import WORTH_A_TASK
+from mview.ingest.live import Epochs, LiveQuery
+from mview.ingest.offsets import BatchOffsets
+from mview.ingest.spec import QuerySpec
+
+ROWS = STREAM_ARROW.empty_table()
+OFFSETS = BatchOffsets({}, -1, {})
+
+
+def test_an_epoch_begins_after_the_one_before() -> None:
+    running, most, done = 0, 0, []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        threading.Event().wait(0.02)
+        running -= 1
+        done.append(batch)
+
+    with Epochs(on_batch) as epochs:
+        for batch in range(4):
+            epochs.begin(ROWS, OFFSETS, batch)
+    assert (most, done) == (1, [0, 1, 2, 3])
+
+
+def test_what_an_epoch_raises_is_raised_before_the_next_and_at_the_end() -> None:
+    begun = []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        begun.append(batch)
+        raise CorruptionError(f"epoch {batch}")
+
+    def begin(count: int) -> None:
+        with Epochs(on_batch) as epochs:
+            for batch in range(count):
+                epochs.begin(ROWS, OFFSETS, batch)
+
+    with pytest.raises(CorruptionError, match="epoch 0"):
+        begin(1)
+    with pytest.raises(CorruptionError, match="epoch 0"):
+        begin(3)
+    assert begun == [0, 0]
+
+
+class Logs:
+    """Logs with two batches; `advance` fails where told."""
+
+    fails: BaseException | None = None
+
+    def __init__(self, spec_path: str) -> None:
+        """The spec is not needed."""
+
+    def begin(self) -> dict[str, Any]:
+        return {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0}
+
+    def finish(self) -> None:
+        """There is an end anyway."""
+
+    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        at = start["connections"]["a"]["p"]
+        return {**start, "connections": {"a": {"p": min(2, at + 1)}}}
+
+    def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        return []
+
+    def keep_pace(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], bool]], list[int]]:
+    """Follow these logs to their end; returns where each batch ended."""
+    monkeypatch.setattr(live, "Changelogs", Logs)
+    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+
+    def run(until: Callable[[], bool]) -> list[int]:
+        taken: list[int] = []
+
+        def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+            taken.append(offsets.connections["a"]["p"])
+
+        LiveQuery(None, spec, tmp_path, on_batch).run(until)  # type: ignore[arg-type]
+        return taken
+
+    return run
+
+
+def test_a_bounded_run_ends_where_nothing_new_comes(run) -> None:
+    assert run(lambda: False) == [1, 2]
+
+
+def test_it_stops_between_two_epochs(run) -> None:
+    asked = iter([False, True])
+    assert run(lambda: next(asked)) == [1]
+
+
+class Growing(Logs):
+    """Logs with two batches, the second of `more` messages; it grows by one as an epoch ends."""
+
+    more, ended = 1, False
+
+    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+        at = start["connections"]["a"]["p"]
+        end = 1 if at == 0 else 1 + self.more + self.ended
+        return {**start, "connections": {"a": {"p": end}}}
+
+    def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        count = end["connections"]["a"]["p"] - start["connections"]["a"]["p"]
+        return [SimpleNamespace(messages=count)]
+
+
+@pytest.mark.parametrize(
+    ("more", "batches", "beside"),
+    [(1, [1, 3], False), (WORTH_A_TASK + 1, [1, WORTH_A_TASK + 2, WORTH_A_TASK + 3], True)],
+    ids=["few join what comes meanwhile", "many are read meanwhile"],
+)
+def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, beside) -> None:
+    monkeypatch.setattr(live, "Changelogs", Growing)
+    monkeypatch.setattr(Growing, "more", more)
+    monkeypatch.setattr(Growing, "ended", False)
+    taken: list[int] = []
+    asked, read_beside = threading.Event(), []
+
+    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+        if batch == 0:
+            # The second batch is read now, if at all before this epoch ends.
+            read_beside.append(asked.wait(timeout=1))
+            monkeypatch.setattr(Growing, "ended", True)
+        taken.append(offsets.connections["a"]["p"])
+
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> pa.Table:
+        if pieces[0].messages > 1:
+            asked.set()
+        return ROWS
+
+    monkeypatch.setattr(LiveQuery, "_read", read)
+    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+    LiveQuery(None, spec, tmp_path, on_batch).run(lambda: False)  # type: ignore[arg-type]
+    assert (taken, read_beside) == (batches, [beside])
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (DataLostError("gone", where="t/0"), DataLostError),
+        (OSError("no route"), RetryableError),
+    ],
+)
+def test_errors_of_sources(run, monkeypatch, raised, kind) -> None:
+    monkeypatch.setattr(Logs, "fails", raised)
+    with pytest.raises(kind, match=r"gone|changelogs cannot be read"):
+        run(lambda: False)

@@ -1,0 +1,271 @@
+"""What the sources decide without Spark: chunk order, staging, alignment, offsets of a batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from mview.clock import SourceMs
+from mview.configfile import load_config
+from mview.connector import Progress
+from mview.errors import CorruptionError, DecodeError
+from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
+from mview.ingest.chunks import stage_chunk
+from mview.ingest.offsets import batch_offsets
+from mview.ingest.sources import SnapshotReader
+from mview.ingest.spec import QuerySpec, TableSpec, open_changelog, read_spec
+from mview.schema import Column, TableSchema
+from mview.snapshot import ChunkPlan
+
+SCHEMA = TableSchema((Column("id", pa.int64(), nullable=False),), ("id",))
+
+
+def table(name: str, bounds: int, base: Path = Path("base")) -> TableSpec:
+    plan = ChunkPlan(name, ("id",), tuple((n,) for n in range(1, bounds + 1)), (bounds,), 10)
+    return TableSpec(name, SCHEMA, base, "stage/000001", plan)
+
+
+def progress(watermark: int | None, backlog: int) -> Progress:
+    return Progress({}, None if watermark is None else SourceMs(watermark), backlog)
+
+
+def test_chunks_of_several_tables_are_interleaved_by_their_share() -> None:
+    tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
+    spec = QuerySpec(1, Path("mview.yml"), tables, {}, -1, 2, False)
+    order = [(one.name, chunk.number) for one, chunk in spec.chunks]
+    assert order == [
+        ("a.big", 0),
+        ("b.small", 0),
+        ("a.big", 1),
+        ("a.big", 2),
+        ("b.small", 1),
+        ("a.big", 3),
+    ]
+
+
+def test_a_load_goes_on_when_a_table_of_it_was_loaded(tmp_path: Path) -> None:
+    """Offsets name chunks: those of a table that is left out are no place in what is left."""
+    config = tmp_path / "mview.yml"
+    config.write_text("store: s\nengine: {chunks_per_epoch: 3}\n")
+    tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
+    file = tmp_path / "spec.json"
+    reader = SnapshotReader(QuerySpec(1, config, tables, {}, -1, 2, False).write(file))
+    begin = reader.initialOffset()
+    first = reader.latestOffset(begin, ReadAllAvailable())
+    parts = [(part.table, part.chunk) for part in reader.partitions(begin, first)]
+    assert parts == [("a.big", 0), ("b.small", 0), ("a.big", 1)]
+
+    tables["b.small"] = replace(tables["b.small"], plan=None)
+    reader = SnapshotReader(QuerySpec(1, config, tables, {}, -1, 2, False).write(file))
+    second = reader.latestOffset(first, ReadAllAvailable())
+    parts = [(part.table, part.chunk) for part in reader.partitions(first, second)]
+    assert parts == [("a.big", 2), ("a.big", 3)]
+    # A batch that Spark had not noted is done again, without the table that needs no chunk more.
+    assert [part.table for part in reader.partitions(begin, first)] == ["a.big", "a.big"]
+    assert reader.latestOffset(second, ReadAllAvailable()) == second
+
+
+def test_a_spec_survives_its_file(tmp_path: Path) -> None:
+    config = tmp_path / "mview.yml"
+    config.write_text("store: s\n")
+    tables = {"a.t": table("a.t", 2)}
+    spec = QuerySpec(3, config, tables, {"a": {"t/0": 5}}, 17, 2, True)
+    reference = spec.write(tmp_path / "q" / "spec.json")
+    assert read_spec(reference)[0] == spec
+
+
+def test_a_spec_that_somebody_changed_is_refused(tmp_path: Path) -> None:
+    config, file = tmp_path / "mview.yml", tmp_path / "q#1" / "spec.json"
+    config.write_text("store: s\n")
+    reference = QuerySpec(3, config, {"a.t": table("a.t", 2)}, {}, 17, 2, True).write(file)
+    file.write_text(file.read_text().replace(str(config), "/tmp/theirs.yml"))
+    with pytest.raises(CorruptionError, match="somebody changed") as caught:
+        read_spec(reference)
+    assert caught.value.where == str(file)
+
+
+def test_staged_rows_and_their_facts(tmp_path: Path) -> None:
+    one = table("a.t", 1, tmp_path)
+    assert one.plan is not None
+    batches = [pa.record_batch([pa.array([1, 2])], schema=SCHEMA.arrow)] * 2
+    facts = stage_chunk(iter(batches), one, one.plan.chunks[0])
+    file = tmp_path / facts["file"]
+    assert facts["rows"] == 4
+    assert facts["size"] == file.stat().st_size
+    assert pq.read_table(file)["id"].to_pylist() == [1, 2, 1, 2]
+
+
+def test_an_empty_chunk_leaves_no_file(tmp_path: Path) -> None:
+    one = table("a.t", 1, tmp_path)
+    assert one.plan is not None
+    facts = stage_chunk(iter([]), one, one.plan.chunks[0])
+    assert facts == {"file": "", "rows": 0, "size": 0, "digest": ""}
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_log_ahead_waits_for_one_that_is_behind() -> None:
+    found = {"slow": progress(1_000, backlog=9), "fast": progress(99_000, backlog=0)}
+    assert slowest_of(found) == 1_000
+    assert ahead_of(found, SourceMs(1_000)) == ["fast"]
+    assert ahead_of({**found, "new": progress(None, 0)}, SourceMs(1_000)) == ["fast", "new"]
+
+
+def test_a_silent_log_holds_nobody_back() -> None:
+    found = {"silent": progress(1_000, backlog=0), "fast": progress(99_000, backlog=5)}
+    assert slowest_of(found) == 99_000
+    assert ahead_of(found, SourceMs(99_000)) == []
+    assert slowest_of({"new": progress(None, 4), "fast": progress(9, 0)}) is None
+    assert slowest_of({"only": progress(9, 4)}) is None
+
+
+def write_log(folder: Path, name: str, times: list[int]) -> None:
+    (folder / name).mkdir(parents=True)
+    lines = [
+        {"op": "insert", "table": "t", "after": {"id": n}, "ts": ts} for n, ts in enumerate(times)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / name / "1.jsonl").write_text(text)
+
+
+def test_logs_of_two_connections_are_read_side_by_side(tmp_path: Path) -> None:
+    """After an outage: 100 changes an hour in one, 10 in the other; half an hour may differ."""
+    hour = 3_600_000
+    times = {
+        "busy": [n * hour // 100 for n in range(1_000)],
+        "calm": [n * hour // 10 for n in range(100)],
+    }
+    for name, stamps in times.items():
+        write_log(tmp_path, name, stamps)
+    config = tmp_path / "mview.yml"
+    config.write_text(
+        "store: data\nengine: {max_changes: 60, max_drift: 30 minutes}\n"
+        "connections: {busy: {drivername: sqlite, database: a.db},"
+        " calm: {drivername: sqlite, database: b.db}}\nchanges:\n"
+        + "".join(
+            f"  {name}: {{source: files, format: unified, path: {name}, T: 1 s}}\n"
+            for name in times
+        )
+    )
+    start = {name: {"log": ["", 0, 0]} for name in times}
+    spec = QuerySpec(1, config, {}, start, -1, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    at, read = stream.begin(), {"busy": 0, "calm": 0}
+    while read != {"busy": 1_000, "calm": 100}:
+        end = stream.advance(at)
+        for name, changelog in stream._open().items():
+            read[name] += sum(
+                1
+                for split in changelog.splits(at["connections"][name], end["connections"][name])
+                for _ in changelog.read([split])
+            )
+        # The last change that is taken, and the first that is not.
+        newest = max(times[name][read[name] - 1] for name in times if read[name])
+        oldest = min([times[n][read[n]] for n in times if read[n] < len(times[n])], default=newest)
+        assert newest - oldest <= hour / 2 + 1, read
+        assert end != at, read
+        assert end["watermark"] <= oldest
+        at = end
+
+
+def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000}
+    lines = ["v1", "{}", json.dumps({"chunks": {"a.t": 3}}), json.dumps(changes)]
+    (tmp_path / "offsets" / "4").write_text("\n".join(lines))
+    found = batch_offsets(tmp_path, 4)
+    assert (found.connections, found.watermark) == ({"a": {"t/0": 7}}, 12)
+    assert found.chunks == {"a.t": 3}
+
+
+def test_a_torn_offset_file_is_corruption(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "4").write_text('v1\n{}\n{"conn')
+    with pytest.raises(CorruptionError, match="offsets of batch 4"):
+        batch_offsets(tmp_path, 4)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    ms = 61_500
+
+    def now(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """Make the reader of an empty log, for views that need the time this often."""
+    (tmp_path / "log").mkdir()
+    config = tmp_path / "mview.yml"
+    config.write_text(
+        "store: data\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
+        "changes: {a: {source: files, format: unified, path: log}}\n"
+    )
+    monkeypatch.setattr("mview.ingest.changelogs.SystemClock", Clock)
+    monkeypatch.setattr("mview.ingest.changelogs.steady_clock", Clock)
+    monkeypatch.setattr("mview.ingest.changelogs.WAIT_MS", 0)
+    monkeypatch.setattr(Clock, "ms", Clock.ms)
+
+    def make(tick_ms):
+        log = open_changelog(load_config(config), "a", [])
+        spec = QuerySpec(1, config, {}, {"a": log.begin()}, -1, 1, False, 60_000, tick_ms)
+        return Changelogs(spec.write(tmp_path / "spec.json"))
+
+    return make
+
+
+def test_a_tick_is_news(reader):
+    stream = reader(1_000)
+    start = stream.begin()
+    assert start["pinned_ms"] == 60_000
+    first = stream.advance(start)
+    assert first == {**start, "pinned_ms": 61_000}
+    assert stream.pieces(start, first) == []
+    assert stream.advance(first) == first
+    Clock.ms = 62_000
+    second = stream.advance(first)
+    assert second["pinned_ms"] == 62_000
+    Clock.ms = 50_000  # the machine's clock was set back
+    assert stream.advance(second) == second
+
+
+@pytest.mark.parametrize("tick_ms", [0, 86_400_000])
+def test_no_tick_before_its_time(reader, tick_ms):
+    stream = reader(tick_ms)
+    start = stream.begin()
+    assert stream.advance(start) == start
+
+
+def test_a_bounded_run_ends_at_the_time_of_its_start(reader):
+    stream = reader(1_000)
+    stream.finish()
+    Clock.ms = 99_000
+    end = stream.advance(stream.begin())
+    assert end["pinned_ms"] == 61_000
+    assert stream.advance(end) == end
+
+
+def test_a_change_of_a_time_to_come_is_not_taken(reader, tmp_path):
+    """Ten minutes ahead of this machine's clock are taken, a millisecond more is not."""
+    latest = Clock.ms + 600_000
+    change = {"op": "insert", "table": "t", "after": {"id": 1}}
+    lines = [json.dumps({**change, "ts": ms}) + "\n" for ms in (latest, latest + 1)]
+    stream = reader(0)
+    begin = stream.begin()
+    (tmp_path / "log" / "1.jsonl").write_text(lines[0])
+    middle = stream.advance(begin)
+    (tmp_path / "log" / "1.jsonl").write_text("".join(lines))
+    end = stream.advance(middle)
+    for piece in stream.pieces(begin, middle):
+        list(stream.rows(piece))
+    (piece,) = stream.pieces(middle, end)
+    with pytest.raises(DecodeError, match="a time to come") as caught:
+        list(stream.rows(piece))
+    assert "10 minutes more" in str(caught.value)

@@ -1,0 +1,112 @@
+"""A broker that is killed while tables are loaded, and while changes are followed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from mview.admin.content import StoredView
+from mview.admin.verify import verify
+from mview.configfile import load_config
+from mview.errors import ConfigError
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from tests.e2e.running import Live, run_once, views_of
+from tests.services.kafka import KafkaServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class Writer:
+    """An application: a table of numbers, and its log in Kafka."""
+
+    def __init__(self, folder: Path, broker: KafkaServer) -> None:
+        self.broker = broker
+        self.topic = broker.create_topic(f"broker{time.time_ns()}.t")
+        self.database = sqlite3.connect(folder / "shop.db", isolation_level=None)
+        self.database.execute("create table t(id integer primary key, x integer)")
+        self.database.executemany("insert into t values (?, 1)", [(n,) for n in range(400)])
+
+    def insert(self, number: int) -> None:
+        self.database.execute("insert into t values (?, 2)", (number,))
+        self.send(table="t", op="insert", after={"id": number, "x": 2}, position=number)
+
+    def send(self, **change: object) -> None:
+        body = json.dumps({**change, "ts": time.time_ns() // 1_000_000})
+        self.broker.produce(self.topic, [body])
+
+    def beat(self) -> None:
+        self.send(op="heartbeat")
+
+
+@pytest.mark.long
+def test_it_is_waited_for_and_nothing_is_lost(
+    tmp_path: Path, kafka: KafkaServer, spark: SparkSession
+) -> None:
+    writer = Writer(tmp_path, kafka)
+    settings = {
+        "store": "store",
+        "connections": {"shop": {"drivername": "sqlite", "database": "shop.db"}},
+        "changes": {
+            "shop": {
+                "source": "kafka",
+                "format": "unified",
+                "topic": f"{writer.topic.removesuffix('t')}{{table}}",
+                **kafka.of_a_reader(),
+                "T": "200ms",
+            }
+        },
+        "engine": {"chunk_rows": 10, "chunks_per_epoch": 1},
+        "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "1"}},
+    }
+    (tmp_path / "mview.yml").write_text(yaml.safe_dump(settings))
+    config = load_config(tmp_path / "mview.yml")
+    views = views_of(sums="select x, count(*) as n from shop.t group by x")
+    log = ManifestLog(Store(config.store).manifests)
+    running = Live(config, *views)
+
+    def waits() -> int:
+        return sum("waiting for it, attempt" in text for text in running.notes.messages)
+
+    def counts() -> dict[int, int]:
+        rows = StoredView(config, "sums").arrow().to_pylist()
+        return {row["x"]: row["n"] for row in rows}
+
+    try:
+        running.until(lambda: (latest := log.latest()) and latest.batch >= 2)
+        assert log.latest().tables["shop.t"].phase == "loading"
+        kafka.kill()
+        running.until(lambda: waits() >= 1)
+        kafka.restart()
+        writer.insert(1_000)
+        running.until(lambda: writer.beat() or log.latest().views)
+        writer.insert(1_001)
+        running.until(lambda: counts() == {1: 400, 2: 2})
+
+        before = waits()
+        kafka.kill()
+        running.until(lambda: waits() > before)
+        kafka.restart()
+        writer.insert(1_002)
+        running.until(lambda: counts() == {1: 400, 2: 3})
+
+        # Who may not read any more is told so: to wait for that would help nobody.
+        before = waits()
+        with kafka.denied(writer.topic):
+            writer.insert(1_003)
+            refused = running.failure()
+        assert isinstance(refused, ConfigError)
+        assert "authorization failed" in str(refused.got)
+        assert waits() == before
+    finally:
+        running.stop()
+        writer.database.close()
+    run_once(config, *views)
+    assert counts() == {1: 400, 2: 4}
+    assert [result.equal for result in verify(config, views)] == [True]

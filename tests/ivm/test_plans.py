@@ -1,0 +1,91 @@
+"""What a plan says of itself, where no result of a view would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from mview.ivm.compile import compile_view
+from mview.ivm.plan import ViewPlan
+from mview.plan.definition import parse_view
+from mview.schema import TableSchema
+from tests.ivm.world import table_schema
+
+SCHEMAS = {
+    "orders": table_schema("id bigint, cust bigint, name string, day date, at timestamp", "id"),
+    "others": table_schema("id bigint, name string", "id"),
+}
+
+
+def planned(sql: str) -> ViewPlan:
+    return compile_view(parse_view(sql, "v"), SCHEMAS)
+
+
+def test_slices_have_the_columns_that_are_read() -> None:
+    plan = planned("select id, cust + 1 as c from orders")
+    assert plan.slice_schemas["orders"].names == ("id", "cust")
+
+
+def test_first_rows_are_computed_as_their_state_takes_them() -> None:
+    plan = planned("select day from orders order by day limit 3")
+    assert plan.full_definition.sql.endswith("ORDER BY `day`, `__k0` LIMIT 3")
+    assert planned("select (select max(id) from orders) as m").full_definition.table_names == (
+        "orders",
+    )
+
+
+def test_first_rows_of_a_join_with_a_value_have_a_key() -> None:
+    plan = planned(
+        "select o.id, s.n from orders o cross join (select sum(id) as n from others) s "
+        "order by s.n limit 2"
+    )
+    assert [part.key for part in plan.parts] == [("n",), ("id", "n")]
+
+
+def test_values_alone_are_no_full_read() -> None:
+    sql = "select (select max(id) from orders) as a, (select max(id) from others) as b"
+    assert planned(sql).evaluation == "slice_diff"
+
+
+@pytest.mark.parametrize(
+    ("sql", "indexed"),
+    [
+        ("select lower(name) as k, stddev(id) as n from orders group by lower(name)", True),
+        # What it means is not known once it is written again.
+        (
+            "select to_date(name, 'yyyy') as k, stddev(id) as n from orders "
+            "group by to_date(name, 'yyyy')",
+            False,
+        ),
+    ],
+)
+def test_which_keys_are_indexed(sql: str, indexed: bool) -> None:
+    assert bool(planned(sql).parts) == indexed
+
+
+def test_no_index_is_planned_below_grouping_sets() -> None:
+    # All rows are read for them, whatever looks into the index.
+    sql = (
+        "select k, max(n) as m from (select cust % 3 as k, day, count(*) as n from orders "
+        "group by rollup (cust % 3, day)) group by k"
+    )
+    analyzed: list[str] = []
+
+    def analyze(plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> ViewPlan:
+        analyzed.append(plan.name)
+        return plan
+
+    compile_view(parse_view(sql, "v"), SCHEMAS, analyze)
+    assert analyzed == ["v"]
+
+
+def test_rows_in_an_order_that_distinct_leaves_out_are_no_first_rows() -> None:
+    # Spark refuses it. A part with the hidden column would have another row for each of its values.
+    assert planned("select distinct cust, day from orders order by day limit 3").parts
+    assert not planned("select distinct cust from orders order by day limit 3").parts
+
+
+@pytest.mark.parametrize("made", ["day - 3", "case when id > 1 then day - day else rint(id) end"])
+def test_a_type_is_refused_where_it_is_sure(made: str) -> None:
+    assert planned(f"select id, {made} as d from orders").key == ("id",)

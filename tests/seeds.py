@@ -1,0 +1,28 @@
+"""Seeds of random tests: new ones every day, in one place, so that a failure can be run again.
+
+The report's header and every failure say `MVIEW_SEED=…`; with it in the environment the same cases
+run again on any day.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+
+#: What all seeds of this run come from. In the environment, so that every process of the run, also
+#: one that starts after midnight, has the same.
+SEED = int(os.environ.setdefault("MVIEW_SEED", str(dt.date.today().toordinal())))
+
+#: Between the seeds of two days: no test takes more.
+_APART = 100_000
+
+
+def daily(number: int = 0) -> int:
+    """The seed of today with this number, below 100,000."""
+    assert 0 <= number < _APART
+    return SEED * _APART + number
+
+
+def seeds(count: int, first: int = 0) -> range:
+    """So many seeds, from `daily(first)`: for loops, and for `parametrize`."""
+    return range(daily(first), daily(first) + count)

@@ -1,0 +1,35 @@
+"""Whose a store is: where it was made, where it was moved, of which one it is a copy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mview.store.identity import claim_store, copied_from, refusal
+
+
+def test_a_store_in_use_is_at_home(tmp_path: Path) -> None:
+    claim_store(tmp_path / "a")
+    (tmp_path / "a" / "tables").mkdir()
+    assert refusal(tmp_path / "a") is None
+    assert copied_from(tmp_path / "a") is None
+
+
+def test_a_copy_stays_one_until_its_original_is_gone(tmp_path: Path) -> None:
+    original, copy = tmp_path / "a", tmp_path / "b"
+    made = claim_store(original)
+    shutil.copytree(original, copy)
+    assert copied_from(copy) == original
+    assert claim_store(copy) == made
+    assert copied_from(copy) == original
+    shutil.rmtree(original)
+    assert copied_from(copy) is None
+
+
+def test_a_store_that_was_moved_is_at_home_there(tmp_path: Path) -> None:
+    made = claim_store(tmp_path / "a")
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert copied_from(tmp_path / "b") is None
+    assert claim_store(tmp_path / "b") == made
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    assert copied_from(tmp_path / "c") == tmp_path / "b"
