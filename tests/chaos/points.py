@@ -41,13 +41,13 @@ def meet_at(life: Life, point: str, fault: str) -> None:
     if scene == "recover":
         # With something decided and without: the one is done again, the other is taken back.
         before = "after-stage:1" if point == "recover-begin" else "after-intent:1"
-        assert life.meet("once", before, "kill"), f"{before} was not reached"
+        assert life.meet("once", before, "kill"), f"{before} was not reached; {life.said}"
         life.look()
     if scene == "drop":
         life.write("priced")
         life.perform("once")
         action, names = "drop", ["priced"]
-    assert life.meet(action, point, fault, start, names), f"{point} was not reached"
+    assert life.meet(action, point, fault, start, names), f"{point} was not reached; {life.said}"
     life.look()
     if scene == "drop":
         life.leave_out("priced")

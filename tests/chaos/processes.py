@@ -88,7 +88,8 @@ class Life:
             self.write(name)
         #: The faults that were hit: of what kind, in which action, at which place.
         self.faults: Counter[tuple[str, str, str]] = Counter()
-        self.last = ""
+        #: What the last run met, and what it said.
+        self.last, self.said = "", ""
         self._seen, self._files = 0, 0
 
     # --- a random life ---------------------------------------------------------------------------
@@ -225,6 +226,7 @@ class Life:
             else:
                 self._check_end(running, place, fault)
         self._note(fault, action, place.partition(":")[0], note.exists())
+        self.said = f"exit code {running.code}: {running.said}"
         return note.exists()
 
     def _check_end(self, running: Running, place: str, fault: str) -> None:
