@@ -248,13 +248,22 @@ class Life:
         """One hangs, the next one takes over and ends well, then the first wakes."""
         old.send(signal.SIGSTOP)  # also what renews the lease
         lease = Lease(Store(self.config.store).lease)
+
+        def holds() -> bool:
+            holder = lease.holder()
+            return holder is not None and holder.pid == old.pid
+
+        had = holds()
         self.wait(lambda: lease.holder() is None, None, _PATIENCE)
         try:
             self.perform("once")
         finally:
             old.send(signal.SIGCONT)
+        if not had:  # it had not begun, and begins now
+            self.wait(holds, old, _PATIENCE)
+            old.send(signal.SIGTERM)
         # Nothing of it was published after its successor began, or it had ended its work.
-        self.finish(old, ExitCode.ALREADY_RUNNING)
+        self.finish(old, ExitCode.ALREADY_RUNNING, -signal.SIGTERM if not had else ExitCode.OK)
 
     def finish(self, running: Running, *more: int) -> None:
         """Wait for an end as it may be: what is to be dropped may not be there.
