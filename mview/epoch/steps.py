@@ -10,7 +10,7 @@
 7. publish   the manifest, put-if-absent: only now the epoch exists
 8. move      memory follows what was published
 
-A crash before 5 rolls back, after 5 rolls forward (runtime/recover.py). Steps 5 to 7 are
+A crash before 5 rolls back, after 5 rolls forward (epoch/recover.py). Steps 5 to 7 are
 `Engine.commit`.
 """
 

@@ -1,6 +1,6 @@
 """Bringing a view or part up to an epoch: by its changes, or as a whole where that is cheaper.
 
-The choice is made per epoch, view and part (runtime/cost.py); what it was and what it cost is kept
+The choice is made per epoch, view and part (epoch/cost.py); what it was and what it cost is kept
 with the view in the manifest, so a history is as long as the manifests are.
 """
 

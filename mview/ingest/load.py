@@ -1,7 +1,7 @@
 """One life of the load query: start it, hand its batches to the epoch, stop it between two.
 
 It is a streaming query of Spark with a stateful operator, and its checkpoint counts: the chunks
-that were read and the merge's state are in it. What follows the changes afterwards is runtime/live.
+that were read and the merge's state are in it. What follows the changes afterwards is ingest/live.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mview.errors import RetryableError
 from mview.ingest.offsets import BatchOffsets, batch_offsets
 from mview.ingest.sources import CHANGELOG, SNAPSHOT
 from mview.ingest.spec import QuerySpec
@@ -69,8 +70,9 @@ class LoadQuery:
             MviewError: what an epoch or a source raised.
         """
         query = self._start(self._spec.write(self._folder / "spec.json"))
+        done = False
         try:
-            while query.isActive and not until():
+            while query.isActive and not (done := until()):
                 query.awaitTermination(0.1)  # type: ignore[arg-type]  # seconds; the stub says int
         except SPARK_ERRORS:
             pass  # looked at below: our own error, if there is one, says more
@@ -85,6 +87,13 @@ class LoadQuery:
             raise self._error
         if failure is not None:
             raise translate_failure(str(failure))
+        if not done and not until():
+            raise RetryableError(
+                "the query that loads was ended by somebody else",
+                got="Spark says neither that it failed nor why it stopped",
+                safe="published epochs are untouched; the load goes on where it was",
+                hint="run the same command again; leave the queries of this session to mview",
+            )
 
     def _start(self, spec: str) -> StreamingQuery:
         def stream(source: str) -> DataFrame:
