@@ -15,7 +15,7 @@ from mview.ingest.load import LoadQuery
 class Ended:
     """A query of Spark that has ended, and says nothing."""
 
-    isActive = False
+    isActive = False  # noqa: N815  # the name is of Spark
 
     def __init__(self) -> None:
         self.stopped = False
