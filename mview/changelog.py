@@ -83,6 +83,9 @@ def encode_position(position: Sequence[int]) -> str:
     return ".".join(f"{part:020d}" for part in position)
 
 
+#: Column of changelog rows: a `RowKind`.
+KIND = "__kind"
+
 #: Columns that stand before the table's own in a change batch.
 META = (
     ("__kind", pa.string()),  # c u d truncate

@@ -24,7 +24,7 @@ from mview.files.fence import UNFENCED, Fence
 from mview.schema import Column, TableSchema
 from mview.snapshot import Chunk, ChunkPlan
 
-Group = Literal["databases", "formats", "changelogs", "sinks"]
+Group = Literal["databases", "formats", "changelogs", "sinks", "followers"]
 
 
 @lru_cache

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.changelog import KIND
 from mview.delta.parquet import DataFile, Range, comparable
 from mview.delta.tiers import TARGET_BYTES, TARGET_ROWS, is_small, pieces
 from mview.errors import CorruptionError
@@ -18,7 +19,6 @@ from mview.rows.match import first_rows, match, row_codes
 
 #: Columns of the changelog, before the table's own.
 EPOCH = "__epoch"
-KIND = "__kind"
 #: Key of a mirror whose rows have none: a number per row, which readers do not see.
 ROW = "__row"
 

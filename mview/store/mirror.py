@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.changelog import KIND
 from mview.clock import Clock
 from mview.delta.actions import NO_TABLE, is_below, table_actions
 from mview.delta.log import DeltaLog
@@ -37,7 +38,7 @@ from mview.errors import CorruptionError
 from mview.files.durable import later
 from mview.files.fence import UNFENCED, Fence
 from mview.schema import TableSchema, as_schema
-from mview.store.fold import EPOCH, KIND, ROW, BaseFile, fold, refold, settle, without
+from mview.store.fold import EPOCH, ROW, BaseFile, fold, refold, settle, without
 from mview.store.manifest import TableState
 
 __all__ = ["EPOCH", "KIND", "ROW", "Mirror", "MirrorFiles", "StagedFile", "fold"]

@@ -1,0 +1,138 @@
+"""How far a sink has followed its view: one small file per change, put if absent, in the store.
+
+A cursor is what the runner intends and believes; the truth about the target is in the target. The
+files are numbered: whoever makes the next number has decided it, so a runner that was paused finds
+its next number taken.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from mview.errors import CorruptionError, FencedError
+from mview.files.durable import put_if_absent
+from mview.files.fence import UNFENCED, Fence
+from mview.follower import Step, Token
+
+_FILE = re.compile(r"^(\d{20})\.json$")
+
+#: Files that are kept, for people who look for what happened.
+_KEPT = 3
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A step that may come to be committed.
+
+    Attributes:
+        step: the step.
+        token: what `stage` has said; None: it has not, so nobody has called `commit`.
+    """
+
+    step: Step
+    token: Token | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a sink stands.
+
+    Attributes:
+        epoch: the target is the view at this epoch; None: it is to be filled.
+        step: the id of the step that brought it there.
+        tried: how many steps were begun, for their ids.
+        committed_ms: wall time of the last commit; 0: none.
+        rows: rows that were brought in all.
+        intent: what is under way.
+    """
+
+    epoch: int | None = None
+    step: str = ""
+    tried: int = 0
+    committed_ms: int = 0
+    rows: int = 0
+    intent: Intent | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form; see `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Cursor:
+        """The cursor of a JSON form written by `to_json`."""
+        intent = data["intent"]
+        if intent is not None:
+            intent = Intent(Step(**intent["step"]), intent["token"])
+        return cls(**{**data, "intent": intent})
+
+
+class CursorLog:
+    """The cursor of one sink of one view.
+
+    Args:
+        folder: where its files are.
+        fence: the runner's right to write.
+    """
+
+    def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
+        self.folder, self._fence = folder, fence
+        self._newest: int | None = None
+
+    def numbers(self) -> list[int]:
+        """The numbers of the files, ascending."""
+        names = [file.name for file in self.folder.iterdir()] if self.folder.is_dir() else []
+        return sorted(int(match.group(1)) for name in names if (match := _FILE.match(name)))
+
+    def latest(self) -> Cursor:
+        """The newest cursor; a file that a crash has torn counts for nothing.
+
+        Raises:
+            CorruptionError: none of the files can be read.
+        """
+        numbers = self.numbers()
+        self._newest = numbers[-1] if numbers else 0
+        for number in reversed(numbers):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                return Cursor.from_json(orjson.loads(self._file(number).read_bytes()))
+        if numbers:
+            raise CorruptionError(
+                "no cursor of a sink can be read",
+                where=str(self.folder),
+                safe="the target is not touched",
+                hint="remove the folder: the target says how far it is, or is filled anew",
+            )
+        return Cursor()
+
+    def write(self, cursor: Cursor) -> None:
+        """Decide the next cursor.
+
+        Raises:
+            FencedError: another runner has.
+        """
+        if self._newest is None:
+            self.latest()
+        assert self._newest is not None
+        number = self._newest + 1
+        content = orjson.dumps(cursor.to_json())
+        # Older files go when newer ones are there, so a low number may be free again.
+        made = put_if_absent(self._file(number), content, check=self._fence.check)
+        numbers = self.numbers()
+        if not made or numbers[-1] != number:
+            raise FencedError(
+                "another runner has moved the cursor of a sink",
+                where=str(self._file(number)),
+                safe="this one brings nothing more to the sink",
+                hint="stop this runner; `mview status` shows the other one",
+            )
+        self._newest = number
+        for old in numbers[:-_KEPT]:
+            self._file(old).unlink(missing_ok=True)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:020d}.json"

@@ -1,0 +1,87 @@
+"""SQLite as a sink: the contract."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import sqlite3
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mview_connectors.followers.sql import SqlSettings
+from mview_connectors.followers.sqlite import SqliteFollower
+
+from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.testing import FollowerContract, FollowerHarness
+from mview.testing.view import Row
+
+
+class SqliteHarness(FollowerHarness):
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def settings(self, **options: Any) -> FollowerSettings:
+        return SqlSettings(type="sqlite", url=f"sqlite:///{self.file}", **options)
+
+    def open(self, target: FollowerTarget) -> Follower:
+        return SqliteFollower(target)
+
+    def _query(self, sql: str) -> list[Row]:
+        connection = sqlite3.connect(self.file)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.commit()
+            connection.close()
+
+    def read(self, target: FollowerTarget) -> list[Row] | None:
+        names = ", ".join(map(quoted, target.schema.names))
+        try:
+            rows = self._query(f"SELECT {names} FROM {quoted(target.table)}")
+        except sqlite3.OperationalError:
+            return None
+        kinds = [str(column.type) for column in target.schema.columns]
+        return [tuple(map(value_of, row, kinds)) for row in rows]
+
+    def foreign(self, target: FollowerTarget) -> bool:
+        columns = ", ".join(f"{quoted(name)} TEXT" for name in target.schema.names)
+        self._query(f"CREATE TABLE {quoted(target.table)} ({columns})")
+        return True
+
+    def backup(self, target: FollowerTarget) -> Callable[[], None]:
+        copy = self.file.with_suffix(".copy")
+        shutil.copy(self.file, copy)
+
+        def restore() -> None:
+            shutil.copy(copy, self.file)
+
+        return restore
+
+    def drop(self, target: FollowerTarget) -> bool:
+        self._query(f"DROP TABLE {quoted(target.table)}")
+        return True
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def value_of(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind.startswith("decimal"):
+        return Decimal(value)
+    if kind == "date32[day]":
+        return dt.date.fromisoformat(value)
+    if kind.startswith("timestamp"):
+        return dt.datetime.fromisoformat(value)
+    return bool(value) if kind == "bool" else value
+
+
+class TestSqlite(FollowerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        return SqliteHarness(tmp_path / "sink.db")
