@@ -36,7 +36,9 @@ def save_definition(store: Store, definition: ViewDefinition) -> None:
     Of the declared functions it has those that the view calls.
     """
     file = _file(store, definition.name, digest_of(definition))
-    put(file, orjson.dumps(asdict(replace(definition, functions=definition.called))))
+    body = asdict(replace(definition, functions=definition.called, parsed=None))
+    del body["parsed"]
+    put(file, orjson.dumps(body))
 
 
 def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefinition:

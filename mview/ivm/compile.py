@@ -29,7 +29,7 @@ from mview.plan.ir import Unsupported
 from mview.plan.place import did_you_mean
 from mview.plan.rules import rewrite
 from mview.plan.sense import check_sense
-from mview.plan.syntax import not_too_deep, parse_select
+from mview.plan.syntax import not_too_deep
 from mview.plan.ties import check_order
 from mview.schema import TableSchema, check_free
 
@@ -73,7 +73,7 @@ def compile_view(
 
 def _check(definition: ViewDefinition) -> None:
     """Make sure that the text is one that a view may have, before anything is made of it."""
-    text, tree = definition.text, parse_select(definition.text)
+    text, tree = definition.text, definition.tree
     check_text(text, tree, definition.functions)
     check_sense(text, tree)
     check_order(text, tree)

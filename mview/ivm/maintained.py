@@ -37,7 +37,6 @@ from mview.plan.faithful import is_faithful
 from mview.plan.ir import Ref
 from mview.plan.orderings import order_in, without_value
 from mview.plan.pieces import Pieces, arguments_of
-from mview.plan.syntax import parse_select
 from mview.schema import TableSchema, as_schema, quoted
 
 #: The relations of the final query: the state table, and (numbered) parts with one row.
@@ -152,7 +151,7 @@ def maintain(
 ) -> Maintained | None:
     """The SQL to maintain the view's top aggregate; None when it cannot be done exactly."""
     found = top_aggregate(root)
-    tree = parse_select(definition.text)
+    tree = definition.tree
     if found is None or not isinstance(tree, exp.Select):
         return None
     aggregate = found.aggregate

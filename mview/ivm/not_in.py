@@ -19,7 +19,6 @@ from mview.plan.ir import Unsupported
 from mview.plan.pieces import Pieces
 from mview.plan.place import Edit, edited, span
 from mview.plan.subquery import is_condition
-from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
 
 
@@ -52,7 +51,7 @@ def _meets_null(node: ir.Node) -> bool:
 
 def _rewritten(definition: ViewDefinition) -> str:
     """The text with the outermost NOT INs rewritten."""
-    sql, tree = definition.sql, parse_select(definition.text)
+    sql, tree = definition.sql, definition.tree
     edits: list[Edit] = []
     for one in _candidates(tree):
         start, end = Pieces.of(sql, tree).subquery_around(*span(one.args["query"]))

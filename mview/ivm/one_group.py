@@ -21,7 +21,6 @@ from mview.plan.faithful import is_faithful
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.pieces import Pieces, end_of_call
 from mview.plan.place import Edit, edited
-from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
 
 #: What is added up, or kept, without reading rows again.
@@ -40,11 +39,11 @@ def without_calls_of_all_rows(
         definition: a view that `build` accepts.
         schemas: of the tables it reads.
     """
-    tree = parse_select(definition.text)
+    tree = definition.tree
     if not isinstance(tree, exp.Select) or not _is_one_group(tree):
         return definition
     pieces = Pieces.of(definition.sql, tree)
-    calls = [c for one in tree.expressions for c in aggregate_calls(one, definition.sql)]
+    calls = [c for one in tree.expressions for c in aggregate_calls(one)]
     every = all(map(_is_kept, calls)) and not all(map(_is_over_state, tree.expressions))
     edits = [_edit(one, pieces) for one in calls if every or _is_distinct(one)]
     if not edits or None in edits:

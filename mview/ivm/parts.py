@@ -31,7 +31,6 @@ from mview.plan.pieces import Pieces, word_of
 from mview.plan.place import Edit, edited, span
 from mview.plan.rules import rewrite
 from mview.plan.subquery import folded
-from mview.plan.syntax import parse_select
 from mview.schema import Column, TableSchema, quoted
 
 #: What stands around a query that is a table or a condition, and not a value.
@@ -110,7 +109,7 @@ class _Cutter:
         """The query with parts in the place of uncorrelated subqueries that are one value."""
         definition = without_calls_of_all_rows(definition, self.schemas)
         definition = without_whole_windows(definition, self.schemas)
-        tree = parse_select(definition.text)
+        tree = definition.tree
         edits: list[Edit] = []
         same: dict[exp.Expr, str] = {}
         for node in tree.find_all(exp.Subquery, exp.CTE, exp.Select):
@@ -207,7 +206,7 @@ class _Cutter:
 
     def first_rows(self, definition: ViewDefinition) -> tuple[ViewDefinition, Top] | None:
         """The query as the first rows of a part; None when it has no LIMIT, or no order."""
-        tree = parse_select(definition.text)
+        tree = definition.tree
         order, limit = tree.args.get("order"), tree.args.get("limit")
         if order is None or limit is None:
             return None
@@ -313,13 +312,13 @@ def _is_one_row(
         and bool(computed)
         and not any(query.args.get(name) for name in more)
         and query.args.get("from_") is not None
-        and all(aggregate_calls(item, definition.sql) and not windows(item) for item in computed)
+        and all(aggregate_calls(item) and not windows(item) for item in computed)
     )
 
 
 def _first_call(query: exp.Select, sql: str) -> exp.Expr:
     """An aggregate call of a query's own select list."""
-    call = next(call for item in query.expressions for call in aggregate_calls(item, sql))
+    call = next(call for item in query.expressions for call in aggregate_calls(item))
     while "start" not in call.meta:
         call = call.this
     return call

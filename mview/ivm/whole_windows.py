@@ -18,7 +18,6 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.pieces import Pieces, end_of_call
 from mview.plan.place import Edit, edited
-from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
 
 
@@ -31,8 +30,8 @@ def without_whole_windows(
         definition: a view that `build` accepts.
         schemas: of the tables it reads.
     """
-    tree = parse_select(definition.text)
-    if not isinstance(tree, exp.Select) or not _is_over_rows_or_groups(tree, definition.sql):
+    tree = definition.tree
+    if not isinstance(tree, exp.Select) or not _is_over_rows_or_groups(tree):
         return definition
     pieces = Pieces.of(definition.sql, tree)
     found = (one for item in tree.expressions for one in windows(item) if _is_whole(one))
@@ -43,7 +42,7 @@ def without_whole_windows(
     return if_accepted(changed, definition, schemas)
 
 
-def _is_over_rows_or_groups(tree: exp.Select, sql: str) -> bool:
+def _is_over_rows_or_groups(tree: exp.Select) -> bool:
     """Whether the windows see the rows of FROM and WHERE, or groups of them."""
     clauses = ("qualify", "windows", "laterals")
     if tree.args.get("from_") is None or any(tree.args.get(name) for name in clauses):
@@ -51,7 +50,7 @@ def _is_over_rows_or_groups(tree: exp.Select, sql: str) -> bool:
     if tree.args.get("group") is not None:
         return True
     return tree.args.get("having") is None and not any(
-        aggregate_calls(one, sql) for one in tree.expressions
+        aggregate_calls(one) for one in tree.expressions
     )
 
 

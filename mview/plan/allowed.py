@@ -167,7 +167,7 @@ def _check_lateral(text: Text, node: exp.Lateral) -> None:
     made = node.this
     if isinstance(made, exp.Subquery):
         return
-    if function_name(made, text.sql) not in GENERATORS:
+    if function_name(made) not in GENERATORS:
         raise _no_table(text, node)
 
 
@@ -214,7 +214,7 @@ def _check_calls(text: Text, words: Sequence[Token], tree: exp.Query, declared: 
             _check_count(text, words, index, name)
     for node in tree.walk():
         # What Spark calls without parentheses, too.
-        name = function_name(node, text.sql) or ""
+        name = function_name(node) or ""
         if name in REFUSED:
             raise _refused(text, name, span(node))
 
@@ -301,14 +301,14 @@ def _arguments(words: Sequence[Token], first: int) -> tuple[int, int]:
 
 def _check_types(text: Text, tree: exp.Query) -> None:
     for node in tree.walk():
-        name = function_name(node, text.sql) or ""
+        name = function_name(node) or ""
         if name not in _TYPES:
             continue
         given = list(node.iter_expressions())
         given = given if len(given) > _TYPES[name] else [*given, node]
         kind = given[_TYPES[name]]
         plain = isinstance(kind, exp.Literal) and not set(kind.name) & set("{}\"'\\")
-        made = function_name(kind, text.sql) in ("schema_of_json", "schema_of_csv")
+        made = function_name(kind) in ("schema_of_json", "schema_of_csv")
         if not plain and not made:
             raise text.error(
                 f"the type that {name}() makes must be a plain text (REACHES_OUT)",

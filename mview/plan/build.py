@@ -18,7 +18,6 @@ from mview.plan.orderings import Ordering, limit_ordering
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.scope import Scope
 from mview.plan.select import core_of_select, finish_select
-from mview.plan.syntax import parse_select
 from mview.schema import TableSchema
 
 
@@ -257,7 +256,7 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     """
     returns = {function.name: function.returns for function in definition.functions}
     builder = Builder(definition.text, schemas, returns)
-    tree = parse_select(definition.text)
+    tree = definition.tree
     _check_tables(definition, schemas)
     built = builder.query(tree, {})
     check_names(definition, [name for name, _ in built.columns])
@@ -327,12 +326,12 @@ def listed_names(definition: ViewDefinition) -> list[str] | None:
 
     None where a `*` or a generator stands for several.
     """
-    tree: exp.Expr = parse_select(definition.text)
+    tree: exp.Expr = definition.tree
     while isinstance(tree, exp.Subquery | exp.SetOperation):
         tree = tree.this
     if not isinstance(tree, exp.Select) or tree.is_star:
         return None
-    items, sql = tree.expressions, definition.sql
-    if any(isinstance(e, exp.Aliases) or function_name(e, sql) in GENERATORS for e in items):
+    items = tree.expressions
+    if any(isinstance(e, exp.Aliases) or function_name(e) in GENERATORS for e in items):
         return None
     return [one.alias_or_name if isinstance(one, exp.Alias | exp.Column) else "" for one in items]

@@ -9,19 +9,16 @@ query has the pinned time as literals instead.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token
 
 from mview.errors import UserError
 from mview.plan.definition import ViewDefinition
+from mview.plan.dialect import called_as, fragment, verbatim, write
 from mview.plan.functions import TIME, function_name
-from mview.plan.pieces import word_of
-from mview.plan.place import Edit, edited, span
-from mview.plan.syntax import parse_select
+from mview.plan.place import span
 from mview.schema import Column, TableSchema
 
 #: The clocks; like those of parts, their names are none that a user can give.
@@ -34,17 +31,17 @@ CLOCKS: Mapping[str, TableSchema] = {
     INSTANT: TableSchema((Column("__now", pa.timestamp("us", "UTC"), nullable=False),), ()),
 }
 
-#: The clock of each function, and what the function makes of its value.
+#: The clock of each function, and what the function makes of its value `v`.
 _FUNCTIONS = {
-    "current_date": (DAY, "{}"),
-    "curdate": (DAY, "{}"),
-    "current_timestamp": (INSTANT, "{}"),
-    "now": (INSTANT, "{}"),
-    "localtimestamp": (INSTANT, "CAST({} AS TIMESTAMP_NTZ)"),
-    "unix_timestamp": (INSTANT, "unix_timestamp({})"),
+    "current_date": (DAY, "v"),
+    "curdate": (DAY, "v"),
+    "current_timestamp": (INSTANT, "v"),
+    "now": (INSTANT, "v"),
+    "localtimestamp": (INSTANT, "CAST(v AS TIMESTAMP_NTZ)"),
+    "unix_timestamp": (INSTANT, "unix_timestamp(v)"),
 }
 #: Those that Spark takes without parentheses.
-_BARE = ("CURRENT_DATE", "CURRENT_TIMESTAMP")
+_BARE = (exp.CurrentDate, exp.CurrentTimestamp)
 
 #: Texts that Spark takes for times, and what makes times of them.
 _WORDS = ("now", "today", "tomorrow", "yesterday")
@@ -58,8 +55,7 @@ def is_clock(name: str) -> bool:
 
 def clocks_of(definition: ViewDefinition) -> tuple[str, ...]:
     """The clocks that a view's text asks."""
-    called = [clock for _, _, clock, _ in _calls(definition.sql, parse_select(definition.text))]
-    return tuple(dict.fromkeys(called))
+    return tuple(dict.fromkeys(clock for _, clock, _ in _calls(definition.tree)))
 
 
 def with_clocks(definition: ViewDefinition) -> ViewDefinition:
@@ -68,19 +64,24 @@ def with_clocks(definition: ViewDefinition) -> ViewDefinition:
     Raises:
         UserError: the time is asked for in a way that cannot be pinned.
     """
-    tree = parse_select(definition.text)
-    _check_no_words_for_times(definition, tree)
-    values = {name: f"(SELECT {schema.names[0]} FROM `{name}`)" for name, schema in CLOCKS.items()}
-    edits = _edits(definition.sql, tree, values)
-    changed = definition.with_sql(edited(definition.sql, edits)) if edits else definition
-    if _asks_the_time(parse_select(changed.text), changed.sql):
-        raise _not_pinned(definition, tree, {start for start, _, _ in edits})
-    return changed
+    _check_no_words_for_times(definition, definition.tree)
+    tree = definition.tree.copy()
+    values = {name: _value_of(name, schema.names[0]) for name, schema in CLOCKS.items()}
+    is_changed = _put(tree, values)
+    left = next((node for node in tree.walk() if function_name(node) in TIME), None)
+    if left is not None:
+        raise _not_pinned(definition, left)
+    return definition.with_sql(write(tree)) if is_changed else definition
 
 
-def pinning_edits(sql: str, tree: exp.Query, pinned_ms: int) -> list[Edit]:
-    """Edits that put the pinned time in the place of time functions."""
-    return _edits(sql, tree, _literals(pinned_ms))
+def _value_of(clock: str, column: str) -> exp.Expr:
+    table = exp.Table(this=exp.to_identifier(clock, quoted=True))
+    return exp.select(exp.column(column)).from_(table).subquery()
+
+
+def pin_time(tree: exp.Query, pinned_ms: int) -> None:
+    """Put the pinned time in the place of time functions, in a tree."""
+    _put(tree, {name: verbatim(sql) for name, sql in _literals(pinned_ms).items()})
 
 
 def pinned_relations(pinned_ms: int) -> dict[str, str]:
@@ -109,54 +110,35 @@ def _literals(pinned_ms: int) -> dict[str, str]:
     return {DAY: f"DATE'{value:%Y-%m-%d}'", INSTANT: f"TIMESTAMP'{value:%Y-%m-%d %H:%M:%S.%f}Z'"}
 
 
-def _edits(sql: str, tree: exp.Query, values: Mapping[str, str]) -> list[Edit]:
-    calls = _calls(sql, tree)
-    return [(start, end, form.format(values[clock])) for start, end, clock, form in calls]
+def _put(tree: exp.Query, values: Mapping[str, exp.Expr]) -> bool:
+    """Put the values of the clocks in the place of time functions; whether there are some."""
+    calls = list(_calls(tree))
+    for node, clock, form in calls:
+        node.replace(fragment(form, v=values[clock]))
+    return bool(calls)
 
 
-def _calls(sql: str, tree: exp.Query) -> list[tuple[int, int, str, str]]:
-    """Every call of a time function: characters [start, end), its clock, what it makes of it."""
-    if not _asks_the_time(tree, sql):
-        return []
-    found = []
-    tokens = sqlglot.tokenize(sql, read="spark")
-    for index, token in enumerate(tokens):
-        last = _last_of_call(tokens, index)
-        if last is not None:
-            clock, form = _FUNCTIONS[word_of(token).lower()]
-            found.append((token.start, tokens[last].end + 1, clock, form))
-    return found
+def _calls(tree: exp.Query) -> Iterator[tuple[exp.Expr, str, str]]:
+    """Every call of a time function: its node, its clock, what it makes of it."""
+    for node in tree.walk(prune=_is_call):
+        if _is_call(node):
+            yield node, *_FUNCTIONS[function_name(node) or ""]
 
 
-def _last_of_call(tokens: list[Token], index: int) -> int | None:
-    """The last token of a call without arguments that begins at an index; None: there is none."""
-    before, name, *after = (
-        word_of(tokens[i]) if 0 <= i < len(tokens) else "" for i in range(index - 1, index + 3)
-    )
-    if name.lower() not in _FUNCTIONS or before in (".", "AS"):
-        return None
-    if after == ["(", ")"]:
-        return index + 2
-    return index if name in _BARE and after[0] not in ("(", ".") else None
+def _is_call(node: exp.Expr) -> bool:
+    """Whether a node is a call of a time function, without arguments."""
+    called = called_as(node)
+    if called is None:
+        return isinstance(node, _BARE) and not any(node.args.values())
+    return called.name in _FUNCTIONS and not called.arguments
 
 
-def _asks_the_time(tree: exp.Query, sql: str) -> bool:
-    return any(function_name(node, sql) in TIME for node in tree.walk())
-
-
-def _not_pinned(definition: ViewDefinition, tree: exp.Query, found: set[int]) -> UserError:
+def _not_pinned(definition: ViewDefinition, node: exp.Expr) -> UserError:
     """The error for a time function that is not written as one of `_FUNCTIONS`."""
-    names = {*TIME, *_FUNCTIONS}
-    node = next(
-        node
-        for node in tree.walk()
-        if function_name(node, definition.sql) in names and node.meta.get("start") not in found
-    )
     return definition.text.error(
-        f"{function_name(node, definition.sql)}() cannot be pinned to the time of an epoch "
-        "(TIME_DEPENDENT)",
+        f"{function_name(node)}() cannot be pinned to the time of an epoch (TIME_DEPENDENT)",
         span(node),
-        allowed=", ".join(f"{one}()" for one in _FUNCTIONS),
+        allowed=", ".join(f"{name}()" for name in _FUNCTIONS),
     )
 
 

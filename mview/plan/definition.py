@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -16,9 +15,10 @@ from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import UserError, several
 from mview.files.textfile import read_text
 from mview.plan.declared import Function, calls
-from mview.plan.pieces import word_of
-from mview.plan.place import Text, did_you_mean
-from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, not_too_deep, parse_select
+from mview.plan.dialect import write
+from mview.plan.place import Text, did_you_mean, span
+from mview.plan.query import Query
+from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, not_too_deep
 
 Policy = Literal["auto", "incremental_only"]
 
@@ -45,7 +45,7 @@ class ViewDefinition:
 
     Attributes:
         name: the view's name.
-        sql: the SELECT, verbatim.
+        sql: the SELECT, verbatim; of a definition that was made of another: as Spark reads it.
         file: the file it was read from, for messages.
         offset: characters before `sql` in the file.
         line: line of the first character of `sql` in the file.
@@ -58,6 +58,7 @@ class ViewDefinition:
         policy: `incremental_only` makes a full recompute an error.
         tables: every use of a table (or of another view) in `sql`, in text order.
         functions: those the user declared; the text may call them.
+        parsed: the query as a tree, where somebody has it already.
     """
 
     name: str
@@ -74,26 +75,46 @@ class ViewDefinition:
     policy: Policy = "auto"
     tables: tuple[TableUse, ...] = ()
     functions: tuple[Function, ...] = ()
+    parsed: Query | None = field(default=None, compare=False, repr=False)
 
     def with_sql(self, sql: str, **changes: Any) -> ViewDefinition:
         """The definition with another query, and with its tables found anew."""
-        changed = replace(self, sql=sql, tables=(), **changes)
-        return replace(changed, tables=find_tables(parse_select(changed.text), changed.text))
+        changed = replace(self, sql=sql, tables=(), parsed=None, **changes)
+        query = Query.of(changed.text)
+        return replace(changed, tables=find_tables(query.tree, query.text), parsed=query)
+
+    def with_tree(self, tree: exp.Query, **changes: Any) -> ViewDefinition:
+        """The definition with another query, which was made of a copy of its own."""
+        query = self.query.changed(tree)
+        tables = find_tables(tree, query.text)
+        return replace(self, sql=query.sql, tables=tables, parsed=query, **changes)
+
+    @cached_property
+    def query(self) -> Query:
+        """The query: parsed once, be it from a file or from what a store kept."""
+        return self.parsed or Query.of(self.text)
+
+    @property
+    def tree(self) -> exp.Query:
+        """The query as a tree, which nobody changes."""
+        return self.query.tree
 
     @property
     def bare(self) -> ViewDefinition:
         """The definition without parentheses around the whole query."""
-        tokens = sqlglot.tokenize(self.sql, read="spark")
-        words = [word_of(one) for one in tokens]
-        depths = list(accumulate((one == "(") - (one == ")") for one in words))
-        if words[0] != "(" or 0 in depths[:-1]:
-            return self
-        return self.with_sql(self.sql[tokens[0].end + 1 : tokens[-1].start]).bare
+        tree = self.tree
+        while isinstance(tree, exp.Subquery) and not any(
+            value for name, value in tree.args.items() if name != "this"
+        ):
+            tree = tree.this
+        return self if tree is self.tree else self.with_sql(write(tree))
 
     @property
     def text(self) -> Text:
-        """The SELECT with its place, for messages."""
-        return Text(self.sql, self.file, self.line, self.column)
+        """What the user wrote with its place, for messages."""
+        return (
+            self.parsed.text if self.parsed else Text(self.sql, self.file, self.line, self.column)
+        )
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -105,7 +126,7 @@ class ViewDefinition:
         """The declared functions that the text calls, by name."""
         if not self.functions:
             return ()
-        names = {call.name.lower() for call in calls(parse_select(self.text))}
+        names = {call.name.lower() for call in calls(self.tree)}
         return tuple(sorted((f for f in self.functions if f.name in names), key=lambda f: f.name))
 
 
@@ -136,6 +157,7 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
     line, column = whole.place(start)
     sql = Text(text[start:end], file, line, column)
     _check_letters(whole, header.tokens)
+    query = _query(sql)
     values = {key: value for key, (value, _) in properties.items()}
     key = values.get("key", "").split(",")
     return ViewDefinition(
@@ -151,7 +173,8 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         comment=comment,
         policy=_policy(whole, properties),
         options={k.removeprefix(SINK_PREFIX): v for k, v in values.items() if k not in _OWN},
-        tables=_tables(sql),
+        tables=find_tables(query.tree, sql),
+        parsed=query,
     )
 
 
@@ -165,9 +188,9 @@ def _check_letters(text: Text, tokens: Sequence[Token]) -> None:
             )
 
 
-def _tables(text: Text) -> tuple[TableUse, ...]:
+def _query(text: Text) -> Query:
     with not_too_deep(text):
-        return find_tables(parse_select(text), text)
+        return Query.of(text)
 
 
 def _declaration(header: Header, name: str, file: str) -> tuple[str, str | None, Properties]:
@@ -222,12 +245,9 @@ def _policy(text: Text, properties: Properties) -> Policy:
 def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
     """Every use of a table in a query, in text order; names of CTEs in reach are not tables."""
     uses = []
-    for table in tree.find_all(exp.Table):
+    for table in tables_of(tree):
         parts = table.parts
-        if not all(isinstance(part, exp.Identifier) for part in parts) or is_cte(table):
-            continue
-        start = min(part.meta["start"] for part in parts)
-        end = max(part.meta["end"] for part in parts) + 1
+        start, end = _place(table)
         name = ".".join(part.name for part in parts)
         if len(parts) > 2 or "." in parts[0].name:
             raise text.error(
@@ -237,6 +257,22 @@ def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
             )
         uses.append(TableUse(name, start, end, table.alias or None))
     return tuple(sorted(uses, key=lambda use: use.start))
+
+
+def _place(table: exp.Table) -> tuple[int, int]:
+    """Characters of a table's name; of one that is not the user's: of what stands around it."""
+    places = [part.meta for part in table.parts if "start" in part.meta]
+    if not places:
+        return span(table)
+    return min(one["start"] for one in places), max(one["end"] for one in places) + 1
+
+
+def tables_of(tree: exp.Expr) -> Iterator[exp.Table]:
+    """The tables that a query reads; names of CTEs in reach are none."""
+    for table in tree.find_all(exp.Table):
+        plain = all(isinstance(part, exp.Identifier) for part in table.parts)
+        if plain and not is_cte(table):
+            yield table
 
 
 def is_cte(table: exp.Table) -> bool:

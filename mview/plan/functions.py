@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from mview.plan.dialect import called_as
 from mview.plan.function_names import AGGREGATES
 
 #: Results change with the time: they are those of an epoch's pinned time (mview/plan/clocks.py).
@@ -22,20 +23,21 @@ _CLASSES: dict[type[exp.Expr], str] = {
 }
 
 
-def function_name(node: exp.Expr, sql: str) -> str | None:
+def function_name(node: exp.Expr) -> str | None:
     """The function's name as the user wrote it, in lower case; None when not a function call."""
     if not isinstance(node, exp.Func) or isinstance(node, exp.And | exp.Or):
         return None
-    if "start" in node.meta:
-        return sql[node.meta["start"] : node.meta["end"] + 1].strip("`").lower()
+    called = called_as(node)
+    if called is not None:
+        return called.name
     if isinstance(node, exp.Anonymous):
         return str(node.name).lower()
     return _CLASSES.get(type(node), node.sql_name().lower())
 
 
-def is_aggregate(node: exp.Expr, sql: str) -> bool:
+def is_aggregate(node: exp.Expr) -> bool:
     """Whether the node is a call of an aggregate function (also inside a window)."""
-    return isinstance(node, exp.AggFunc) or function_name(node, sql) in AGGREGATES
+    return isinstance(node, exp.AggFunc) or function_name(node) in AGGREGATES
 
 
 def walk(expression: exp.Expr) -> Iterator[exp.Expr]:
@@ -43,7 +45,7 @@ def walk(expression: exp.Expr) -> Iterator[exp.Expr]:
     yield from expression.walk(prune=lambda node: isinstance(node, exp.Query))
 
 
-def aggregate_calls(expression: exp.Expr, sql: str) -> list[exp.Expr]:
+def aggregate_calls(expression: exp.Expr) -> list[exp.Expr]:
     """The outermost aggregate calls, with FILTER and such around them, that are not windowed."""
     if isinstance(expression, exp.Query):
         return []
@@ -54,13 +56,13 @@ def aggregate_calls(expression: exp.Expr, sql: str) -> list[exp.Expr]:
         while isinstance(call, _WRAPPERS):
             call = call.this
         inside = [*call.iter_expressions(), *parts, *([order] if order else [])]
-        return [call for part in inside for call in aggregate_calls(part, sql)]
+        return [call for part in inside for call in aggregate_calls(part)]
     core = expression
     while isinstance(core, _WRAPPERS):
         core = core.this
-    if is_aggregate(core, sql):
+    if is_aggregate(core):
         return [expression]
-    return [call for part in expression.iter_expressions() for call in aggregate_calls(part, sql)]
+    return [call for part in expression.iter_expressions() for call in aggregate_calls(part)]
 
 
 def windows(expression: exp.Expr) -> list[exp.Window]:

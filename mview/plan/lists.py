@@ -9,30 +9,21 @@ from __future__ import annotations
 from sqlglot import exp
 
 from mview.plan.functions import function_name
-from mview.plan.pieces import Pieces, end_of_call
-from mview.plan.place import Edit
 
 _LISTS = frozenset(["collect_list", "array_agg", "collect_set"])
 
 
-def sorting_edits(sql: str, tree: exp.Query) -> list[Edit]:
-    """Edits that put `sort_array(…)` around what collects a list in no order.
-
-    Args:
-        sql: the text.
-        tree: the same, parsed.
-    """
-    calls = [node for node in tree.walk() if function_name(node, sql) in _LISTS]
-    open_ = [node for node in calls if not _has_order(node)]
-    if not open_:
-        return []
-    tokens = Pieces.of(sql, tree).tokens
-    edits: list[Edit] = []
-    for node in open_:
-        start = node.meta["start"]
-        end = end_of_call(tokens, next(i for i, one in enumerate(tokens) if one.start == start))
-        edits += [(start, start, "sort_array("), (end, end, ")")]
-    return edits
+def sort_lists(tree: exp.Query) -> None:
+    """Put `sort_array(…)` around what collects a list in no order, in a tree."""
+    for call in [node for node in tree.walk() if function_name(node) in _LISTS]:
+        if _has_order(call):
+            continue
+        whole = call
+        while isinstance(whole.parent, exp.Filter | exp.Window) and whole.arg_key == "this":
+            whole = whole.parent
+        sorted_ = exp.Anonymous(this="sort_array")
+        whole.replace(sorted_)
+        sorted_.append("expressions", whole)
 
 
 def _has_order(call: exp.Expr) -> bool:

@@ -55,19 +55,18 @@ class Ordering:
     may_add: bool = True
 
 
-def window_ordering(window: exp.Window, node: ir.Node, scope: Scope, sql: str) -> Ordering | None:
+def window_ordering(window: exp.Window, node: ir.Node, scope: Scope) -> Ordering | None:
     """What a window function sees of the order of equal rows; None: nothing.
 
     Args:
         window: the call, bound to columns of the node.
         node: its rows.
         scope: the names that the call may use.
-        sql: the text.
     """
     order, call = window.args.get("order"), window.this
     while isinstance(call, _AROUND):
         call = call.this
-    name = function_name(call, sql) or ""
+    name = function_name(call) or ""
     if order is None or name in _RANKS:
         return None
     may_add = _may_add(window, name)

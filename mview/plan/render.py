@@ -1,4 +1,4 @@
-"""The user's text with other relations, sorted lists, a pinned time: all that is changed in it."""
+"""The query with other relations, sorted lists, a pinned time: all that is changed in it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from mview.plan.allowed import check_text
-from mview.plan.clocks import pinned_relations, pinning_edits
-from mview.plan.definition import ViewDefinition
-from mview.plan.lists import sorting_edits
-from mview.plan.place import Edit, edited
-from mview.plan.syntax import parse_select
-from mview.schema import quoted
+from mview.plan.clocks import pin_time, pinned_relations
+from mview.plan.definition import ViewDefinition, tables_of
+from mview.plan.dialect import verbatim, write
+from mview.plan.lists import sort_lists
 
 
 def bind_tables(
@@ -32,28 +30,29 @@ def bind_tables(
     Raises:
         UserError: something stands in the text that no view may have.
     """
-    tree = parse_select(definition.text)
+    query = definition.query
     # Here, where every text that Spark gets is made, so that none gets by.
-    check_text(definition.text, tree, definition.functions)
-    edits = sorting_edits(definition.sql, tree)
+    check_text(query.text, query.user, definition.functions)
+    tree = query.tree.copy()
+    sort_lists(tree)
     if pinned_ms is not None:
-        edits += pinning_edits(definition.sql, tree, pinned_ms)
+        pin_time(tree, pinned_ms)
         names = {**names, **pinned_relations(pinned_ms)}
-    for use in definition.tables:
-        last = use.name.partition(".")[2] or use.name
-        alias = "" if use.alias else f" AS {quoted(last)}"
-        edits.append((use.start, use.end, names[use.name] + alias))
-    edits.extend(_long_column_edits(definition, tree))
-    return edited(definition.sql, edits)
+    tables = list(tables_of(tree))
+    _shorten_columns(tree, tables)
+    for table in tables:
+        if not table.alias:
+            alias = exp.to_identifier(table.name, quoted=True)
+            table.set("alias", exp.TableAlias(this=alias))
+        table.set("this", verbatim(names[".".join(part.name for part in table.parts)]))
+        table.set("db", None)
+    return write(tree)
 
 
-def _long_column_edits(definition: ViewDefinition, tree: exp.Query) -> list[Edit]:
-    """Cuts of the connection in `connection.table.column`."""
-    pairs = {tuple(use.name.lower().split(".", 1)) for use in definition.tables if not use.alias}
-    edits: list[Edit] = []
+def _shorten_columns(tree: exp.Query, tables: list[exp.Table]) -> None:
+    """Cut the connection off `connection.table.column`."""
+    pairs = {(one.db.lower(), one.name.lower()) for one in tables if one.db and not one.alias}
     for column in tree.find_all(exp.Column):
         parts = column.parts
-        if len(parts) < 3 or (parts[0].name.lower(), parts[1].name.lower()) not in pairs:
-            continue
-        edits.append((parts[0].meta["start"], parts[1].meta["start"], ""))
-    return edits
+        if len(parts) > 2 and (parts[0].name.lower(), parts[1].name.lower()) in pairs:
+            parts[0].pop()

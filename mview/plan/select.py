@@ -113,7 +113,7 @@ def finish_select(
     having, qualify = tree.args.get("having"), tree.args.get("qualify")
     calls_in += [clause.this for clause in (having, qualify) if clause]
     grouped = tree.args.get("group") is not None
-    calls = any(aggregate_calls(one, builder.text.sql) for one in calls_in)
+    calls = any(aggregate_calls(one) for one in calls_in)
     conditions = [clause.this for clause in (having, qualify) if clause]
     if grouped or calls:
         bound = _aggregate(state, tree, plain, conditions)
@@ -212,7 +212,7 @@ def _aggregate(
     relation = builder.fresh("agg")
     calls: dict[exp.Expr, str] = {}
     for expression in bound:
-        for call in aggregate_calls(expression, builder.text.sql):
+        for call in aggregate_calls(expression):
             builder.see(extreme_ordering(call, state.node, group))
             calls.setdefault(call, f"a{len(calls)}")
     names: dict[exp.Expr, str] = {}
@@ -319,8 +319,7 @@ def _group_by(
     if group is None:
         return [], None
     if group.args.get("all"):
-        sql = state.builder.text.sql
-        chosen = [_unalias(one) for _, one in plain if not aggregate_calls(one, sql)]
+        chosen = [_unalias(one) for _, one in plain if not aggregate_calls(one)]
         return [state.attach(one) for one in chosen], None
     listed: list[exp.Expr] = []
 
@@ -373,8 +372,7 @@ def _windows(
     count = 0
     for expression in everything:
         for window in windows(expression):
-            sql = state.builder.text.sql
-            state.builder.see(window_ordering(window, state.node, state.scope, sql))
+            state.builder.see(window_ordering(window, state.node, state.scope))
             partition = tuple(window.args.get("partition_by") or ())
             functions = by_partition.setdefault(partition, {})
             if window not in functions:
@@ -407,7 +405,7 @@ def _generators(
 
 
 def _is_generator(state: _Select, node: exp.Expr) -> bool:
-    return function_name(node, state.builder.text.sql) in GENERATORS
+    return function_name(node) in GENERATORS
 
 
 def _project(

@@ -65,7 +65,7 @@ def _check_select(text: Text, select: exp.Select) -> None:
     for name, place in places:
         if place is None:
             continue
-        for call in aggregate_calls(place, text.sql):
+        for call in aggregate_calls(place):
             hint = "test groups with HAVING" if name == "WHERE" else None
             raise text.error(f"an aggregate cannot stand in {name}", span(call), hint=hint)
         for window in windows(place):
@@ -78,14 +78,14 @@ def _check_select(text: Text, select: exp.Select) -> None:
     for window in windows(having) if having is not None else ():
         raise text.error("a window function cannot stand in HAVING", span(window), hint="QUALIFY")
     _check_windows(text, select)
-    many = [node for item in select.expressions for node in _generators(text, item)]
+    many = [node for item in select.expressions for node in _generators(item)]
     if len(many) > 1:
         raise text.error(
             "two generators in one select list", span(many[1]), hint="use LATERAL VIEW"
         )
     if having is not None and select.args.get("group") is None:
         items = [*select.expressions, having.this]
-        if not any(aggregate_calls(one, text.sql) for one in items):
+        if not any(aggregate_calls(one) for one in items):
             raise text.error("HAVING without groups", span(having), hint="write WHERE")
 
 
@@ -102,9 +102,9 @@ def _check_windows(text: Text, select: exp.Select) -> None:
                 raise text.error("a window function inside another", span(inner))
 
 
-def _generators(text: Text, item: exp.Expr) -> Iterator[exp.Expr]:
+def _generators(item: exp.Expr) -> Iterator[exp.Expr]:
     for node in item.walk(prune=lambda one: isinstance(one, exp.Query)):
-        if function_name(node, text.sql) in GENERATORS:
+        if function_name(node) in GENERATORS:
             yield node
 
 
@@ -142,7 +142,7 @@ def _check_frame(text: Text, frame: exp.WindowSpec) -> None:
 
 
 def _check_call(text: Text, node: exp.Func) -> None:
-    name = function_name(node, text.sql)
+    name = function_name(node)
     if name in OVER_ONLY and not _has_over(node):
         raise text.error(
             f"{name}() needs OVER (…)",
@@ -154,7 +154,7 @@ def _check_call(text: Text, node: exp.Func) -> None:
             f"{name}() needs an order: OVER (… ORDER BY …)",
             span(node),
         )
-    if is_aggregate(node, text.sql) and not _has_over(node):
+    if is_aggregate(node) and not _has_over(node):
         _check_inside(text, node)
     if name in ("grouping", "grouping_id") and not _has_sets(node):
         raise text.error(f"{name}() without ROLLUP, CUBE or GROUPING SETS", span(node))
@@ -167,7 +167,7 @@ def _check_inside(text: Text, call: exp.Func) -> None:
     if isinstance(above, exp.Filter):
         parts.append(above.expression)
     for part in parts:
-        for inner in aggregate_calls(part, text.sql):
+        for inner in aggregate_calls(part):
             raise text.error("an aggregate inside another", span(inner), hint="use a subquery")
         for window in windows(part):
             raise text.error(

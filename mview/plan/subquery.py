@@ -196,7 +196,7 @@ def _inner(
         query.args.get("group")
         or query.args.get("limit")
         or windows(item)
-        or aggregate_calls(item, builder.text.sql)
+        or aggregate_calls(item)
         or not isinstance(item, exp.Column)
         or not isinstance(item.this, exp.Identifier)
     )

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
+from mview.plan.dialect import drop_hints, parse
 from mview.plan.lexemes import open_quote, tokens
 from mview.plan.pieces import word_of
-from mview.plan.place import Text, did_you_mean, span
+from mview.plan.place import Text, did_you_mean
 
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
 VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")
@@ -31,7 +31,7 @@ def parse_select(text: Text) -> exp.Query:
     """
     try:
         with not_too_deep(text):
-            parsed = [one for one in sqlglot.parse(text.sql, dialect="spark") if one is not None]
+            parsed = [tree for tree in parse(text.sql) if tree is not None]
     except ParseError as error:
         raise other_query(text) or _syntax_error(text, error) from None
     except TokenError:
@@ -43,31 +43,7 @@ def parse_select(text: Text) -> exp.Query:
         start = (0, len(text.sql.split(None, 1)[0]))
         raise other_query(text) or text.error("a view must be a SELECT", start)
     drop_hints(tree)
-    _place_calls(text.sql, tree)
     return tree
-
-
-def _place_calls(sql: str, tree: exp.Query) -> None:
-    """Give `max_by` and `min_by` their places in the text, which sqlglot gives to other calls."""
-    calls = [*tree.find_all(exp.ArgMax, exp.ArgMin)]
-    if not calls:
-        return
-    opened: list[int] = []
-    found: list[tuple[Token, Token]] = []
-    listed = sqlglot.tokenize(sql, read="spark")
-    for index, token in enumerate(listed):
-        if token.token_type == TokenType.L_PAREN:
-            opened.append(index)
-        elif token.token_type == TokenType.R_PAREN and opened:
-            # Inner calls are found before those around them.
-            found.append((listed[opened.pop() - 1], token))
-    for call in calls:
-        name = "max_by" if isinstance(call, exp.ArgMax) else "min_by"
-        start, end = span(call)
-        for token, close in found:
-            if token.text.lower() == name and token.start < start and end <= close.start:
-                call.meta.update(line=token.line, col=token.col, start=token.start, end=token.end)
-                break
 
 
 def other_query(text: Text) -> UserError | None:
@@ -101,15 +77,6 @@ def _begins_a_query(before: Sequence[str]) -> bool:
 
 def _is_name(words: Sequence[Token], index: int) -> bool:
     return index < len(words) and words[index].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
-
-
-def drop_hints(tree: exp.Expr) -> None:
-    """Take `/*+ BROADCAST(c) */` out of a tree, where `c` would pass for a table.
-
-    The text keeps it: Spark follows it where it runs the text.
-    """
-    for select in tree.find_all(exp.Select):
-        select.set("hint", None)
 
 
 def _syntax_error(text: Text, error: ParseError) -> UserError:

@@ -21,13 +21,13 @@ def check_order(text: Text, tree: exp.Query) -> None:
         UserError: one does not; with line, column and what to write.
     """
     for node in tree.walk():
-        if isinstance(node, exp.Limit | exp.Offset) and _takes_any(node, text.sql):
+        if isinstance(node, exp.Limit | exp.Offset) and _takes_any(node):
             raise text.error(
                 f"{node.key.upper()} without ORDER BY takes any of the rows (ORDER_DEPENDENT)",
                 span(node),
                 hint="add ORDER BY with columns that no two rows have alike",
             )
-        name = function_name(node, text.sql)
+        name = function_name(node)
         if name in _ANY and not _along_a_window(node):
             raise text.error(
                 f"{name}() takes any of the rows (ORDER_DEPENDENT)",
@@ -48,26 +48,26 @@ def check_order(text: Text, tree: exp.Query) -> None:
             )
 
 
-def _takes_any(limit: exp.Expr, sql: str) -> bool:
+def _takes_any(limit: exp.Expr) -> bool:
     """Whether it matters which rows a LIMIT takes, and no order says it."""
     query = limit.parent
     if query is None or query.args.get("order") is not None:
         return False
     # EXISTS asks for any row at all.
-    return not isinstance(query.parent, exp.Exists) and not _is_one_row(query, sql)
+    return not isinstance(query.parent, exp.Exists) and not _is_one_row(query)
 
 
-def _is_one_row(query: exp.Expr, sql: str) -> bool:
+def _is_one_row(query: exp.Expr) -> bool:
     """Whether a query never has more than one row: it aggregates all rows, or such rows."""
     if isinstance(query, exp.Subquery):
-        return _is_one_row(query.this, sql)
+        return _is_one_row(query.this)
     if not isinstance(query, exp.Select) or query.args.get("group") is not None:
         return False
-    if any(aggregate_calls(one, sql) for one in query.expressions):
+    if any(aggregate_calls(one) for one in query.expressions):
         return True
     from_ = query.args.get("from_")
     joined = [join.this for join in query.args.get("joins") or []]
-    return from_ is None or all(_is_one_row(one, sql) for one in (from_.this, *joined))
+    return from_ is None or all(_is_one_row(one) for one in (from_.this, *joined))
 
 
 def _along_a_window(node: exp.Expr) -> bool:

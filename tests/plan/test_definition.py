@@ -93,8 +93,8 @@ def test_tables_are_replaced_and_nothing_else() -> None:
     )
     bound = bind_tables(parse_view(sql, "v"), {"shop.orders": "t0", "shop.lines": "t1"})
     assert bound == (
-        "select orders.id, `orders`.x, o.y, 'shop.orders' -- shop.orders\n"
-        "from t0 AS `orders`, t0 o, t1 AS `lines`"
+        "SELECT orders.id, `orders`.x, o.y, 'shop.orders' "
+        "FROM t0 AS `orders` CROSS JOIN t0 AS o CROSS JOIN t1 AS `lines`"
     )
 
 

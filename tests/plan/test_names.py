@@ -93,7 +93,7 @@ def test_any_table_name_is_bound():
     view = parse_view("select `my.table`.id, `a``b` from shop.`my.table`", "v")
     assert view.table_names == ("shop.my.table",)
     assert bind_tables(view, {"shop.my.table": "r"}) == (
-        "select `my.table`.id, `a``b` from r AS `my.table`"
+        "SELECT `my.table`.id, `a``b` FROM r AS `my.table`"
     )
     assert quoted("a`b") == "`a``b`"
     with pytest.raises(UserError, match="too many parts"):
