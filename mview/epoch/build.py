@@ -101,9 +101,11 @@ def build_views(
         tables=build.tables,
         views=build.states,
     )
-    _, refused = engine.commit(manifest, build.tokens)
+    refused = engine.commit(manifest, build.tokens).halted
     engine.open_relations()
-    return {name: e for name, e in (build.failed | refused).items() if name not in engine.refused}
+    return {
+        name: e for name, e in {**build.failed, **refused}.items() if name not in engine.refused
+    }
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from mview.connector import Sink
 from mview.delta import recent
 from mview.epoch.halts import at_its_sink, halted, halting
 from mview.epoch.names import VIEW, reads_of, state_of
+from mview.epoch.stages import Stage, run_stages
 from mview.errors import FencedError, MviewError
 from mview.execute.executors import Executors
 from mview.execute.numbered import looked_up
@@ -71,6 +72,28 @@ class LiveView:
         own += [VIEW + part.name for part in self.plan.parts]
         states = [state_of(plan) for plan in (*self.plan.parts, self.plan)]
         return (*own, *(state for state in states if state is not None))
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An epoch on its way to be published: all of it is durable.
+
+    Attributes:
+        manifest: the manifest-to-be.
+        tokens: what sinks have staged, by view.
+        halted: views that have halted in it, and why.
+    """
+
+    manifest: Manifest
+    tokens: Mapping[str, dict[str, Any]]
+    halted: Mapping[str, MviewError] = field(default_factory=dict)
+
+
+S = TypeVar("S", bound=Staged)
+
+
+def _has_tokens(staged: Staged) -> bool:
+    return bool(staged.tokens)
 
 
 def tick_of(views: Iterable[LiveView], tick_ms: int) -> int:
@@ -182,32 +205,54 @@ class Engine:
             **changes,
         )
 
-    def commit(self, manifest: Manifest, tokens: Mapping[str, dict[str, Any]]) -> Committed:
-        """Steps 5 to 7 of an epoch: intent, sinks, manifest. Returns what was published.
+    def commit(self, manifest: Manifest, tokens: Mapping[str, dict[str, Any]]) -> Staged:
+        """Publish what is durable; returns it as it was published.
 
         Raises:
             FencedError: another runner took over.
         """
+        staged: Staged = run_stages(self.commit_stages(), Staged(manifest, tokens))
+        return staged
+
+    def commit_stages(self) -> tuple[Stage, ...]:
+        """Steps 5 to 7 of an epoch: each makes a `Staged` of one."""
+        return (
+            Stage(self._checked, behind="after-lease"),
+            Stage(self._decided, behind="after-intent", only=_has_tokens),
+            Stage(self._shown, behind="after-commit"),
+            Stage(self._published, behind="after-publish"),
+            Stage(self._cleared, behind="after-clear"),
+            Stage(self._known),
+        )
+
+    def _checked(self, staged: S) -> S:
         self.lease.check()
-        failpoint("after-lease")
-        refused: dict[str, MviewError] = {}
-        if tokens:
-            self.intents.write(manifest, tokens)
-            failpoint("after-intent")
-            sinks = {name: view.sink for name, view in self.views.items()}
-            before = self.manifest.views
-            manifest, refused = commit_sinks(
-                manifest, tokens, sinks, before, self.store, self.lease, self.mask
-            )
-            self.lease.check()
-        failpoint("after-commit")
-        self.manifests.publish(manifest)
-        failpoint("after-publish")
-        if tokens:
-            self.intents.clear(manifest.epoch)
-        failpoint("after-clear")
-        self.manifest = manifest
-        return Committed(manifest, refused)
+        return staged
+
+    def _decided(self, staged: S) -> S:
+        self.intents.write(staged.manifest, staged.tokens)
+        return staged
+
+    def _shown(self, staged: S) -> S:
+        sinks = {name: view.sink for name, view in self.views.items()}
+        before, lease = self.manifest.views, self.lease
+        shown = commit_sinks(staged, sinks, before, self.store, lease, self.mask)
+        if staged.tokens:
+            lease.check()
+        return shown
+
+    def _published(self, staged: S) -> S:
+        self.manifests.publish(staged.manifest)
+        return staged
+
+    def _cleared(self, staged: S) -> S:
+        if staged.tokens:
+            self.intents.clear(staged.manifest.epoch)
+        return staged
+
+    def _known(self, staged: S) -> S:
+        self.manifest = staged.manifest
+        return staged
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:
         """Step 8: memory follows the published manifest.
@@ -239,30 +284,21 @@ def _committed(sink: Sink, token: dict[str, Any]) -> dict[str, Any]:
         return sink.commit(token)
 
 
-class Committed(NamedTuple):
-    """A manifest whose sinks have committed, and the views whose targets have refused."""
-
-    manifest: Manifest
-    halted: dict[str, MviewError]
-
-
 def commit_sinks(
-    manifest: Manifest,
-    tokens: Mapping[str, dict[str, Any]],
+    staged: S,
     sinks: Mapping[str, Sink],
     before: Mapping[str, ViewState],
     store: Store,
     lease: Lease,
     mask: Mask,
-) -> Committed:
+) -> S:
     """Commit staged epochs and put the sinks' facts into the manifest; idempotent.
 
     A view whose target refuses halts: the manifest keeps what was said of it at its last good
     epoch, to which the target goes back at the next start, should the commit have come through.
 
     Args:
-        manifest: the manifest-to-be.
-        tokens: what sinks have staged, by view.
+        staged: what is decided.
         sinks: of these views.
         before: the views as they are published.
         store: the store.
@@ -272,18 +308,18 @@ def commit_sinks(
     Raises:
         FencedError: another runner took over.
     """
-    views: dict[str, ViewState] = dict(manifest.views)
-    refused: dict[str, MviewError] = {}
-    for name, token in tokens.items():
+    views = dict(staged.manifest.views)
+    halts = dict(staged.halted)
+    for name, token in staged.tokens.items():
         failpoint("before-sink")
         try:
             with at_its_sink():
                 facts = insist(lease, partial(_committed, sinks[name], token))
         except Exception as error:
             lease.check()
-            refused[name] = halting(error, name, store)
-            views[name] = halted(before.get(name, views[name]), refused[name], mask)
+            halts[name] = halting(error, name, store)
+            views[name] = halted(before.get(name, views[name]), halts[name], mask)
         else:
             views[name] = replace(views[name], sink=facts)
         failpoint("after-sink")
-    return Committed(replace(manifest, views=views), refused)
+    return replace(staged, manifest=replace(staged.manifest, views=views), halted=halts)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from mview.catalog.definitions import load_definitions
 from mview.clock import Clock
 from mview.connector import Sink
-from mview.epoch.engine import commit_sinks, empty_manifest
+from mview.epoch.engine import Staged, commit_sinks, empty_manifest
 from mview.epoch.halts import halted, halting, of_its_target
 from mview.epoch.names import is_source, view_of
 from mview.errors import CorruptionError, FencedError, MviewError, TargetError
@@ -191,7 +191,8 @@ def _decided(
         states = {n: halted(before.views.get(n, mine.views[n]), e, mask) for n, e in unread.items()}
         mine = replace(mine, views={**mine.views, **states})
         tokens = {name: token for name, token in tokens.items() if name in sinks}
-        mine = commit_sinks(mine, tokens, sinks, before.views, store, lease, mask).manifest
+        staged = Staged(mine, tokens)
+        mine = commit_sinks(staged, sinks, before.views, store, lease, mask).manifest
         failpoint("recover-committed")
         manifests.publish(mine)
         return mine

@@ -66,12 +66,35 @@ def perform(engine: Engine, task: Task) -> Done | None:
         return None
     load = _load(engine, task, changed)
     choice = _choice(engine, task, load)
+    began, read = seconds(), engine.executors.rows_read
     if choice.strategy == INCREMENTAL:
         try:
-            return _follow(engine, task, load, choice)
+            delta, executor = _follow(engine, task, load)
         except BatchNeededError as reason:
             choice = Choice(FULL, str(reason))
-    return _compute(engine, task, load, choice)
+        else:
+            took, read = seconds() - began, engine.executors.rows_read - read
+            costs = task.costs.after_incremental(
+                executor, load.changed_rows, load.foreseen, read, took
+            )
+    if choice.strategy == FULL:
+        began, read, executor = seconds(), load.full_rows, "spark"
+        delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
+        took = seconds() - began
+        costs = task.costs.after_full(read, took)
+    if delta is None:
+        return None
+    ran = Ran(
+        epoch=task.epoch,
+        strategy=choice.strategy,
+        why=choice.why,
+        executor=executor,
+        changed=load.changed_rows,
+        read=read,
+        output=delta.rows.num_rows,
+        seconds=round(took, 3),
+    )
+    return Done(delta, ran, costs)
 
 
 def _choice(engine: Engine, task: Task, load: Load) -> Choice:
@@ -113,20 +136,14 @@ def _rows_of(engine: Engine, plan: ViewPlan) -> int:
     return engine.relations[VIEW + plan.name].state.rows
 
 
-def _follow(engine: Engine, task: Task, load: Load, choice: Choice) -> Done | None:
-    """The delta from the changes."""
-    plan, executors = task.plan, engine.executors
-    inputs = inputs_of(plan.tables)
+def _follow(engine: Engine, task: Task, load: Load) -> tuple[ViewDelta | None, str]:
+    """The delta from the changes (None: nothing has changed), and the executor."""
+    plan, inputs = task.plan, inputs_of(task.plan.tables)
     deltas = {name: task.deltas[inputs[name]].changes for name in load.changed}
-    read, began = executors.rows_read, seconds()
-    delta, executor = executors.run(plan, inputs, state_of(plan), deltas)
-    if delta is None:
-        return None
-    delta = replace(delta, rows=_as_published(engine, plan, delta.rows))
-    took, read = seconds() - began, executors.rows_read - read
-    ran = _ran(task, load, choice, executor, delta, read, took)
-    costs = task.costs.after_incremental(executor, load.changed_rows, load.foreseen, read, took)
-    return Done(delta, ran, costs)
+    delta, executor = engine.executors.run(plan, inputs, state_of(plan), deltas)
+    if delta is not None:
+        delta = replace(delta, rows=_as_published(engine, plan, delta.rows))
+    return delta, executor
 
 
 def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
@@ -157,15 +174,6 @@ def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
     return consolidate(pa.concat_tables([come, as_schema(gone, rows.schema)]))
 
 
-def _compute(engine: Engine, task: Task, load: Load, choice: Choice) -> Done:
-    """The delta from all rows."""
-    began = seconds()
-    delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
-    took = seconds() - began
-    ran = _ran(task, load, choice, "spark", delta, load.full_rows, took)
-    return Done(delta, ran, task.costs.after_full(load.full_rows, took))
-
-
 def _published(engine: Engine, plan: ViewPlan) -> Iterator[pa.Table]:
     """The rows of a view or part as they are published, in parts."""
     if plan.name in engine.views:
@@ -175,24 +183,3 @@ def _published(engine: Engine, plan: ViewPlan) -> Iterator[pa.Table]:
         return
     kept = engine.relations[VIEW + plan.name]
     yield from kept.mirror.parts(kept.state)
-
-
-def _ran(
-    task: Task,
-    load: Load,
-    choice: Choice,
-    executor: str,
-    delta: ViewDelta,
-    read: int,
-    took: float,
-) -> Ran:
-    return Ran(
-        epoch=task.epoch,
-        strategy=choice.strategy,
-        why=choice.why,
-        executor=executor,
-        changed=load.changed_rows,
-        read=read,
-        output=delta.rows.num_rows,
-        seconds=round(took, 3),
-    )

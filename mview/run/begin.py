@@ -10,7 +10,7 @@ from mview.config import Config
 from mview.connector import Offsets
 from mview.epoch.engine import Engine
 from mview.epoch.names import is_source
-from mview.epoch.steps import of_table, position_key
+from mview.epoch.tables import of_table, position_key
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import LoadStart, begin_offsets, plan_load, write_plan
 from mview.ingest.spec import open_changelog

@@ -28,7 +28,8 @@ from mview.epoch.halts import halted
 from mview.epoch.names import is_source, view_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import EpochReport, Listener, Silence, ViewChange
-from mview.epoch.steps import EpochInput, run_epoch
+from mview.epoch.steps import run_epoch
+from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, several

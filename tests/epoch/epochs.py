@@ -28,7 +28,8 @@ from mview.connector import Message
 from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.report import EpochReport
-from mview.epoch.steps import EpochInput, run_epoch
+from mview.epoch.steps import run_epoch
+from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_views
 from mview.ingest.decode import decode_split

@@ -36,7 +36,8 @@ for child in children:
 
 def test_every_place_has_a_name_and_every_name_a_place() -> None:
     files = [*(ROOT / "mview").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
-    used = {name for f in files for name in re.findall(r'failpoint\("([\w-]+)"\)', f.read_text())}
+    place = re.compile(r'(?:failpoint\(|behind=)"([\w-]+)"')
+    used = {name for file in files for name in place.findall(file.read_text())}
     assert used == set(FAILPOINTS)
     assert used == set(SCENES_OF)  # and every place a way to come by it
     assert {name for points in POINTS.values() for name in points} <= used

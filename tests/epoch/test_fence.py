@@ -454,7 +454,7 @@ def test_a_commit_that_is_refused_leaves_what_was_said_of_the_view(
     state = before.views[VIEW]
     views = {VIEW: replace(state, sink={} if anew else state.sink, rows=0)}
     token = runner.sink.stage_full(before.epoch + 1, [])
-    _, refused = runner.engine.commit(runner.engine.next_manifest(views=views), {VIEW: token})
+    refused = runner.engine.commit(runner.engine.next_manifest(views=views), {VIEW: token}).halted
     assert set(refused) == {VIEW}
     said = runner.engine.manifest.views[VIEW]
     assert (said.sink, said.rows, said.stale) == (state.sink, 4, True)

@@ -28,7 +28,7 @@ from mview_connectors.sinks.delta import DeltaSink  # noqa: E402
 from mview.changelog import STREAM_ARROW, stream_batch  # noqa: E402
 from mview.connector import SinkTarget  # noqa: E402
 from mview.delta import recent, tiers  # noqa: E402
-from mview.epoch.steps import EpochInput  # noqa: E402
+from mview.epoch.tables import EpochInput  # noqa: E402
 from mview.execute.local.evaluate import LocalEvaluator  # noqa: E402
 from mview.execute.pieces import differences  # noqa: E402
 from mview.execute.queries import limit_memory  # noqa: E402

@@ -1,0 +1,64 @@
+"""What an epoch is made of: stages, each of which makes its own value of that of the one before.
+
+The list is built first and run second, so the order of an epoch is data: `steps.py` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mview.failpoints import failpoint
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of an epoch.
+
+    Attributes:
+        run: makes its value of that of the stage before; no stage changes a value.
+        behind: the fail point that is passed when it is done; empty: none.
+        only: whether there is anything to be done with a value; else it goes on as it is.
+    """
+
+    run: Callable[[Any], Any]
+    behind: str = ""
+    only: Callable[[Any], bool] = lambda value: True
+
+
+def run_stages(stages: Sequence[Stage], value: Any) -> Any:
+    """The value of the last stage."""
+    for stage in stages:
+        if stage.only(value):
+            value = stage.run(value)
+            failpoint(stage.behind)
+    return value
+
+
+class Begun:
+    """What an epoch has begun in other threads. Leaving it waits for all of that, also after an
+    error: a roll-back must not overtake a writer."""
+
+    def __init__(self) -> None:
+        self._futures: list[Future[Any]] = []
+
+    def submit(self, pool: ThreadPoolExecutor, call: Callable[..., V], *args: Any) -> Future[V]:
+        """Call a function in a thread of a pool."""
+        future = pool.submit(call, *args)
+        self._futures.append(future)
+        return future
+
+    def wait(self) -> None:
+        """Wait for all of it, and for what it begins meanwhile."""
+        for future in self._futures:
+            wait([future])
+
+    def __enter__(self) -> Begun:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wait()

@@ -1,0 +1,228 @@
+"""Steps 1 and 2 of an epoch: what a batch changes in the tables, and their mirrors with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from mview.changelog import RowKind, from_ipc
+from mview.delta.parquet import read_parquet
+from mview.epoch.engine import Engine
+from mview.epoch.upkeep import Upkeep
+from mview.errors import concerning
+from mview.execute.kinds import Delta
+from mview.execute.program import Request
+from mview.ingest.offsets import BatchOffsets
+from mview.merge.net import Netted, net_changes, old_and_new
+from mview.merge.rules import Release
+from mview.plan.clocks import CLOCKS, pinned_rows
+from mview.schema import TableSchema
+from mview.store.manifest import TableState
+from mview.store.mirror import KIND
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class EpochInput:
+    """What a micro-batch brought, by table.
+
+    Attributes:
+        changes: change batches per table.
+        releases: released chunks per table.
+        offsets: where the batch ends.
+        generation: number of the query.
+        batch: number of the batch in the query.
+    """
+
+    changes: Mapping[str, list[pa.Table]]
+    releases: Mapping[str, list[Release]]
+    offsets: BatchOffsets
+    generation: int
+    batch: int
+
+    @classmethod
+    def of(cls, rows: pa.Table, offsets: BatchOffsets, generation: int, batch: int) -> EpochInput:
+        """Sort the stream rows of a batch."""
+        changes: dict[str, list[pa.Table]] = defaultdict(list)
+        releases: dict[str, list[Release]] = defaultdict(list)
+        columns = (rows[name] for name in ("kind", "table", "body"))
+        for kind, table, body in zip(*columns, strict=True):
+            if kind.as_py() == "changes":
+                # The table lies in the body: to make bytes of it would be a copy.
+                changes[table.as_py()].append(from_ipc(body.as_buffer()))
+            elif kind.as_py() == "release":
+                releases[table.as_py()].append(Release.from_body(body.as_py()))
+        return cls(dict(changes), dict(releases), offsets, generation, batch)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Relations as they are after an epoch, and what has changed in them."""
+
+    tables: Mapping[str, TableState] = field(default_factory=dict)
+    deltas: Mapping[str, Delta] = field(default_factory=dict)
+
+    def __or__(self, other: Moved) -> Moved:
+        return Moved({**self.tables, **other.tables}, {**self.deltas, **other.deltas})
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a batch changes.
+
+    Attributes:
+        epoch: number of the epoch.
+        batch: what came.
+        tables: the relations with it, and with the compactions that are finished.
+        positions: what is taken of each table and source partition.
+        newest: beside each position, the newest source time up to it.
+        netted: the net changes, by table.
+        deltas: their changelog rows, by table.
+        clocks: the same of the clocks, which have no mirror.
+    """
+
+    epoch: int
+    batch: EpochInput
+    tables: Mapping[str, TableState]
+    positions: Mapping[str, str]
+    newest: Mapping[str, int]
+    netted: Mapping[str, Netted]
+    deltas: Mapping[str, Delta]
+    clocks: Mapping[str, Delta]
+
+    @property
+    def moved(self) -> Moved:
+        """The same for views."""
+        return Moved(self.tables, {**self.deltas, **self.clocks})
+
+
+# --- 1. net --------------------------------------------------------------------------------------
+
+
+def net(engine: Engine, upkeep: Upkeep, batch: EpochInput) -> Changed:
+    """Net the changes by key, and look up the rows that they replace."""
+    before = engine.manifest
+    tables = upkeep.take_over(before.tables)
+    engine.lease.check()
+    engine.pin(batch.offsets.pinned_ms)
+    positions, newest, netted = dict(before.positions), dict(before.newest), {}
+    requests = []
+    for name, batches in batch.changes.items():
+        schema = engine.relations[name].schema
+        known, times = of_table(name, positions), of_table(name, newest)
+        with concerning(f"table {name}"):
+            changes = netted[name] = net_changes(batches, schema, known, times)
+        positions |= {position_key(name, p): mark for p, mark in changes.high_water.items()}
+        newest |= {
+            position_key(name, p): max(ms, times.get(p, ms)) for p, ms in changes.newest.items()
+        }
+        keys = None if changes.truncated else _touched(changes, schema)
+        if keys is None or keys.num_rows:
+            requests.append(Request(name, keys, schema.names))
+    deltas = {}
+    for request, old_rows in zip(requests, engine.executors.fetch(requests), strict=True):
+        name = request.table
+        with concerning(f"table {name}"):
+            rows = old_and_new(netted[name], old_rows, engine.relations[name].schema)
+        if rows.num_rows:
+            deltas[name] = Delta(rows)
+    clocks = _clock_changes(before.pinned_ms, engine.pinned_ms)
+    return Changed(before.epoch + 1, batch, tables, positions, newest, netted, deltas, clocks)
+
+
+def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
+    keys = schema.key_arrow
+    loose = pa.schema([pa.field(f.name, f.type) for f in keys])
+    parts = [netted.upserts.select(keys.names), netted.deleted.select(keys.names)]
+    return pa.concat_tables([part.cast(loose) for part in parts])
+
+
+def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
+    """The changes of the clocks that show another time than before."""
+    deltas = {}
+    for clock in CLOCKS:
+        old, new = pinned_rows(clock, before_ms), pinned_rows(clock, pinned_ms)
+        if not old.equals(new):
+            kinds = pa.array([RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value])
+            deltas[clock] = Delta(pa.concat_tables([old, new]).add_column(0, KIND, kinds))
+    return deltas
+
+
+def position_key(table: str, partition: str) -> str:
+    """The manifest's entry for what was taken of a table from a source partition."""
+    return f"{table}@{partition}"
+
+
+def of_table(table: str, entries: Mapping[str, V]) -> dict[str, V]:
+    """A table's entries of the manifest's positions or times, by source partition."""
+    prefix = position_key(table, "")
+    return {k.removeprefix(prefix): v for k, v in entries.items() if k.startswith(prefix)}
+
+
+# --- 2. mirrors ----------------------------------------------------------------------------------
+
+
+def write_mirrors(engine: Engine, chunks: Mapping[str, int], changed: Changed) -> Changed:
+    """Append the changes and register released chunks; no manifest names either yet."""
+    tables, releases = dict(changed.tables), changed.batch.releases
+    for name in {*releases, *changed.deltas}:
+        if name in releases:
+            tables[name] = _release(engine, changed, name, chunks[name])
+        if name in changed.deltas:
+            delta = changed.deltas[name]
+            tables[name] = appended(engine, changed.epoch, name, delta, tables[name])
+    return replace(changed, tables=tables)
+
+
+def appended(
+    engine: Engine, epoch: int, relation: str, delta: Delta, state: TableState
+) -> TableState:
+    """A relation with the changes of an epoch."""
+    version = engine.relations[relation].mirror.append(epoch, delta.rows)
+    return replace(state, changelog_version=version, rows=state.rows + delta.gained)
+
+
+def _release(engine: Engine, changed: Changed, name: str, chunks: int) -> TableState:
+    """Take released chunk files into the base, without the rows that changes have overtaken."""
+    relation, state = engine.relations[name], changed.tables[name]
+    released = set(state.released)
+    releases = changed.batch.releases[name]
+    fresh = [release for release in releases if release.marker.chunk not in released]
+    netted = changed.netted.get(name)
+    touched = None if netted is None else _touched(netted, relation.schema)
+    excluded: dict[str, pa.Table] = {}
+    rows = state.rows
+    for release in fresh:
+        rows += release.marker.rows
+        if release.marker.file:
+            keys = _overtaken(engine, name, release, touched)
+            excluded[release.marker.file] = keys
+            rows -= keys.num_rows
+    markers = [release.marker for release in fresh]
+    version = relation.mirror.register(changed.epoch, markers, excluded)
+    released |= {marker.chunk for marker in markers}
+    return replace(
+        state,
+        base_version=version,
+        released=tuple(sorted(released)),
+        rows=rows,
+        phase="loaded" if len(released) == chunks else "loading",
+    )
+
+
+def _overtaken(engine: Engine, name: str, release: Release, touched: pa.Table | None) -> pa.Table:
+    """The keys of a chunk file whose rows came by the changelog, before or in this epoch."""
+    relation = engine.relations[name]
+    key = relation.schema.key_arrow
+    if not len(release.excluded) and touched is None:
+        return key.empty_table()
+    keys = read_parquet(relation.mirror.staged(release.marker.file), key)
+    seen = release.excluded
+    if touched is not None and touched.num_rows:
+        seen = seen.union(type(seen).of(touched.cast(key), key))
+    return keys.filter(pa.array(seen.contains(keys, key)))
