@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -154,13 +153,9 @@ def read_live(
 ) -> pa.Table:
     """The rows of a table's file that count; see `read_parquet`."""
     rows = read_parquet(folder / file.path, schema, columns)
-    return rows if file.deleted is None else rows.take(live_positions(file))
-
-
-def live_positions(file: DataFile) -> npt.NDArray[np.int64]:
-    """The positions of the rows that count, ascending."""
-    positions = np.arange(file.rows)
-    return positions if file.deleted is None else np.delete(positions, file.deleted.positions)
+    if file.deleted is None:
+        return rows
+    return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))
 
 
 def data_file(facts: Mapping[str, Any]) -> DataFile:

@@ -31,6 +31,11 @@ def is_small(file: DataFile) -> bool:
     return file.rows < TARGET_ROWS // 2 and file.size < TARGET_BYTES // 4
 
 
+def is_full(rows: int, nbytes: int) -> bool:
+    """Whether rows in memory are as many as a large file should have."""
+    return rows >= TARGET_ROWS or nbytes >= TARGET_BYTES
+
+
 def crowded(files: Iterable[DataFile]) -> list[DataFile]:
     """The files of the lowest tier that has too many of them; none when all is well."""
     tiers: list[list[DataFile]] = [[] for _ in _TIERS]

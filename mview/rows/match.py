@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,41 @@ def confirmed(
     found[ours[equal]] = theirs[equal]
     hit = np.flatnonzero(found >= 0)
     return hit, found[hit]
+
+
+@dataclass(frozen=True)
+class IndexedRows:
+    """Rows with an index over the columns that can be in one: to be matched more than once."""
+
+    rows: pa.Table
+    hashed: list[str]
+    index: SortedIndex | None
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> IndexedRows:
+        """Index rows; without a column that can be indexed every row is compared."""
+        hashed = [field.name for field in rows.schema if is_hashable(field.type)]
+        columns = [rows[name] for name in hashed]
+        return cls(rows, hashed, SortedIndex.build(hash_rows(columns)) if hashed else None)
+
+    def match(self, wanted: IndexedRows) -> tuple[Positions, Positions]:
+        """See `match`."""
+        if self.index is None or wanted.index is None:
+            return match(self.rows, wanted.rows)
+        ours, theirs = self.index.common(wanted.index)
+        if not len(ours):
+            return ours, theirs
+        if len(self.hashed) < self.rows.num_columns:
+            ours, theirs = np.unique(ours), np.unique(theirs)
+            place, found = match(self.rows.take(pa.array(ours)), wanted.rows.take(pa.array(theirs)))
+            return ours[place], theirs[found]
+        return confirmed(self.rows, wanted.rows, ours, theirs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        index = 0 if self.index is None else self.index.nbytes(None)
+        return int(self.rows.nbytes) + index
 
 
 def _maybe_wanted(rows: pa.Table, wanted: pa.Table) -> Any:

@@ -24,21 +24,20 @@ from mview.delta.actions import NO_TABLE, is_below, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import (
     DataFile,
-    Range,
     check_columns,
-    column_range,
     describe,
     read_footer,
     read_parquet,
     write_parquet,
 )
 from mview.delta.recent import Recent
+from mview.delta.rewrite import Rewriter
 from mview.delta.tiers import crowded
 from mview.errors import CorruptionError
 from mview.files.durable import later
 from mview.files.fence import UNFENCED, Fence
 from mview.schema import TableSchema, as_schema
-from mview.store.fold import EPOCH, ROW, BaseFile, fold, refold, settle, without
+from mview.store.fold import EPOCH, ROW, fold, settle, without
 from mview.store.manifest import TableState
 
 __all__ = ["EPOCH", "KIND", "ROW", "Mirror", "MirrorFiles", "StagedFile", "fold"]
@@ -108,6 +107,7 @@ class Mirror:
         self._rows = pa.schema([field.with_nullable(True) for field in schema.arrow])
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]
         self._changes = pa.schema([*meta, *self._rows])
+        self._rewriter = Rewriter(self.base, self._rows, schema.key, folder.name, ordered=True)
         self._written: Recent[pa.Table] = Recent(_WRITTEN)
         self._listed: dict[tuple[str, int, int], Sequence[tuple[str, int]]] = {}
         self._listing = threading.Lock()
@@ -280,7 +280,7 @@ class Mirror:
         for path, _ in self.files(state).base:
             rows = read_parquet(Path(path), self._rows)
             yield without(rows, last.keys, self.schema.key)
-        yield last.rows
+        yield last.comes
 
     # --- off the critical path -------------------------------------------------------------------
 
@@ -301,15 +301,10 @@ class Mirror:
         tail = self._oldest(state, most)
         if not tail.num_rows:
             return state.base_version, state.folded
-        live = self.base.head.files.values()
-        base = [BaseFile(file, self._key_range(file)) for file in live]
         folded = int(pc.max(tail[EPOCH]).as_py())
-        removes: list[str] = []
-        added: list[DataFile] = []
-        for gone, tables in refold(base, self._read_base, tail, self.schema.key):
-            removes += [file.path for file in gone]
-            added += [self._write_base(f"c{folded:012d}", rows) for rows in tables]
-        return self.base.commit(added, removes, {"mview": "compact"}), folded
+        upsert, live = settle(tail, self.schema.key), self.base.head.files
+        rewrite = self._rewriter.plan(f"c{folded:012d}", upsert, live)
+        return self.base.commit(rewrite.adds, rewrite.removes, {"mview": "compact"}), folded
 
     def _oldest(self, state: TableState, most: int) -> pa.Table:
         """The changes up to an epoch: of as many files as fit into `most` bytes, of one at least.
@@ -377,17 +372,10 @@ class Mirror:
     def _rewrite(self, epoch: int, file: str, keys: pa.Table) -> list[DataFile]:
         rows = read_parquet(self.base.folder / file, self._rows)
         kept = without(rows, keys.select(list(self.schema.key)), self.schema.key)
-        return [self._write_base(f"r{epoch:012d}", kept)] if kept.num_rows else []
-
-    def _write_base(self, prefix: str, rows: pa.Table) -> DataFile:
-        name = self.base.new_file(prefix)
-        return write_parquet(self.base.folder, name, rows, self.schema.key)
-
-    def _read_base(self, file: DataFile) -> pa.Table:
-        return read_parquet(self.base.folder / file.path, self._rows)
-
-    def _key_range(self, file: DataFile) -> Range | None:
-        return column_range(read_footer(self.base.folder / file.path), self.schema.key[0])
+        if not kept.num_rows:
+            return []
+        name = self.base.new_file(f"r{epoch:012d}")
+        return [write_parquet(self.base.folder, name, kept, self.schema.key)]
 
     def _changes_of(self, file: DataFile) -> pa.Table:
         rows = self._written.get(file.path)

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from mview_connectors.sinks import rewrite
 from mview_connectors.sinks.delta import DeltaSink
 from pyspark.sql import SparkSession
 
 from mview.connector import Sink, SinkTarget
+from mview.delta import rewrite
 from mview.errors import ConfigError, CorruptionError, TargetError, UserError
 from mview.schema import TableSchema
 from tests.connectors.sinks_contract import (

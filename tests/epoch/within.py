@@ -39,7 +39,6 @@ from mview.ingest.offsets import BatchOffsets  # noqa: E402
 from mview.ingest.spec import TableSpec  # noqa: E402
 from mview.merge.net import net_changes, old_and_new  # noqa: E402
 from mview.schema import Column, TableSchema  # noqa: E402
-from mview.store import fold as folding  # noqa: E402
 from mview.store.mirror import KIND, Mirror  # noqa: E402
 
 #: Rows that are changed again and again; hundreds of messages of nearly a megabyte change them.
@@ -137,7 +136,7 @@ def main(folder: Path, budget: int) -> None:
     limit_memory(memory.queries)
     recent.POOL.limit = memory.files
     # Files are smaller here, as the budget is.
-    tiers.TARGET_BYTES = folding.TARGET_BYTES = 4 << 20
+    tiers.TARGET_BYTES = 4 << 20
     driver = Driver(folder, memory)
     for _ in range(2):
         driver.write(ROWS, 20)

@@ -297,10 +297,6 @@ _STORE = [
         "mview/store/fold.py",
         ("np.flatnonzero(positive & (epochs == last[group]))", "np.flatnonzero(positive)"),
         ("kept = without(base_rows, last.keys, key)", "kept = base_rows"),
-        ("if not (mine.num_rows or small or touches):", "if not (mine.num_rows or small):"),
-        ("buffer.append(rows.slice(done))", "buffer.append(rows.slice(done + 1))"),
-        ("values[place - 1] >= bounds.low", "values[place - 1] > bounds.low"),
-        ("bounds is None or (unordered and bounds.nulls)", "bounds is None"),
         ("if len(winners) and np.bincount(group[winners]).max() > 1:", "if False:"),
     ),
     *_of(
@@ -455,6 +451,15 @@ _AROUND = [
         ("same &= _identical(one, other)", "same |= _identical(one, other)"),
         ("plain = pc.if_else(pc.is_nan(column), nan, column)", "plain = column"),
         ("repr(a) == repr(b) for a", "a == b for a"),
+    ),
+    *_of(
+        "mview/delta/rewrite.py",
+        ("values[place] > bounds.high", "values[place] >= bounds.high"),
+        ("place = bisect_left(values, bounds.low)", "place = bisect_right(values, bounds.low)"),
+        ("bounds is not None and not (null and bounds.nulls)", "bounds is not None"),
+        ("            left = left[done:]\n", "            left = left[done + 1 :]\n"),
+        ("free[instead[instead >= 0]] = False", "pass"),
+        ("        source[part.deleted] = -1\n", "        source[part.gone] = -1\n"),
     ),
     *_of(
         "mview/delta/parquet.py",

@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from mview.delta import tiers
+from mview.delta import rewrite, tiers
 from mview.errors import CorruptionError, FencedError, UserError
 from mview.schema import Column, TableSchema, parse_type
-from mview.store import fold as folding
 from mview.store.mirror import EPOCH, KIND, Mirror, fold
 from tests.seeds import seeds
 from tests.store.mirrors import SCHEMA, MirrorDriver, Row, delta_of, stage
@@ -229,7 +228,7 @@ def test_a_row_at_the_edge_of_a_file_that_stays_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int | None
 ) -> None:
     """Nothing but its key leads to the file, and NULL is in no range."""
-    monkeypatch.setattr(folding, "is_small", lambda file: False)
+    monkeypatch.setattr(rewrite, "is_small", lambda file: False)
     schema = TableSchema((Column("id", pa.int64()), Column("v", pa.string())), ("id",))
     mirror = Mirror(tmp_path / "m", schema)
     ids: list[list[int | None]] = [list(range(10)), [*range(10, 20), None]]
@@ -248,7 +247,6 @@ def test_a_row_at_the_edge_of_a_file_that_stays_goes(
 def test_wide_rows_make_files_of_few_rows(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are bounded in bytes, too: while they are written, and in what is merged."""
     monkeypatch.setattr(tiers, "TARGET_BYTES", 1 << 20)
-    monkeypatch.setattr(folding, "TARGET_BYTES", 1 << 20)
     monkeypatch.setattr(tiers, "_LARGE", 1 << 15)
     draw = random.Random(1)
     state = mirror.create()

@@ -26,12 +26,13 @@ from mview.connector import WEIGHT, SinkTarget, check_options
 from mview.delta.actions import NO_TABLE, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import DataFile, check_columns, data_file, describe, read_live
+from mview.delta.rewrite import Rewrite, Rewriter
 from mview.errors import ConfigError, CorruptionError, FencedError, TargetError, UserError
 from mview.files.durable import later
 from mview.files.marks import put_mark, read_mark, without_mark
 from mview.files.modes import make_shared_folder, readers_of, share
 from mview.rows.match import first_rows, row_codes
-from mview_connectors.sinks.rewrite import Rewriter
+from mview.schema import as_schema
 
 #: Transaction version after a roll-back; see `DeltaLog.revert`.
 _NO_EPOCH = -1
@@ -86,7 +87,11 @@ class DeltaSink:
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema.arrow])
         self._vectors = _flag(target, "deletion_vectors")
         self._rewriter = Rewriter(
-            self._log, self._schema, target.schema.key, target.view, self._vectors
+            self._log,
+            self._schema,
+            target.schema.key,
+            f"view {target.view}",
+            vectors=self._vectors,
         )
 
     # --- whose it is -----------------------------------------------------------------------------
@@ -185,8 +190,13 @@ class DeltaSink:
         head = self._log.head
         if not delta.num_rows and head.version != NO_TABLE:
             return self._token(epoch, [], [])
-        rewrite = self._rewriter.plan(epoch, delta, head.files)
+        rewrite = self._rewrite(epoch, delta)
         return self._token(epoch, rewrite.adds, rewrite.removes)
+
+    def _rewrite(self, epoch: int, delta: pa.Table) -> Rewrite:
+        rows, weight = as_schema(delta, self._schema), delta[WEIGHT].to_numpy()
+        upsert = self._rewriter.weighted(rows, weight)
+        return self._rewriter.plan(f"{epoch:012d}", upsert, self._log.head.files)
 
     def staging(self, epoch: int) -> Path:
         """A folder in which an executor may write the files of `stage_full`."""
@@ -313,7 +323,7 @@ class DeltaSink:
         head, staged = self._log.head, self._log.at(token["expected_version"])
         if any(head.files.get(path) != staged.files[path] for path in removes):
             # Others have written the same rows into other files since.
-            rewrite = self._rewriter.plan(token["epoch"], self._delta(token), head.files)
+            rewrite = self._rewrite(token["epoch"], self._delta(token))
             adds, removes = rewrite.adds, rewrite.removes
         transaction = (token["writer"], token["epoch"])
         table = token["table"] if head.version == staged.version else self._table_change()

@@ -1,0 +1,403 @@
+"""Which files a change by key touches, and the files that stand in their place.
+
+Copy on write: a file with a row that goes is written anew. With deletion vectors it stays, and the
+log says which of its rows count no more, until there are so many that writing it anew pays.
+
+Rows are matched as SQL groups them (NULL = NULL, NaN = NaN): by key, or by all columns where there
+is no key and equal rows are counted. In a file that is written anew a changed row stays at its
+place, so files stay in key order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mview.delta.deletion import Deleted
+from mview.delta.log import DeltaLog
+from mview.delta.parquet import (
+    DataFile,
+    Range,
+    column_range,
+    comparable,
+    describe,
+    read_footer,
+    read_parquet,
+    write_rows,
+)
+from mview.delta.recent import Recent
+from mview.delta.tiers import crowded, is_full, is_small, pieces
+from mview.errors import CorruptionError, UserError
+from mview.rows.match import IndexedRows, Positions, first_rows, row_codes
+
+#: Bytes of a table's rows that are remembered at the most: rows that were just written are read
+#: again soon, and all keys are looked through in most epochs (some 30 bytes per row with their
+#: index). All tables together have a share of `engine.memory`, see `mview.delta.recent`.
+_WRITTEN, _LOOKED = 64 << 20, 256 << 20
+
+#: Deleted rows that a file may have: about 2 bytes each in every commit that touches it. Files have
+#: different limits from half of it on, so that they are not all written anew in one epoch.
+_MOST_DELETED = 2048
+
+#: In place of the path of a file, for the rows that come and have none yet.
+_NEW = ""
+_NONE = np.empty(0, np.int64)
+
+#: Shared by all tables: threads cost more to start than most files to look into.
+_pool = ThreadPoolExecutor(os.cpu_count(), "mview-rewrite")
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Rows that go and rows that come.
+
+    Attributes:
+        keys: distinct rows of the columns by which rows are found.
+        goes: how many rows of each key go; None: all that are there, if any.
+        comes: the rows that come, of all columns.
+        instead: for each key the number of the row that comes for it, or -1.
+    """
+
+    keys: pa.Table
+    goes: Positions | None
+    comes: pa.Table
+    instead: Positions
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What an upsert comes to: files to add, live files to remove."""
+
+    adds: list[DataFile]
+    removes: list[str]
+
+
+class _Part(NamedTuple):
+    """A live file and what becomes of it, or (file None) rows that come and have no file yet.
+
+    Attributes:
+        file: the file.
+        gone: positions of rows that go.
+        keys: for each the number of its key.
+        added: numbers of rows that come, beside those that come in place of one that goes.
+    """
+
+    file: DataFile | None
+    gone: Positions = _NONE
+    keys: Positions = _NONE
+    added: Positions = _NONE
+
+    def planned(self, upsert: Upsert) -> DataFile:
+        """About what will be written, to see which files are small."""
+        rows = int(len(self.added) + np.count_nonzero(upsert.instead[self.keys] >= 0))
+        if self.file is None:
+            return DataFile(_NEW, upsert.comes.nbytes * rows // upsert.comes.num_rows, rows, "")
+        rows += self.file.live - len(self.gone)
+        return DataFile(self.file.path, self.file.size * rows // self.file.rows, rows, "")
+
+    @property
+    def deleted(self) -> Positions:
+        """Positions of the rows that go or have gone before."""
+        before = self.file.deleted if self.file else None
+        return self.gone if before is None else np.union1d(before.positions, self.gone)
+
+    def marked(self) -> DataFile:
+        """The file with the rows that go marked as deleted."""
+        assert self.file is not None
+        # Bounds stay true, but no row may be left that has one of them.
+        stats = json.dumps({**json.loads(self.file.stats), "tightBounds": False})
+        return replace(self.file, stats=stats, deleted=Deleted.at(self.deleted))
+
+
+class Rewriter:
+    """Turns upserts into file changes of one table.
+
+    Args:
+        log: the table's; new files are written into its folder, invisible until committed.
+        schema: the table's columns, all nullable.
+        key: the table's key; empty for multiset semantics.
+        owner: whose table it is, for messages.
+        vectors: use deletion vectors.
+        ordered: for rare and large upserts. Files keep to ranges of the first key column, as far
+            as they did; one file is read at a time, and nothing of it is remembered. Else rows that
+            have no place make new files, and threads share the work.
+    """
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        schema: pa.Schema,
+        key: Sequence[str],
+        owner: str,
+        *,
+        vectors: bool = False,
+        ordered: bool = False,
+    ) -> None:
+        self._log, self._schema, self._owner = log, schema, owner
+        self._vectors, self._ordered = vectors, ordered
+        self._key = tuple(key)
+        self._names = list(key) or list(schema.names)
+        self._ranges: dict[str, Mapping[str, Range | None]] = {}
+        #: Rows of files that were just written, without regard to deletion vectors.
+        self._written: Recent[pa.Table] = Recent(0 if ordered else _WRITTEN)
+        self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED)
+
+    def weighted(self, rows: pa.Table, weight: Positions) -> Upsert:
+        """What rows with weights come to.
+
+        Args:
+            rows: the table's columns; no two rows equal.
+            weight: for each row how many come; negative: go.
+
+        Raises:
+            UserError: two rows come for one key: it is none.
+        """
+        comes = rows.take(np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0)))
+        removed = rows.filter(pa.array(weight < 0)).select(self._names)
+        # By key, rows that come are looked for too: such a key must not be there already.
+        parts = [removed, comes.select(self._names)] if self._key else [removed]
+        looked = pa.concat_tables(parts)
+        first, group = first_rows(row_codes([looked])[0])
+        gone = -weight[weight < 0]
+        goes = np.bincount(group[: removed.num_rows], weights=gone, minlength=len(first))
+        instead = np.full(len(first), -1, dtype=np.int64)
+        keys = looked.take(first)
+        if self._key:
+            come = group[removed.num_rows :]
+            double = np.flatnonzero(np.bincount(come) > 1)
+            if len(double):
+                raise self._not_a_key(keys.take(double))
+            instead[come] = np.arange(comes.num_rows)
+        return Upsert(keys, goes.astype(np.int64), comes, instead)
+
+    def plan(self, prefix: str, upsert: Upsert, live: Mapping[str, DataFile]) -> Rewrite:
+        """Write the files that make an upsert true.
+
+        Args:
+            prefix: of the names of the files.
+            upsert: what goes and comes.
+            live: the table's files.
+
+        Raises:
+            UserError: two rows for one key: the declared key is none.
+            CorruptionError: a row to be removed is not in the table.
+        """
+        self._forget(live)
+        hits = self._select(upsert, self._look(live.values(), upsert.keys))
+        marked = {path: hit for path, hit in hits.items() if self._is_marked(path, hit)}
+        anew = {path: hit for path, hit in hits.items() if path not in marked}
+        others = {path: file for path, file in live.items() if path not in marked}
+        groups = self._groups(upsert, self._place(upsert, anew, others), others)
+        written = self._each(lambda group: self._write(prefix, group, upsert), groups)
+        adds = [file for files in written for file in files]
+        adds += [hit.marked() for path, hit in marked.items() if len(hit.deleted) < live[path].rows]
+        removes = [part.file.path for group in groups for part in group if part.file]
+        return Rewrite(adds, [*marked, *removes])
+
+    # --- which rows ------------------------------------------------------------------------------
+
+    def _look(self, live: Iterable[DataFile], keys: pa.Table) -> list[_Part]:
+        """The rows that have a key, by file."""
+        if not keys.num_rows:
+            return []
+        values = {n: (_orderly(keys[n]), bool(keys[n].null_count)) for n in self._names}
+        # Small files first: where equal rows are in several files, the cheap one is rewritten.
+        files = sorted((f for f in live if self._may_hold(f, values)), key=lambda file: file.rows)
+        wanted = IndexedRows.of(keys)
+        return self._each(lambda file: self._find(file, wanted), files)
+
+    def _find(self, file: DataFile, wanted: IndexedRows) -> _Part:
+        indexed = self._looked.get(file.path)
+        if indexed is None:
+            rows = self._written.get(file.path)
+            if rows is None:
+                rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
+            indexed = IndexedRows.of(rows.select(self._names))
+            self._looked.add(file.path, indexed)
+        positions, keys = indexed.match(wanted)
+        if file.deleted is not None and len(positions):
+            counts = np.isin(positions, file.deleted.positions, invert=True)
+            positions, keys = positions[counts], keys[counts]
+        return _Part(file, positions, keys)
+
+    def _select(self, upsert: Upsert, found: Sequence[_Part]) -> dict[str, _Part]:
+        """Of all rows that match, those that go: as many of each as the upsert says."""
+        left = None if upsert.goes is None else upsert.goes.copy()
+        selected = {}
+        for part in found:
+            if left is not None:
+                order = np.argsort(part.keys, kind="stable")
+                ranked = part.keys[order]
+                rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
+                goes = np.zeros(len(ranked), dtype=bool)
+                goes[order] = rank < left[ranked]
+                if self._key and not goes.all():
+                    raise self._not_a_key(upsert.keys.take(part.keys[~goes]))
+                part = _Part(part.file, part.gone[goes], part.keys[goes])
+                left -= np.bincount(part.keys, minlength=len(left))
+            if part.file and len(part.gone):
+                selected[part.file.path] = part
+        if left is not None and left.any():
+            raise CorruptionError(
+                f"{self._owner}: a row that is to be removed is not in its table",
+                where=str(self._log.folder),
+                got=upsert.keys.take(np.flatnonzero(left)[:1]).to_pylist()[0],
+                safe="the view's table keeps the rows of its last good epoch",
+                hint="compare with `mview verify`; `mview drop` the view and build it again",
+            )
+        return selected
+
+    def _is_marked(self, path: str, part: _Part) -> bool:
+        """Whether the rows of a file that go are only marked as deleted."""
+        limit = _MOST_DELETED // 2 + zlib.crc32(path.encode()) % (_MOST_DELETED // 2)
+        return self._vectors and len(part.deleted) <= limit
+
+    # --- which files -----------------------------------------------------------------------------
+
+    def _place(
+        self, upsert: Upsert, anew: Mapping[str, _Part], live: Mapping[str, DataFile]
+    ) -> dict[str, _Part]:
+        """What changes, by file; rows that come go where the row was that they replace."""
+        parts = dict(anew)
+        free = np.ones(upsert.comes.num_rows, dtype=bool)
+        for part in anew.values():
+            instead = upsert.instead[part.keys]
+            free[instead[instead >= 0]] = False
+        left = np.flatnonzero(free)
+        if self._ordered:
+            column = upsert.comes[self._names[0]].take(pa.array(left))
+            # NULL and NaN are sorted last, so the values still fit the rows by position.
+            left = left[pc.sort_indices(column).to_numpy()]
+            values, done = _orderly(column), 0
+            for file in self._in_order(live.values()):
+                bounds = self._bounds(file)[self._names[0]]
+                upto = bisect_right(values, bounds.high, done) if bounds else done
+                if upto > done:
+                    part = parts.get(file.path, _Part(file))
+                    parts[file.path] = part._replace(added=left[done:upto])
+                    done = upto
+            left = left[done:]
+        return {**parts, _NEW: _Part(None, added=left)} if len(left) else parts
+
+    def _groups(
+        self, upsert: Upsert, changed: Mapping[str, _Part], live: Mapping[str, DataFile]
+    ) -> list[list[_Part]]:
+        """The parts that are written; those in one group make files of a size together."""
+        if self._ordered:
+            files = self._in_order(f for f in live.values() if f.path in changed or is_small(f))
+            paths = [*(file.path for file in files), *({_NEW} & changed.keys())]
+        else:
+            planned = [part.planned(upsert) for part in changed.values()]
+            same = [file for path, file in live.items() if path not in changed]
+            paths = [file.path for file in crowded([*same, *planned])]
+        together = [changed[path] if path in changed else _Part(live[path]) for path in paths]
+        alone = [[part] for path, part in changed.items() if path not in set(paths)]
+        return [*alone, together] if together else alone
+
+    def _write(self, prefix: str, group: Sequence[_Part], upsert: Upsert) -> list[DataFile]:
+        files = []
+        for rows in self._packed(group, upsert):
+            name = self._log.new_file(prefix)
+            self._written.add(name, rows)
+            footer = write_rows(self._log.folder / name, rows)
+            self._learn(name, footer)
+            files.append(describe(self._log.folder, name, self._key, footer))
+        return files
+
+    def _packed(self, group: Sequence[_Part], upsert: Upsert) -> Iterator[pa.Table]:
+        """The rows of parts in tables of a file's size; not many more are held at a time."""
+        held: list[pa.Table] = []
+        for part in group:
+            held += self._after(part, upsert)
+            full = is_full(sum(t.num_rows for t in held), sum(t.nbytes for t in held))
+            if full or part is group[-1]:
+                rows = pa.concat_tables(held)
+                if self._key and len(held) > 1:
+                    rows = rows.sort_by([(name, "ascending") for name in self._key])
+                held = []
+                yield from pieces(rows)
+
+    def _after(self, part: _Part, upsert: Upsert) -> list[pa.Table]:
+        """The rows of a part: what a file has after the upsert, and what comes beside."""
+        added = [upsert.comes.take(pa.array(part.added))] if len(part.added) else []
+        if part.file is None:
+            return added
+        rows = self._written.get(part.file.path)
+        if rows is None:
+            rows = read_parquet(self._log.folder / part.file.path, self._schema)
+        if not len(part.deleted):
+            return [rows, *added]
+        instead = upsert.instead[part.keys]
+        there = instead >= 0
+        source = np.arange(rows.num_rows)
+        source[part.deleted] = -1
+        source[part.gone[there]] = rows.num_rows + np.arange(np.count_nonzero(there))
+        both = pa.concat_tables([rows, upsert.comes.take(pa.array(instead[there]))])
+        return [both.take(pa.array(source[source >= 0])), *added]
+
+    # --- bounds ----------------------------------------------------------------------------------
+
+    def _may_hold(self, file: DataFile, columns: Mapping[str, tuple[list[Any], bool]]) -> bool:
+        """Whether a row of a file may have, in each column, one of its values (or NULL)."""
+        for name, bounds in self._bounds(file).items():
+            values, null = columns[name]
+            if bounds is not None and not (null and bounds.nulls):
+                place = bisect_left(values, bounds.low)
+                if place == len(values) or values[place] > bounds.high:
+                    return False
+        return True
+
+    def _in_order(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """By the first column that is looked through; first those whose bounds are not known."""
+        bounds = [(self._bounds(file)[self._names[0]], file) for file in files]
+        ranged = sorted(((b.low, n) for n, (b, _) in enumerate(bounds) if b))
+        return [*(file for b, file in bounds if not b), *(bounds[n][1] for _, n in ranged)]
+
+    def _bounds(self, file: DataFile) -> Mapping[str, Range | None]:
+        known = self._ranges.get(file.path)
+        return known or self._learn(file.path, read_footer(self._log.folder / file.path))
+
+    def _learn(self, path: str, footer: pq.FileMetaData) -> Mapping[str, Range | None]:
+        """Remember what a file's footer says of the columns that are looked through."""
+        ranges = self._ranges[path] = {name: column_range(footer, name) for name in self._names}
+        return ranges
+
+    def _forget(self, live: Mapping[str, DataFile]) -> None:
+        self._written.forget(live)
+        self._looked.forget(live)
+        self._ranges = {path: known for path, known in self._ranges.items() if path in live}
+
+    def _each(self, call: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """The results of a call per item; one alone needs no other thread."""
+        if self._ordered or len(items) < 2:
+            return [call(item) for item in items]
+        return list(_pool.map(call, items))
+
+    def _not_a_key(self, keys: pa.Table) -> UserError:
+        return UserError(
+            f"{self._owner}: two rows have one key ({', '.join(self._names)})",
+            got=keys.slice(0, 3).to_pylist(),
+            safe="the view's table keeps the rows of its last good epoch",
+            hint="declare a key that is unique in the result, or none: WITH (key='…')",
+        )
+
+
+def _orderly(column: pa.ChunkedArray) -> list[Any]:
+    """The values that have a place in an order, sorted: no NULL, no NaN, no list."""
+    if pa.types.is_nested(column.type):
+        return []
+    return sorted(value for value in comparable(column.drop_null()) if value == value)
