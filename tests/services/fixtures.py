@@ -1,4 +1,5 @@
-"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium; started on first use.
+"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium, clickhouse;
+started on first use.
 
 Tests that use them carry the marker `service`; conftest.py keeps all of those on one xdist worker,
 so one process owns the servers and nothing is shared between processes.
@@ -17,6 +18,7 @@ from typing import Protocol, TypeVar
 import pytest
 
 from mview.errors import MviewError
+from tests.services.clickhouse import ClickhouseServer
 from tests.services.cluster import SparkCluster
 from tests.services.debezium import DebeziumServer
 from tests.services.kafka import KafkaServer
@@ -85,6 +87,13 @@ def mariadb() -> Iterator[MariadbServer]:
 def postgresql() -> Iterator[PostgresqlServer]:
     """A PostgreSQL server."""
     with _running("PostgreSQL", PostgresqlServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def clickhouse() -> Iterator[ClickhouseServer]:
+    """A ClickHouse server."""
+    with _running("ClickHouse", ClickhouseServer) as server:
         yield server
 
 
