@@ -221,7 +221,9 @@ class Life:
             self._take_over(running)
         else:
             go.touch()
-            if action == "live" and not note.exists():
+            if action == "live":
+                # What fails beside the epochs, or in one view, ends no run.
+                self.wait(lambda: not note.exists(), running, 1)
                 running.send(signal.SIGTERM)
             running.end()
             if not note.exists():
