@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from mview.changelog import ChangeEvent
 from mview.clock import DAY_MS, END_OF_TIME, SourceMs, utc_text
-from mview.errors import ConfigError, DecodeError, shown
+from mview.errors import ConfigError, CorruptionError, DecodeError, shown
 from mview.files.fence import UNFENCED, Fence
 from mview.schema import Column, TableSchema
 from mview.snapshot import Chunk, ChunkPlan
@@ -132,6 +132,17 @@ def reload_hint(table: str | None = None) -> str:
     """What gets a user past a message that cannot be taken: it stays in the log."""
     what = f"`mview drop {table}`" if table else "`mview drop` the tables that it brings"
     return f"{what} and run again: what is loaded anew begins after the message"
+
+
+def unknown_offsets(offsets: Offsets) -> CorruptionError:
+    """The error of a changelog about offsets that are none of its own."""
+    return CorruptionError(
+        "the place up to which a changelog was read has another form",
+        got=shown(offsets),
+        safe="nothing was read, and nothing changed",
+        hint="restore the newest manifest of the store from a copy; or `mview drop` the tables of "
+        "the connection and run again: they are loaded anew",
+    )
 
 
 def events_of(

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from mview.errors import UserError
+from mview.files.records import fields
 
 _SIMPLE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -126,6 +127,16 @@ class Column:
 
 
 @dataclass(frozen=True)
+class _ColumnForm:
+    """A column as JSON has it."""
+
+    name: str
+    type: str
+    nullable: bool
+    source_type: str
+
+
+@dataclass(frozen=True)
 class TableSchema:
     """Columns in order and the primary key, as column names in key order.
 
@@ -188,13 +199,18 @@ class TableSchema:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> TableSchema:
-        """The schema of a JSON form written by `to_json`."""
-        columns = tuple(
-            Column(c["name"], parse_type(c["type"]), c["nullable"], c["source_type"])
-            for c in data["columns"]
+    def from_json(cls, data: object) -> TableSchema:
+        """The schema of a JSON form written by `to_json`.
+
+        Raises:
+            ValueError: it is another one.
+            UserError: it can be no table's.
+        """
+        form = fields(data, {"columns": list[_ColumnForm], "key": tuple[str, ...]})
+        columns = (
+            Column(c.name, parse_type(c.type), c.nullable, c.source_type) for c in form["columns"]
         )
-        return cls(columns, tuple(data["key"]))
+        return cls(tuple(columns), form["key"])
 
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from mview.files.records import fields, record
 
 #: A key or bound: values of the chunk columns, in order.
 KeyValues = tuple[Any, ...]
@@ -90,15 +92,27 @@ class ChunkPlan:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ChunkPlan:
-        """The plan of a JSON form written by `to_json`."""
-        maximum = data["maximum"]
+    def from_json(cls, data: object) -> ChunkPlan:
+        """The plan of a JSON form written by `to_json`.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        form = fields(
+            data,
+            {
+                "table": str,
+                "columns": tuple[str, ...],
+                "bounds": list[list[Any]],
+                "maximum": list[Any] | None,
+                "rows": int,
+            },
+        )
+        bounds, maximum = form.pop("bounds"), form.pop("maximum")
         return cls(
-            data["table"],
-            tuple(data["columns"]),
-            tuple(_values_from_json(bound) for bound in data["bounds"]),
-            None if maximum is None else _values_from_json(maximum),
-            data["rows"],
+            **form,
+            bounds=tuple(map(_values_from_json, bounds)),
+            maximum=None if maximum is None else _values_from_json(maximum),
         )
 
 
@@ -122,15 +136,26 @@ def _values_to_json(values: KeyValues) -> list[Any]:
     return encoded
 
 
+#: Makes values of their texts, by the kind that stands beside them.
+_TIMES: Mapping[str, Callable[[str], dt.date]] = {
+    "date": dt.date.fromisoformat,
+    "timestamp": dt.datetime.fromisoformat,
+}
+
+
 def _values_from_json(values: list[Any]) -> KeyValues:
     decoded: list[Any] = []
     for value in values:
         if isinstance(value, dict):
             ((kind, text),) = value.items()
-            parse = dt.date.fromisoformat if kind == "date" else dt.datetime.fromisoformat
+            parse = _TIMES.get(kind)
+            if parse is None or not isinstance(text, str):
+                raise ValueError(f"a bound is {value}")
             decoded.append(parse(text))
-        else:
+        elif type(value) in (int, str):
             decoded.append(value)
+        else:
+            raise ValueError(f"a bound is {value}")
     return tuple(decoded)
 
 
@@ -166,6 +191,10 @@ class Marker:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Marker:
-        """The marker of a JSON form written by `to_json`."""
-        return cls(**{**data, "position_after": tuple(data["position_after"])})
+    def from_json(cls, data: object) -> Marker:
+        """The marker of a JSON form written by `to_json`.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        return record(cls, data)

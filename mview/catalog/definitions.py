@@ -12,8 +12,9 @@ import orjson
 
 from mview.errors import CorruptionError
 from mview.files.durable import put
-from mview.plan.declared import Function
-from mview.plan.definition import TableUse, ViewDefinition, order_views, same_name
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
+from mview.plan.definition import ViewDefinition, order_views, same_name
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 
@@ -38,7 +39,7 @@ def save_definition(store: Store, definition: ViewDefinition) -> None:
     file = _file(store, definition.name, digest_of(definition))
     body = asdict(replace(definition, functions=definition.called, parsed=None))
     del body["parsed"]
-    put(file, orjson.dumps(body))
+    put(file, checked(body))
 
 
 def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
@@ -102,28 +103,20 @@ def _read(file: Path) -> ViewDefinition:
     Raises:
         CorruptionError: it is not what was written.
     """
-    try:
-        definition = _of_json(orjson.loads(file.read_bytes()))
+
+    def parse(data: object) -> ViewDefinition:
+        definition = record(ViewDefinition, data)
         if file.name != _name(digest_of(definition)):
-            raise ValueError("the digest does not fit the content")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CorruptionError(
-            "the definition of a view cannot be read",
-            where=str(file),
-            got=str(error),
-            safe="nothing was changed, and nothing of it was run",
-            hint="`mview run` with the view's own file writes it again; without one, restore it "
-            "from a copy of the store, or `mview drop` the view: its table stays where it has a "
-            "path of its own",
-        ) from None
-    return definition
+            raise ValueError("the digest of its name is not that of its content")
+        return definition
 
-
-def _of_json(data: dict[str, Any]) -> ViewDefinition:
-    tables = tuple(TableUse(**use) for use in data["tables"])
-    functions = tuple(Function(**one) for one in data.get("functions", ()))
-    return ViewDefinition(
-        **{**data, "key": tuple(data["key"]), "tables": tables, "functions": functions}
+    return read_checked(
+        file,
+        parse,
+        "the definition of a view cannot be read",
+        "`mview run` with the view's own file writes it again; without one, restore it from a copy "
+        "of the store, or `mview drop` the view: its table stays where it has a path of its own",
+        "nothing was changed, and nothing of it was run",
     )
 
 

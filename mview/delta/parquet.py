@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,12 +156,6 @@ def read_live(
     if file.deleted is None:
         return rows
     return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))
-
-
-def data_file(facts: Mapping[str, Any]) -> DataFile:
-    """A file from its `asdict` form."""
-    deleted = facts.get("deleted")
-    return DataFile(**{**facts, "deleted": deleted and Deleted(**deleted)})
 
 
 def describe(

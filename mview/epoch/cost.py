@@ -7,10 +7,12 @@ epoch that is run again after a crash chooses the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mview.epoch.names import reads_of
+from mview.files.records import record
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
 from mview.store.manifest import TableState, ViewState
@@ -88,14 +90,8 @@ class Costs:
     full_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `from_json`."""
+        """A JSON form: its fields."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Costs:
-        """The costs of a JSON form written by `to_json`; {} is no history."""
-        paces = {name: Pace(**pace) for name, pace in data.get("paces", {}).items()}
-        return cls(**{**data, "paces": paces})
 
     def after_full(self, rows: int, seconds: float) -> Costs:
         """With another computation of everything, from so many rows."""
@@ -264,21 +260,37 @@ class Ran:
 #: Where a view's facts in the manifest have its costs and its last runs, by plan.
 COSTS, RAN = "costs", "ran"
 
+F = TypeVar("F")
+
 
 def costs_of(view: ViewState, plan: str) -> Costs:
     """What a view, or a part of it, has cost so far."""
-    return Costs.from_json(view.facts.get(COSTS, {}).get(plan, {}))
+    return _facts(view, COSTS, Costs).get(plan, Costs())
 
 
 def runs_of(view: ViewState) -> dict[str, Ran]:
     """The last run of a view and of each part of it, by plan."""
-    return {plan: Ran(**ran) for plan, ran in view.facts.get(RAN, {}).items()}
+    return _facts(view, RAN, Ran)
+
+
+def _facts(view: ViewState, name: str, kind: type[F]) -> dict[str, F]:
+    """By plan. What another version wrote is no history: nothing but estimates comes of it."""
+    found: dict[str, F] = {}
+    for plan, data in _by_plan(view.facts, name).items():
+        with suppress(ValueError):
+            found[plan] = record(kind, data)
+    return found
 
 
 def with_run(facts: Mapping[str, Any], plan: str, ran: Ran, costs: Costs) -> dict[str, Any]:
     """A view's facts after it, or a part of it, was brought up to an epoch."""
     return {
         **facts,
-        COSTS: {**facts.get(COSTS, {}), plan: costs.to_json()},
-        RAN: {**facts.get(RAN, {}), plan: ran.to_json()},
+        COSTS: {**_by_plan(facts, COSTS), plan: costs.to_json()},
+        RAN: {**_by_plan(facts, RAN), plan: ran.to_json()},
     }
+
+
+def _by_plan(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    told = facts.get(name)
+    return told if isinstance(told, dict) else {}

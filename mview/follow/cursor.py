@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from mview.errors import CorruptionError, FencedError
 from mview.files.durable import put_if_absent
 from mview.files.fence import UNFENCED, Fence
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
 from mview.follower import Step, Token
 
 _FILE = re.compile(r"^(\d{20})\.json$")
@@ -59,18 +59,6 @@ class Cursor:
     rows: int = 0
     intent: Intent | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Cursor:
-        """The cursor of a JSON form written by `to_json`."""
-        intent = data["intent"]
-        if intent is not None:
-            intent = Intent(Step(**intent["step"]), intent["token"])
-        return cls(**{**data, "intent": intent})
-
 
 class CursorLog:
     """The cursor of one sink of one view.
@@ -98,8 +86,8 @@ class CursorLog:
         numbers = self.numbers()
         self._newest = numbers[-1] if numbers else 0
         for number in reversed(numbers):
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                return Cursor.from_json(orjson.loads(self._file(number).read_bytes()))
+            with suppress(CorruptionError):
+                return read_checked(self._file(number), partial(record, Cursor), "", "")
         if numbers:
             raise CorruptionError(
                 "no cursor of a sink can be read",
@@ -119,7 +107,7 @@ class CursorLog:
             self.latest()
         assert self._newest is not None
         number = self._newest + 1
-        content = orjson.dumps(cursor.to_json())
+        content = checked(asdict(cursor))
         # Older files go when newer ones are there, so a low number may be free again.
         made = put_if_absent(self._file(number), content, check=self._fence.check)
         numbers = self.numbers()

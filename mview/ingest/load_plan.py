@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mview.clock import SourceMs
 from mview.config import Config
 from mview.connector import Changelog, Offsets
 from mview.files.durable import put
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
 from mview.ingest.spec import open_changelog, open_database
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan
-from mview.store.history import checked, read_checked
 from mview.store.manifest import Manifest
 
 
@@ -76,8 +78,7 @@ def plan_load(
         chunks = database.plan(name, schema, config.engine.chunk_rows, config.engine.chunk_bytes)
     finally:
         database.close()
-    chunks = ChunkPlan.from_json({**chunks.to_json(), "table": table})
-    return LoadPlan(start, chunks, begin, since, asked)
+    return LoadPlan(start, replace(chunks, table=table), begin, since, asked)
 
 
 def write_plan(file: Path, plan: LoadPlan) -> None:
@@ -98,18 +99,12 @@ def read_plan(file: Path) -> LoadPlan:
     Raises:
         CorruptionError: it is not what was written.
     """
-    data = read_checked(
+    return read_checked(
         file,
+        partial(record, LoadPlan),
         "the plan of a load cannot be read",
         "restore the file from a copy of the store; or `mview drop` the table and run again: it is "
         "loaded anew",
-    )
-    return LoadPlan(
-        LoadStart(**data["start"]),
-        ChunkPlan.from_json(data["chunks"]),
-        data["begin"],
-        data["since"],
-        data["asked_ms"],
     )
 
 

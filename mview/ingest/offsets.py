@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from mview.errors import CorruptionError
+from mview.files.jsonfile import damage_told
+from mview.files.records import fields
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class BatchOffsets:
     pinned_ms: int = 0
 
 
+#: What the two sources of a load say, see `mview.ingest.sources`.
+_CHANGES = {"connections": dict[str, dict[str, Any]], "watermark": int, "pinned_ms": int}
+_CHUNKS = {"chunks": dict[str, int]}
+
+
 def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
     """The end offsets of a batch.
 
@@ -39,20 +45,17 @@ def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
         CorruptionError: the log entry is missing or has another form.
     """
     file = checkpoint / "offsets" / str(batch)
-    try:
+    with damage_told(
+        file,
+        f"offsets of batch {batch} cannot be read",
+        "run again; if it stays, remove the checkpoint folder: loading starts over",
+        "published epochs are untouched",
+    ):
         lines = file.read_text().splitlines()
         sources = [orjson.loads(line) for line in lines[2:] if line != "-"]
-    except (OSError, ValueError) as error:
-        raise CorruptionError(
-            f"offsets of batch {batch} cannot be read: {error}",
-            where=str(file),
-            safe="published epochs are untouched",
-            hint="run again; if it stays, remove the checkpoint folder: loading starts over",
-        ) from error
-    chunks: dict[str, int] = next(
-        (source["chunks"] for source in sources if "chunks" in source), {}
-    )
-    changes = next((source for source in sources if "connections" in source), None)
-    if changes is None:
-        raise CorruptionError("the batch has no changelog offsets", where=str(file))
-    return BatchOffsets(changes["connections"], changes["watermark"], chunks, changes["pinned_ms"])
+        # In any order: Spark numbers sources by itself.
+        sources.sort(key=lambda source: isinstance(source, dict) and "chunks" in source)
+        if len(sources) != 2:
+            raise ValueError(f"{len(sources)} sources instead of the chunks and the changelogs")
+        changes, chunks = sources
+        return BatchOffsets(**fields(changes, _CHANGES), **fields(chunks, _CHUNKS))

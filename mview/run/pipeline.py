@@ -32,7 +32,7 @@ from mview.epoch.steps import run_epoch
 from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_sinks, open_views, wrong_texts
-from mview.errors import AwayError, MviewError, several
+from mview.errors import AwayError, MviewError, UserError, several
 from mview.ingest.changelogs import CHUNKS_READ
 from mview.ingest.live import LiveQuery
 from mview.ingest.load import LoadQuery
@@ -129,6 +129,13 @@ class Pipeline:
             known = {name: s.schema for name, s in manifest.tables.items() if is_source(name)}
             schemas = describe_tables(self.config, definitions, known)
             schemas |= followed(self.config, manifest)
+            if not schemas and not definitions:
+                raise UserError(
+                    "there is nothing to keep: no view is given, and the store has none",
+                    where=str(store.root),
+                    safe="nothing was changed",
+                    hint="name the files of views: `mview run sql/orders.sql`",
+                )
             check_changelogs(self.config, definitions)
             for caution in cautions(self.config, definitions):
                 self.listener.on_message(caution)

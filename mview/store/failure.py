@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-
-import orjson
+from functools import partial
 
 from mview.clock import Clock, WallMs
-from mview.errors import MistakesError, MviewError, subject_of, unexpected
+from mview.errors import CorruptionError, MistakesError, MviewError, subject_of, unexpected
 from mview.files.durable import put
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -65,8 +66,8 @@ def last_failure(store: Store, epoch: int) -> Failure | None:
     kept = []
     for file in store.failures.glob("*.json"):
         # It only tells of the past: one that is damaged or just deleted hides nothing else.
-        with suppress(OSError, ValueError, TypeError):
-            kept.append(Failure(**orjson.loads(file.read_bytes())))
+        with suppress(CorruptionError):
+            kept.append(read_checked(file, partial(record, Failure), "", ""))
     found = max(kept, key=lambda failure: failure.at_ms, default=None)
     return found if found is not None and found.epoch >= epoch else None
 
@@ -91,7 +92,7 @@ def failure_kept(store: Store, token: int, clock: Clock, mask: Mask) -> Iterator
         with suppress(OSError):
             failure = asdict(_failure(store, clock, error))
             masked = {k: mask(v) if isinstance(v, str) else v for k, v in failure.items()}
-            put(file, orjson.dumps(masked))
+            put(file, checked(masked))
         raise
     for older in store.failures.glob("*.json"):
         if older.name <= file.name:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -10,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from mview.clock import utc_text
 from mview.errors import CorruptionError, FencedError, UserError
 from mview.failpoints import failpoint
 from mview.files.durable import put_if_absent, settle
 from mview.files.fence import UNFENCED, Fence
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import fields
 from mview.store.invariants import check
 from mview.store.manifest import Manifest
 
@@ -74,8 +73,8 @@ class ManifestLog:
                 "an epoch so large" if epoch >= _EPOCHS else f"epoch {epoch}", epoch
             )
         try:
-            return Manifest.from_json(
-                read_checked(file, f"the manifest of epoch {epoch} is damaged", "")
+            return read_checked(
+                file, Manifest.from_json, f"the manifest of epoch {epoch} is damaged", ""
             )
         except CorruptionError as error:
             error.safe, error.hint = self._way_out(epoch)
@@ -132,7 +131,7 @@ class ManifestLog:
             )
         for older in reversed(epochs[:-1]):
             with suppress(CorruptionError):
-                read_checked(self._file(older), "", "")
+                read_checked(self._file(older), Manifest.from_json, "", "")
                 return (
                     f"the data is right up to epoch {older}",
                     f"restore {name} from a copy; or move away what is newer than epoch {older}: "
@@ -205,13 +204,13 @@ class IntentLog:
         file = self._file(epoch)
         if not file.exists():
             return None
-        body = read_checked(
+        return read_checked(
             file,
+            _intent_of,
             "the intent of an epoch cannot be read",
             f"restore {file.name} from a copy of the store, or drop the views and build "
             "them again: some sinks may have committed the epoch, others not",
         )
-        return Manifest.from_json(body["manifest"]), body["tokens"]
 
     def clear(self, epoch: int) -> None:
         """Forget the intent of an epoch that is published. Should it come back, the epoch tells."""
@@ -228,30 +227,9 @@ class IntentLog:
         return self.folder / f"{epoch:020d}.json"
 
 
-def checked(body: Mapping[str, Any]) -> bytes:
-    """The content of a JSON file that tells whether it is whole."""
-    content = orjson.dumps(body)
-    # The first line tells a torn or edited file from a whole one.
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content + b"\n"
-
-
-def read_checked(file: Path, what: str, hint: str) -> dict[str, Any]:
-    """The content of a file of `checked`.
-
-    Raises:
-        CorruptionError: `what`, and what to do, when it is not what was written.
-    """
-    try:
-        checksum, _, content = file.read_bytes().partition(b"\n")
-        content = content.removesuffix(b"\n")
-        if hashlib.sha256(content).hexdigest().encode() != checksum:
-            raise ValueError("the checksum does not fit the content")
-        body: dict[str, Any] = orjson.loads(content)
-    except (OSError, ValueError) as error:
-        raise CorruptionError(
-            what, where=str(file), got=str(error), safe="nothing was changed", hint=hint
-        ) from None
-    return body
+def _intent_of(data: object) -> tuple[Manifest, dict[str, Any]]:
+    body = fields(data, {"manifest": Manifest, "tokens": dict[str, dict[str, Any]]})
+    return body["manifest"], body["tokens"]
 
 
 def _overtaken(manifest: Manifest, file: Path) -> FencedError:

@@ -14,21 +14,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import orjson
-
 from mview.clock import Clock, SystemClock
 from mview.errors import (
     AlreadyRunningError,
-    CorruptionError,
     FencedError,
     RetryableError,
     of_the_system,
 )
 from mview.files.durable import put, put_if_absent
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
 
 #: A runner that does not renew for this long is taken over. Longer than any pause of a healthy
 #: process and than the clock difference of two hosts, shorter than a person's patience.
@@ -242,16 +242,12 @@ class Lease:
 
     def _read(self, token: int) -> Owner:
         file = self._file(token)
-        try:
-            return Owner(**orjson.loads(file.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise CorruptionError(
-                "the lease of the store cannot be read",
-                where=str(file),
-                got=str(error),
-                safe="nothing was changed",
-                hint="make sure that no mview runs on this store, then delete this file",
-            ) from None
+        return read_checked(
+            file,
+            partial(record, Owner),
+            "the lease of the store cannot be read",
+            "make sure that no mview runs on this store, then delete this file",
+        )
 
     def _held(self, owner: Owner) -> AlreadyRunningError:
         left = max(0, owner.expires_ms - self._clock.now()) // 1000 + 1
@@ -304,7 +300,7 @@ def fenced(lease: Lease) -> Iterator[None]:
 
 
 def _content(owner: Owner) -> bytes:
-    return orjson.dumps(asdict(owner))
+    return checked(asdict(owner))
 
 
 def _describe(owner: Owner) -> str:

@@ -6,12 +6,12 @@ last. A reader takes the newest manifest and reads every table and view at the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mview.clock import SourceMs
 from mview.connector import Offsets
+from mview.files.records import record
 from mview.schema import TableSchema
 
 #: The first epoch of a store.
@@ -46,14 +46,8 @@ class TableState:
     released: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `from_json`."""
+        """A JSON form; see `Manifest.from_json`."""
         return {**_shallow(self), "schema": self.schema.to_json(), "released": list(self.released)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TableState:
-        """The state of a JSON form written by `to_json`."""
-        schema = TableSchema.from_json(data["schema"])
-        return cls(**{**data, "schema": schema, "released": tuple(data["released"])})
 
 
 @dataclass(frozen=True)
@@ -95,13 +89,8 @@ class ViewState:
         return self.schema.key
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `from_json`."""
+        """A JSON form; see `Manifest.from_json`."""
         return {**_shallow(self), "schema": self.schema.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ViewState:
-        """The state of a JSON form written by `to_json`."""
-        return cls(**{**data, "schema": TableSchema.from_json(data["schema"])})
 
 
 @dataclass(frozen=True)
@@ -145,11 +134,14 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """The manifest of a JSON form written by `to_json`."""
-        tables = {name: TableState.from_json(state) for name, state in data["tables"].items()}
-        views = {name: ViewState.from_json(state) for name, state in data["views"].items()}
-        return cls(**{**data, "tables": tables, "views": views})
+    def from_json(cls, data: object) -> Manifest:
+        """The manifest of a JSON form written by `to_json`.
+
+        Raises:
+            ValueError: it is another one.
+            UserError: a table of it can be none.
+        """
+        return record(cls, data)
 
 
 def _shallow(record: Manifest | TableState | ViewState) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.clock import END_OF_TIME
 from mview.config import ChangesSettings
-from mview.errors import ConfigError, DataLostError, DecodeError, UserError
+from mview.errors import ConfigError, CorruptionError, DataLostError, DecodeError, UserError
 from tests.connectors.test_changelogs import beat, line
 
 
@@ -318,3 +318,13 @@ def test_bytes_over_several_files(tmp_path, changelog):
 )
 def test_fair_shares(backlog, rows, expected):
     assert fair_shares(backlog, rows) == expected
+
+
+@pytest.mark.parametrize(
+    "offsets", [{}, {"log": 7}, {"log": ["a.jsonl", "0", 0]}, {"log": ["a.jsonl", 0]}]
+)
+def test_offsets_of_another_form_are_told(changelog, offsets):
+    log = changelog
+    for use in (log.first, lambda o: log.advance(o, 1, 0), lambda o: log.splits(o, o), log.begin):
+        with pytest.raises(CorruptionError, match=r"(?s)another form.*mview drop"):
+            use(offsets)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from mview.admin.drop import drop
 from mview.admin.repair import repair
 from mview.admin.status import status
+from mview.admin.verify import verify
 from mview.config import Config
 from mview.configfile import load_config
 from mview.epoch import upkeep
@@ -187,6 +188,48 @@ def test_a_store_that_is_full_while_live(
         assert tried(config, views) is None
         Truth(config, shop, views).check_end()
     drop(config, ["over"])
+
+
+@pytest.mark.long
+def test_a_folder_of_one_view_that_is_full_halts_it_alone(shop: Shop, disk: Disk) -> None:
+    """In the first build and while live; what reads it halts with it, the others publish."""
+    config = shop.config()
+    path = f"create materialized view totals with (path = '{disk.folder / 'totals'}') as "
+    views = views_of(**{**VIEWS, "totals": path + VIEWS["totals"]})
+    good = [view for view in views if view.name == "revenue"]
+    disk.fill()
+    said(tried(config, views) or Exception("no error"), place=str(disk.folder))
+    assert _halted(config) == {"totals", "over"}
+    Truth(config, shop, views).check_end()
+    disk.free()
+    assert tried(config, views) is None
+    assert not _halted(config)
+
+    running = Live(config, *views)
+    try:
+        change(shop, 100)
+        running.epochs("totals", 1)
+        disk.fill()
+        change(shop, 200)
+        running.until(lambda: _halted(config) == {"totals", "over"})
+        # One halt ends no run: what comes later is published for the others.
+        for number in (300, 400):
+            change(shop, number)
+            running.epochs("revenue", 1)
+        assert "totals" not in running.notes.epochs[-1].views
+    finally:
+        running.stop()
+    said(running.failure(), place=str(disk.folder))
+    Truth(config, shop, views).check_end()
+    assert [result.equal for result in verify(config, good)] == [True]
+    disk.free()
+    assert tried(config, views) is None
+    assert not _halted(config)
+    Truth(config, shop, views).check_end()
+
+
+def _halted(config: Config) -> set[str]:
+    return {view.name for view in status(config).views if view.halted}
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from mview.admin.content import StoredView
 from mview.admin.drop import drop
 from mview.admin.status import status
 from mview.admin.verify import verify
-from mview.errors import DecodeError
+from mview.errors import DecodeError, UserError
 from mview.run.pipeline import EpochReport, Pipeline
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -33,6 +33,18 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
     shop = Shop(tmp_path, size=24)
     yield shop
     shop.close()
+
+
+def test_without_any_view_there_is_nothing_to_keep(shop: Shop) -> None:
+    with pytest.raises(UserError, match=r"nothing to keep.*no view is given"):
+        run_once(shop.config())
+
+
+def test_a_view_of_no_table_is_kept(shop: Shop) -> None:
+    config, views = shop.config(), views_of(one="select 1 as one")
+    for _ in range(2):
+        run_once(config, *views)
+        assert StoredView(config, "one").arrow().to_pylist() == [{"one": 1}]
 
 
 def test_a_small_table_is_loaded_when_the_load_is_stopped(shop: Shop) -> None:

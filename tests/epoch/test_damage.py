@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
 import shutil
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +23,8 @@ from mview.delta import log
 from mview.delta.log import DeltaLog
 from mview.errors import CorruptionError, MviewError, TargetError, UserError, unexpected
 from mview.files import durable
+from mview.files.jsonfile import checked
+from mview.store.history import ManifestLog
 from mview.store.identity import store_id
 from mview.store.manifest import Manifest
 from tests.epoch.runners import DEFINITION, TABLE, VIEW, Runner, SetClock, check, target_of
@@ -304,3 +309,40 @@ def test_a_store_that_has_lost_its_mark_is_told(runner: Runner) -> None:
     (runner.store.root / "mview-store.json").unlink()
     with pytest.raises(MviewError, match=r"(?s)not a store of mview.*mview-store.json from a copy"):
         Runner(runner.config.path.parent, runner.clock)
+
+
+def test_what_a_sink_has_kept_in_another_form_halts_its_view_alone(runner: Runner) -> None:
+    """Manifest and intent are whole; what a sink has put into them is not what it puts there."""
+    good = max(runner.store.manifests.glob("*.json"))
+    manifest = ManifestLog(runner.store.manifests).latest()
+    assert manifest is not None
+    view = manifest.views[VIEW]
+    facts: list[object] = [{}, *({**view.sink, name: [7]} for name in view.sink)]
+    facts += [{k: v for k, v in view.sink.items() if k != name} for name in view.sink]
+    for sink in facts[1:]:
+        changed = replace(view, sink=cast(dict[str, Any], sink))
+        good.write_bytes(checked(replace(manifest, views={VIEW: changed}).to_json()))
+        kept = recovered(runner)
+        assert kept.views[VIEW].stale, sink
+        assert "has another form" in kept.views[VIEW].halted, sink
+        for later in runner.store.manifests.glob("*.json"):
+            if later > good:
+                later.unlink()
+
+
+def test_a_token_of_another_form_halts_its_view_alone(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = again(runner).start()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(other.engine.manifests), "publish", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            other.epoch()
+    other.die()
+    (file,) = runner.store.intents.glob("*.json")
+    body = json.loads(file.read_bytes().splitlines()[1])
+    del body["tokens"][VIEW]["adds"]
+    file.write_bytes(checked(body))
+    manifest = recovered(runner)
+    assert manifest.offsets["shop"]["log"] == 4, "the epoch was decided: it is published"
+    assert "'adds' is missing" in manifest.views[VIEW].halted

@@ -8,6 +8,7 @@ import pytest
 
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
+from mview.ivm.steps import Fetch
 from mview.plan.definition import parse_view
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema
@@ -89,3 +90,11 @@ def test_rows_in_an_order_that_distinct_leaves_out_are_no_first_rows() -> None:
 @pytest.mark.parametrize("made", ["day - 3", "case when id > 1 then day - day else rint(id) end"])
 def test_a_type_is_refused_where_it_is_sure(made: str) -> None:
     assert planned(f"select id, {made} as d from orders").key == ("id",)
+
+
+def test_a_column_that_is_compared_to_two_values_is_looked_up_by_one() -> None:
+    """Rows have each column once: twice, the look-up would have two columns of one name."""
+    plan = planned("select a.id from orders a join others b on a.cust = b.id and a.id = b.id")
+    fetches = [step for trace in plan.traces for step in trace.steps if isinstance(step, Fetch)]
+    by_table = {step.table: step.columns for step in fetches}
+    assert by_table == {"others": ("id",), "orders": ("cust", "id")}

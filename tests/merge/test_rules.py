@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
 
 from mview.changelog import batch_schema, encode_position
 from mview.clock import END_OF_TIME
-from mview.errors import UserError
+from mview.errors import CorruptionError, UserError
 from mview.merge.rules import ChunkState, LoadingTable, Phase, Release, step
+from mview.merge.stateful import _merge_group
 from mview.rows.key_sets import KeySet
 from mview.snapshot import Marker
 from tests.merge.real import COMPOSITE, SINGLE, change_batch
@@ -113,3 +116,15 @@ def test_release_body_keeps_wide_keys() -> None:
     event = [(Event("u", 0, ("r", 1), ("r", 1, 2, "x"), 6, "p"), 0)]
     keys = KeySet.of(change_batch(COMPOSITE, event), COMPOSITE.key_arrow)
     assert Release.from_body(Release(MARK, keys).to_body()) == Release(MARK, keys)
+
+
+#: Of a group that needs none.
+NO_STATE = cast(Any, None)
+
+
+def test_a_chunk_of_a_table_that_is_not_loaded_is_refused() -> None:
+    """Its rows would be nobody's; changes pass."""
+    change = {"kind": "changes", "body": b""}
+    assert _merge_group(("db.t", 0), [change], NO_STATE, None) == [change]
+    with pytest.raises(CorruptionError, match=r"db\.t was read, which is not being loaded"):
+        _merge_group(("db.t", 0), [change, {"kind": "marker", "body": b""}], NO_STATE, None)

@@ -33,6 +33,8 @@ _TESTS = {
     "mview/store/identity.py": ["tests/epoch", "tests/catalog", "tests/store"],
     "mview/store/": ["tests/store", "tests/delta"],
     "mview/plan/": ["tests/plan"],
+    "mview/files/jsonfile.py": ["tests/store"],
+    "mview/files/records.py": ["tests/store"],
     "mview/files/": ["tests/files", "tests/catalog", "tests/store", "tests/delta", "tests/epoch"],
     "mview/delta/": ["tests/delta", "tests/store", "tests/epoch"],
     "mview/ingest/": ["tests/ingest", "tests/epoch"],

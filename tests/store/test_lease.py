@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -20,6 +21,7 @@ from mview.errors import (
     FencedError,
     RetryableError,
 )
+from mview.files.jsonfile import checked
 from mview.store import lease as module
 from mview.store.lease import Lease, insist
 from tests.patience import wait_for
@@ -125,15 +127,20 @@ def test_an_expired_lease_is_taken_over_and_its_holder_fenced(tmp_path: Path) ->
     new.release()
 
 
+def _said(file: Path) -> dict[str, Any]:
+    said: dict[str, Any] = orjson.loads(file.read_bytes().splitlines()[1])
+    return said
+
+
 def test_another_host_is_not_judged_by_its_process_id(tmp_path: Path) -> None:
     with Lease(tmp_path):
         pass
     file = tmp_path / f"{1:020d}.json"
-    owner = orjson.loads(file.read_bytes())
-    file.write_bytes(orjson.dumps({**owner, "host": "elsewhere", "expires_ms": 2**50}))
+    owner = _said(file)
+    file.write_bytes(checked({**owner, "host": "elsewhere", "expires_ms": 2**50}))
     with pytest.raises(AlreadyRunningError, match="on elsewhere"):
         Lease(tmp_path).acquire()
-    file.write_bytes(orjson.dumps({**owner, "started": "0", "expires_ms": 2**50}))
+    file.write_bytes(checked({**owner, "started": "0", "expires_ms": 2**50}))
     with Lease(tmp_path) as lease:
         assert lease.token == 2
 
@@ -141,9 +148,9 @@ def test_another_host_is_not_judged_by_its_process_id(tmp_path: Path) -> None:
 def test_renewal_keeps_the_lease(tmp_path: Path) -> None:
     with Lease(tmp_path, ttl_ms=300) as lease:
         file = tmp_path / f"{1:020d}.json"
-        first = orjson.loads(file.read_bytes())["expires_ms"]
+        first = _said(file)["expires_ms"]
         deadline = time.monotonic() + 20
-        while orjson.loads(file.read_bytes())["expires_ms"] <= first + 300:
+        while _said(file)["expires_ms"] <= first + 300:
             assert time.monotonic() < deadline, "the lease was not renewed"
             time.sleep(0.02)
         lease.check()

@@ -57,6 +57,20 @@ def test_an_epoch_is_published_once(log: ManifestLog) -> None:
         log.publish(FIRST)
 
 
+@pytest.mark.parametrize("decided", [False, True])
+def test_what_a_manifest_or_an_intent_names_is_on_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    log, intents = ManifestLog(tmp_path / "manifest"), IntentLog(tmp_path / "intent")
+    named, forced = tmp_path / "rows.parquet", []
+    folder = intents.folder if decided else log.folder
+    folder.mkdir()
+    monkeypatch.setattr(durable, "force", lambda path: forced.append((path, [*folder.iterdir()])))
+    durable.later(named)
+    intents.write(FIRST, {}) if decided else log.publish(FIRST)
+    assert forced[:2] in ([(named, []), (tmp_path, [])], [(tmp_path, []), (named, [])])
+
+
 def test_of_many_racers_one_publishes(log: ManifestLog) -> None:
     barrier = threading.Barrier(8)
 

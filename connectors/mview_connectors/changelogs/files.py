@@ -32,6 +32,7 @@ from mview.connector import (
     Offsets,
     Progress,
     Split,
+    unknown_offsets,
 )
 from mview.errors import ConfigError, DataLostError, DecodeError, UserError
 from mview_connectors.changelogs import lines
@@ -61,6 +62,13 @@ class _At(NamedTuple):
     file: str
     byte: int
     before: int
+
+
+def _place(offsets: Offsets) -> _At:
+    match offsets.get(_LOG):
+        case [str(file), int(byte), int(before)]:
+            return _At(file, byte, before)
+    raise unknown_offsets(offsets)
 
 
 class _Size(NamedTuple):
@@ -110,7 +118,7 @@ class FilesChangelog:
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The log's end now, after the bytes that `known` counts."""
         last = self._last()
-        at = None if known is None else _At(*known[_LOG])
+        at = None if known is None else _place(known)
         if at is not None and at.file and last.file:
             later = [size for file, size in self._from(at) if _order(file) < _order(last.file)]
             last = last._replace(before=at.before + sum(later))
@@ -122,12 +130,12 @@ class FilesChangelog:
 
     def first(self, offsets: Offsets) -> dict[str, int]:
         """The number of bytes before a place."""
-        at = _At(*offsets[_LOG])
+        at = _place(offsets)
         return {_LOG: at.before + at.byte}
 
     def sent(self, table: str, before: Offsets) -> dict[str, tuple[int, ...]]:
         """The position of the table's last change, if it is among the lines just before."""
-        texts = islice(self._backwards(_At(*before[_LOG])), _LOOK_BACK)
+        texts = islice(self._backwards(_place(before)), _LOOK_BACK)
         for text in texts:
             found = last_position(self._format, Message(_LOG, 0, None, text), table)
             if found is not None:
@@ -148,7 +156,7 @@ class FilesChangelog:
             DataLostError: a file vanished or shrank before it was read.
             UserError: something was written before the place that was already read.
         """
-        at = _At(*start[_LOG])
+        at = _place(start)
         self._from(at)
         if start.get(_MARK, "") not in ("", self._mark(at)):
             self._lost(at.file, "it was replaced: its lines are not those that were read")
@@ -177,7 +185,7 @@ class FilesChangelog:
 
     def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
         """One split per file piece."""
-        first, last = _At(*start[_LOG]), _At(*end[_LOG])
+        first, last = _place(start), _place(end)
         if first == last:
             return []
         pieces, before = [], first.before

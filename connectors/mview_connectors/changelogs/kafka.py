@@ -22,7 +22,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mview.clock import SourceMs
 from mview.config import ChangesSettings
-from mview.connector import ALL, NO_LIMIT, Align, Format, Message, Offsets, Progress, Split
+from mview.connector import (
+    ALL,
+    NO_LIMIT,
+    Align,
+    Format,
+    Message,
+    Offsets,
+    Progress,
+    Split,
+    unknown_offsets,
+)
 from mview.errors import ConfigError, DataLostError
 from mview_connectors.changelogs.kafka_client import KafkaClient, Span, Topic
 from mview_connectors.changelogs.kafka_errors import (
@@ -384,6 +394,8 @@ def _topic_of(partition: str) -> str:
 
 def _places(offsets: Offsets) -> dict[str, int]:
     """The offsets of partitions. A topic's name has no slash."""
+    if not all(isinstance(one, int if "/" in name else str) for name, one in offsets.items()):
+        raise unknown_offsets(offsets)
     return {name: offset for name, offset in offsets.items() if "/" in name}
 
 

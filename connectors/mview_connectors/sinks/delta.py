@@ -25,12 +25,13 @@ import pyarrow as pa
 from mview.connector import WEIGHT, SinkTarget, check_options
 from mview.delta.actions import NO_TABLE, table_actions
 from mview.delta.log import DeltaLog
-from mview.delta.parquet import DataFile, check_columns, data_file, describe, read_live
+from mview.delta.parquet import DataFile, check_columns, describe, read_live
 from mview.delta.rewrite import Rewrite, Rewriter
 from mview.errors import ConfigError, CorruptionError, FencedError, TargetError, UserError
 from mview.files.durable import later
 from mview.files.marks import put_mark, read_mark, without_mark
 from mview.files.modes import make_shared_folder, readers_of, share
+from mview.files.records import fields
 from mview.rows.match import first_rows, row_codes
 from mview.schema import as_schema
 
@@ -54,6 +55,21 @@ _STAGED = re.compile(r"(\d{6,})-\d{12}")
 #: The file that makes the folder ours, hidden for readers; the table says the same in properties.
 _MARK = "_mview.json"
 _STORE, _VIEW = "mview.store", "mview.view"
+
+
+#: What the manifest keeps of a commit, and the intent of what was staged.
+_FACTS = {"version": int, "epoch": int, "rows": int, "table": str}
+_TOKEN = {
+    "id": str,
+    "epoch": int,
+    "writer": str,
+    "expected_version": int,
+    "rows": int,
+    "adds": list[DataFile],
+    "removes": list[str],
+    "table": list[dict[str, Any]],
+    "id_of_table": str,
+}
 
 
 class DeltaSink:
@@ -301,6 +317,7 @@ class DeltaSink:
             FencedError: another runner wrote to it.
         """
         self._check_original()
+        token = self._said(token, _TOKEN)
         note = {**self._note(), "epoch": token["epoch"], "token": token["id"]}
         nothing = not (token["adds"] or token["removes"] or token["table"])
         for _ in range(_TRIES):
@@ -319,7 +336,7 @@ class DeltaSink:
         raise self._changed(head, "it again and again")
 
     def _commit(self, token: dict[str, Any], note: dict[str, Any]) -> int:
-        adds, removes = [data_file(file) for file in token["adds"]], token["removes"]
+        adds, removes = token["adds"], token["removes"]
         head, staged = self._log.head, self._log.at(token["expected_version"])
         if any(head.files.get(path) != staged.files[path] for path in removes):
             # Others have written the same rows into other files since.
@@ -333,7 +350,7 @@ class DeltaSink:
         """What a token changes, from its files."""
         staged = self._log.at(token["expected_version"]).files
         gone = [read_live(self.folder, staged[path], self._schema) for path in token["removes"]]
-        come = [read_live(self.folder, data_file(f), self._schema) for f in token["adds"]]
+        come = [read_live(self.folder, file, self._schema) for file in token["adds"]]
         rows = pa.concat_tables([self._schema.empty_table(), *gone, *come])
         weights = np.repeat([-1, 1], [sum(part.num_rows for part in one) for one in (gone, come)])
         first, group = first_rows(row_codes([rows])[0])
@@ -387,6 +404,7 @@ class DeltaSink:
         Raises:
             UserError: the folder is not this view's.
         """
+        published = self._said(published, _FACTS)
         self._claim()
         head = self._log.refresh()
         whole = False
@@ -415,6 +433,7 @@ class DeltaSink:
             FencedError: nothing was published, and not all of it was ours.
         """
         self._check_original()
+        published = None if published is None else self._said(published, _FACTS)
         version = NO_TABLE if published is None else published["version"]
         head = self._log.refresh().version
         while head > version and not self._is_ours(head):
@@ -432,6 +451,19 @@ class DeltaSink:
         self._sweep_staging()
         epoch = 0 if published is None else published["epoch"]
         self._discard_after(epoch)
+
+    def _said(self, told: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+        """What the store has kept for us."""
+        try:
+            return fields(told, types)
+        except ValueError as error:
+            raise CorruptionError(
+                f"view {self.target.view}: what its store says of its table has another form",
+                where=str(self.folder),
+                got=f"{error}; perhaps another version of mview wrote it",
+                safe="the table was not changed",
+                hint=f"`mview run` builds the view anew; or `mview drop {self.target.view}`",
+            ) from None
 
     def _note(self) -> dict[str, Any]:
         return {"mview": self.target.view, "store": self.target.store}
@@ -464,6 +496,7 @@ class DeltaSink:
         Raises:
             CorruptionError: it cannot be read (any more).
         """
+        published = self._said(published, _FACTS)
         # The rows are the same in files that others made of them, and these stay longer.
         found = self._log.at(self._same_rows(published["version"]))
         if found.id != published["table"]:
@@ -492,7 +525,8 @@ class DeltaSink:
         if self._log.head.version == NO_TABLE:
             return 0
 
-        def version(facts: Mapping[str, Any]) -> int:
+        def version(told: Mapping[str, Any]) -> int:
+            facts = self._said(told, _FACTS)
             # Before a drop there was another table.
             return int(facts["version"]) if facts["table"] == self._log.head.id else NO_TABLE
 

@@ -1,0 +1,94 @@
+"""Files that are damaged while nobody runs are found when rows come into memory at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mview.admin.status import status
+from mview.config import Config
+from mview.epoch.names import STATE, VIEW
+from mview.errors import CorruptionError
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+from tests.e2e.running import run_once, views_of
+from tests.e2e.shop import Shop
+from tests.e2e.truth import Truth
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+VIEWS = {
+    "names": "select id, name from shop.customers",
+    "totals": "select customer_id, count(*) as n from shop.orders group by customer_id",
+    "over": "select n, count(*) as customers from totals group by n",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
+    shop = Shop(tmp_path, size=24)
+    shop.heartbeat()
+    yield shop
+    shop.close()
+
+
+def newest(config: Config) -> Manifest:
+    manifest = ManifestLog(Store(config.store).manifests).latest()
+    assert manifest is not None
+    return manifest
+
+
+def damage(config: Config, relation: str) -> list[str]:
+    """Cut all files with rows; what the logs say of them stays."""
+    files = sorted((Store(config.store).mirror(relation) / "base").rglob("*.parquet"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    return [str(file) for file in files]
+
+
+def change(shop: Shop, number: int) -> None:
+    shop.insert("orders", {"id": number, "customer_id": 1, "day": "2024-02-29"})
+    shop.insert("customers", {"id": number, "name": "new", "segment": None})
+    shop.heartbeat()
+
+
+@pytest.mark.parametrize("relation", [VIEW + "totals", STATE + "over"])
+def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None:
+    config, views = shop.config(), views_of(**VIEWS)
+    run_once(config, *views)
+    before = newest(config)
+    assert relation in before.tables, sorted(before.tables)
+    files = damage(config, relation)
+    assert files
+    change(shop, 100)
+    notes = run_once(config)
+    view = relation.partition(":")[2]
+    (told,) = [text for text in notes.messages if "is built anew" in text]
+    assert told.startswith(f"view {view} is built anew")
+    assert any(file in told for file in files)
+    after = newest(config)
+    assert after.views[view].built_epoch > before.views[view].built_epoch
+    assert after.views["names"].built_epoch == before.views["names"].built_epoch
+    assert not [one.name for one in status(config).views if one.halted]
+    Truth(config, shop, views).check_end()
+    change(shop, 200)
+    assert not [text for text in run_once(config).messages if "is built anew" in text]
+    Truth(config, shop, views).check_end()
+
+
+def test_a_table_that_is_damaged_ends_the_start(shop: Shop) -> None:
+    config, views = shop.config(), views_of(**VIEWS)
+    run_once(config, *views)
+    before = newest(config)
+    files = damage(config, "shop.orders")
+    change(shop, 100)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"mview drop") as caught:
+            run_once(config)
+        assert caught.value.where in files
+        assert caught.value.safe
+    assert newest(config).views == before.views
