@@ -21,8 +21,8 @@ from mview.plan import ir
 from mview.plan.definition import ViewDefinition
 from mview.plan.faithful import is_faithful
 from mview.plan.ir import Pair, Ref
+from mview.plan.query import column, named
 from mview.plan.rules import with_children
-from mview.schema import quoted
 
 #: A node, changed where an expression over it had to become a column, and that column.
 Found = tuple[ir.Node, Ref]
@@ -50,12 +50,16 @@ class _Index:
     def _computed(self) -> list[str]:
         return [f"x{i}" for i in range(len(self.expressions))]
 
-    def sql(self) -> str:
-        keys = [f"{quoted(one)} AS k{i}" for i, one in enumerate(self.key)]
-        made = (one.sql(dialect="spark", identify=True) for one in self.expressions)
-        items = [f"{one} AS {name}" for one, name in zip(made, self._computed, strict=True)]
-        table = ".".join(quoted(part) for part in self.table.split(".", 1))
-        return f"SELECT {', '.join([*keys, *items])} FROM {table}"
+    def query(self) -> exp.Select:
+        items = [named(column(name), f"k{i}") for i, name in enumerate(self.key)]
+        for one, name in zip(self.expressions, self._computed, strict=True):
+            items.append(named(one.copy(), name))
+        table, *connection = reversed(self.table.split(".", 1))
+        from_ = exp.From(this=exp.table_(table, db=connection[0] if connection else None))
+        query = exp.Select(expressions=items, from_=from_)
+        for identifier in query.find_all(exp.Identifier):
+            identifier.set("quoted", True)
+        return query
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Indexer:
 
     def _definition(self, index: _Index) -> ViewDefinition:
         key = tuple(f"k{i}" for i in range(len(index.key)))
-        return self.view.with_sql(index.sql(), name=index.name, key=key)
+        return self.view.with_tree(index.query(), name=index.name, key=key)
 
     # -- the keys of an operator ---------------------------------------------------------------
 
@@ -167,7 +171,7 @@ class Indexer:
             return None
         name = part_name(self.view.name, self.first + len(self._indexes))
         index = self._indexes.setdefault(node.table, _Index(name, node.table, node.key))
-        column = index.column(_over(one, {ref: exp.column(ref.column) for ref in node.columns}))
+        made = index.column(_over(one, {ref: exp.column(ref.column) for ref in node.columns}))
         relation = f"{node.relation} index"
         key = index.names[: len(node.key)]
         pairs = (
@@ -175,7 +179,7 @@ class Indexer:
             for one, other in zip(node.key, key, strict=True)
         )
         scan = ir.Scan(index.name, relation, index.names, key)
-        return ir.Join(node, scan, "inner", tuple(pairs)), Ref(relation, column)
+        return ir.Join(node, scan, "inner", tuple(pairs)), Ref(relation, made)
 
     @traceable.register(ir.Filter)
     @traceable.register(ir.Window)

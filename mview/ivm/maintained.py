@@ -17,12 +17,11 @@ it is known; else the epoch is evaluated again with all rows of the groups at ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
 
 from mview.connector import WEIGHT
@@ -33,10 +32,12 @@ from mview.ivm.steps import Trace
 from mview.ivm.trace import value_part
 from mview.plan import ir
 from mview.plan.definition import ViewDefinition
+from mview.plan.dialect import fragment
 from mview.plan.faithful import is_faithful
+from mview.plan.functions import aggregate_calls
 from mview.plan.ir import Ref
-from mview.plan.orderings import order_in, without_value
-from mview.plan.pieces import Pieces, arguments_of
+from mview.plan.orderings import order_in
+from mview.plan.query import named, number_of, numbered, select_over
 from mview.schema import TableSchema, as_schema, quoted
 
 #: The relations of the final query: the state table, and (numbered) parts with one row.
@@ -155,22 +156,21 @@ def maintain(
     if found is None or not isinstance(tree, exp.Select):
         return None
     aggregate = found.aggregate
-    text = Pieces(definition.sql, tree)
     by_sets = aggregate.sets is not None
-    groups = _set_columns(aggregate, tree) if by_sets else text.group_texts(aggregate, tree)
+    groups = _set_columns(aggregate, tree) if by_sets else _groups(aggregate, tree)
     if groups is None:
         return None
-    kept = _kept(aggregate, text, schemas)
+    kept = _kept(aggregate, tree, schemas)
     if kept is None:
         return None
-    keys = [*groups, *([_SET] if by_sets else [])]
-    by = text.group_text if by_sets else ", ".join(groups)
     values = tuple(dict.fromkeys(scan.table for _, scan in found.values))
     finalize = _finalize(found, kept.values, values)
     if finalize is None:
         return None
+    keys = [*groups, *([fragment(_SET)] if by_sets else [])]
+    by = tree.args["group"] if by_sets else exp.Group(expressions=groups)
     return Maintained(
-        partial=_partial(definition, text, keys, by, kept.accumulators),
+        partial=definition.with_tree(_partial(tree, keys, by if groups else None, kept), key=()),
         groups=tuple(f"__g{i}" for i in range(max(len(keys), 1))),
         accumulators=tuple(kept.accumulators),
         finalize=finalize,
@@ -191,7 +191,7 @@ class _Kept:
     Values that are columns are in `shown` as well.
     """
 
-    accumulators: dict[str, str] = field(default_factory=lambda: {"__n": "count(*)"})
+    accumulators: dict[str, exp.Expr] = field(default_factory=lambda: {"__n": fragment("count(*)")})
     extremes: dict[str, Extreme] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
     wide: set[str] = field(default_factory=set)
@@ -206,7 +206,7 @@ class _Kept:
 
 
 def _kept(
-    aggregate: ir.Aggregate, text: Pieces, schemas: Mapping[str, TableSchema]
+    aggregate: ir.Aggregate, tree: exp.Select, schemas: Mapping[str, TableSchema]
 ) -> _Kept | None:
     kept = _Kept()
     for i, (name, _) in enumerate(aggregate.group):
@@ -214,7 +214,7 @@ def _kept(
     for i, (name, call) in enumerate(aggregate.aggregates):
         if aggregate.sets is not None and is_grouping_id(call):
             kept.values[name] = exp.column(f"__g{len(aggregate.group)}")
-        elif not _keep(kept, name, call, i, text, aggregate, schemas):
+        elif not _keep(kept, name, call, i, tree, aggregate, schemas):
             return None
     return kept
 
@@ -256,8 +256,8 @@ def _value(scan: ir.Scan, number: int) -> exp.Expr:
 _SET = "grouping_id()"
 
 
-def _set_columns(aggregate: ir.Aggregate, tree: exp.Select) -> list[str] | None:
-    """The texts of the group columns of one ROLLUP, CUBE or GROUPING SETS without repeated sets."""
+def _set_columns(aggregate: ir.Aggregate, tree: exp.Select) -> list[exp.Expr] | None:
+    """The group columns of one ROLLUP, CUBE or GROUPING SETS without repeated sets."""
     group = tree.args["group"]
     clauses = list(group.find_all(exp.Rollup, exp.Cube, exp.GroupingSets))
     if len(clauses) != 1:
@@ -267,31 +267,58 @@ def _set_columns(aggregate: ir.Aggregate, tree: exp.Select) -> list[str] | None:
         sets = [frozenset(c.sql() for c in one.find_all(exp.Column)) for one in clause.expressions]
         if len(set(sets)) != len(sets):
             return None
-    texts: dict[str, set[str]] = {}
+    written: dict[str, dict[exp.Expr, None]] = {}
     for column in group.find_all(exp.Column):
-        texts.setdefault(column.name.lower(), set()).add(column.sql(dialect="spark"))
-    found: list[str] = []
+        written.setdefault(column.name.lower(), {})[column] = None
+    columns: list[exp.Expr] = []
     for _, bound in aggregate.group:
         ref = ir.as_ref(bound)
-        known = texts.get(ref.column.lower(), set()) if ref is not None else set()
+        known = written.get(ref.column.lower(), {}) if ref is not None else {}
         if len(known) != 1:
             return None
-        found += known
-    return found
+        columns += known
+    return columns
+
+
+def _groups(aggregate: ir.Aggregate, tree: exp.Select) -> list[exp.Expr] | None:
+    """Every group expression as the query has it; None when they cannot be told."""
+    group = tree.args.get("group")
+    if group is None:
+        return [] if not aggregate.group else None
+    listed = group.expressions
+    if group.args.get("all"):
+        listed = [item.unalias() for item in tree.expressions if not aggregate_calls(item)]
+    if len(listed) != len(aggregate.group) or tree.args.get("from_") is None:
+        return None
+    return [
+        _meant(item, bound, tree) for item, (_, bound) in zip(listed, aggregate.group, strict=True)
+    ]
+
+
+def _meant(item: exp.Expr, bound: exp.Expr, tree: exp.Select) -> exp.Expr:
+    """What an item of GROUP BY means: perhaps an item of the select list, by number or by name."""
+    listed: list[exp.Expr] = [one.unalias() for one in tree.expressions]
+    if isinstance(item, exp.Literal) and item.is_int:
+        return listed[int(item.name) - 1]
+    ref = ir.as_ref(bound)
+    if not isinstance(item, exp.Column) or len(item.parts) > 1:
+        return item
+    if ref is not None and ref.column.lower() == item.name.lower():
+        return item
+    names = [one.alias.lower() for one in tree.expressions]
+    word = item.name.lower()
+    return listed[names.index(word)] if word in names else item
 
 
 def _partial(
-    definition: ViewDefinition,
-    text: Pieces,
-    groups: list[str],
-    group_by: str,
-    accumulators: Mapping[str, str],
-) -> ViewDefinition:
-    keys = [f"{one} AS __g{i}" for i, one in enumerate(groups)] or ["0 AS __g0"]
-    listed = ", ".join([*keys, *(f"{one} AS {name}" for name, one in accumulators.items())])
-    by = f"\nGROUP BY {group_by}" if groups else ""
-    sql = f"{text.prefix}SELECT {listed}\n{text.body}{by}"
-    return definition.with_sql(sql, key=())
+    tree: exp.Select, keys: Sequence[exp.Expr], group: exp.Expr | None, kept: _Kept
+) -> exp.Select:
+    items: list[exp.Expr] = [named(one.copy(), f"__g{i}") for i, one in enumerate(keys)]
+    items = items or [fragment("0 AS __g0")]
+    items += [named(one, name) for name, one in kept.accumulators.items()]
+    partial = select_over(tree, items, "with_")
+    partial.set("group", group and group.copy())
+    return partial
 
 
 def _keep(
@@ -299,38 +326,44 @@ def _keep(
     name: str,
     call: exp.Expr,
     number: int,
-    text: Pieces,
+    tree: exp.Select,
     aggregate: ir.Aggregate,
     schemas: Mapping[str, TableSchema],
 ) -> bool:
     """Add the accumulators of one call, and its value from them; False: it cannot be kept."""
-    condition = text.condition(call) if isinstance(call, exp.Filter) else "true"
-    if isinstance(call, exp.Filter):
-        call = call.this
-    inside = text.argument(call)
-    if inside is None or condition is None:
+    bound = call.this if isinstance(call, exp.Filter) else call
+    own = numbered(tree, number_of(bound))
+    if own is None or not isinstance(own.this, exp.Expr) or _names_an_item(own, bound, tree):
         return False
-    if isinstance(call, exp.CountIf | exp.LogicalOr | exp.LogicalAnd):
-        _keep_test(kept, name, call, number, inside, condition)
+    condition = None
+    if isinstance(call, exp.Filter):
+        around = own.parent
+        if not isinstance(around, exp.Filter) or _names_an_item(around, call, tree):
+            return False
+        condition = around.expression.this
+    inside = own.this
+    if isinstance(bound, exp.CountIf | exp.LogicalOr | exp.LogicalAnd):
+        _keep_test(kept, name, bound, number, inside, condition)
         return True
-    if type(call) in _EXTREMES:
-        return _keep_extreme(kept, name, call, number, inside, condition, aggregate, schemas)
-    if type(call) not in (exp.Count, exp.Sum, exp.Avg):
+    if type(bound) in _EXTREMES:
+        return _keep_extreme(kept, name, bound, number, own, condition, aggregate, schemas)
+    if type(bound) not in (exp.Count, exp.Sum, exp.Avg):
         return False
     value, count = _where(inside, condition), f"__c{number}"
-    if isinstance(call, exp.Count):
-        if isinstance(call.this, exp.Distinct) or call.expressions:
+    if isinstance(bound, exp.Count):
+        if isinstance(bound.this, exp.Distinct) or bound.expressions:
             return False
-        kept.accumulators[count] = f"count({value})"
+        kept.accumulators[count] = fragment("count(v)", v=value)
         kept.show(name, count)
         return True
-    kind = number_type(call.this, aggregate.child, schemas)
-    if kind is None or (isinstance(call, exp.Avg) and not _is_known(call, aggregate, schemas)):
+    kind = number_type(bound.this, aggregate.child, schemas)
+    if kind is None or (isinstance(bound, exp.Avg) and not _is_known(bound, aggregate, schemas)):
         return False
-    exact = f"CAST(({value}) AS DECIMAL(20,0))" if kind == "int" else value
+    exact = "CAST((v) AS DECIMAL(20,0))" if kind == "int" else "v"
     total = f"__s{number}"
-    kept.accumulators |= {total: f"sum({exact})", count: f"count({value})"}
-    if isinstance(call, exp.Avg):
+    kept.accumulators[total] = fragment(f"sum({exact})", v=value)
+    kept.accumulators[count] = fragment("count(v)", v=value)
+    if isinstance(bound, exp.Avg):
         average = f"__a{number}"
         kept.averages[average] = Average(total, count, whole=kind == "int")
         kept.show(name, average)
@@ -341,11 +374,19 @@ def _keep(
     return True
 
 
-def _where(value: str, condition: str) -> str:
+def _names_an_item(own: exp.Expr, bound: exp.Expr, tree: exp.Select) -> bool:
+    """Whether a call uses an alias of the select list, which means nothing without the list."""
+    columns = {ref.column.lower() for n in bound.walk() if (ref := ir.as_ref(n)) is not None}
+    aliases = {item.alias.lower() for item in tree.expressions if item.alias} - columns
+    return any(name.name.lower() in aliases for name in own.find_all(exp.Identifier))
+
+
+def _where(value: exp.Expr, condition: exp.Expr | None) -> exp.Expr:
     """A row that the condition leaves out is NULL to the aggregate, which it leaves out, too."""
-    if condition == "true":
+    if condition is None:
         return value
-    return f"CASE WHEN {condition} THEN {'1' if value == '*' else f'({value})'} END"
+    value = exp.Literal.number(1) if isinstance(value, exp.Star) else exp.paren(value)
+    return fragment("CASE WHEN c THEN v END", c=condition, v=value)
 
 
 def _is_known(call: exp.Avg, aggregate: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> bool:
@@ -366,8 +407,8 @@ def _keep_extreme(
     name: str,
     call: exp.Expr,
     number: int,
-    inside: str,
-    condition: str,
+    own: exp.Expr,
+    condition: exp.Expr | None,
     aggregate: ir.Aggregate,
     schemas: Mapping[str, TableSchema],
 ) -> bool:
@@ -375,22 +416,20 @@ def _keep_extreme(
     if isinstance(call, exp.Min | exp.Max):
         if call.expressions or not is_ordered(call.this, aggregate.child, schemas):
             return False
-        kept.accumulators[extreme] = f"{kind}({_where(inside, condition)})"
+        kept.accumulators[extreme] = fragment(f"{kind}(v)", v=_where(own.this, condition))
         kept.show(name, extreme)
     else:
-        arguments = arguments_of(inside)
         user = order_in(call.expression)
         compared = [call.expression] if user is None else [user, call.this]
         ordered = all(is_ordered(one, aggregate.child, schemas) for one in compared)
-        if len(arguments) != 2 or not ordered:
+        if call.args.get("count") is not None or not ordered:
             return False
-        value, compare = arguments[0], _where(arguments[1], condition)
-        order = _where(without_value(arguments[1]), condition)
+        compare, order = own.expression, order_in(own.expression) or own.expression
         beside = f"__b{number}"
-        kept.accumulators |= {
-            extreme: f"{kind}({order})",
-            beside: f"{kind}_by({value}, {compare})",
-        }
+        kept.accumulators[extreme] = fragment(f"{kind}(v)", v=_where(order, condition))
+        kept.accumulators[beside] = fragment(
+            f"{kind}_by(v, o)", v=own.this, o=_where(compare, condition)
+        )
         kept.beside[beside] = extreme
         kept.show(name, beside)
     kept.extremes[extreme] = kind
@@ -398,26 +437,30 @@ def _keep_extreme(
 
 
 def _keep_test(
-    kept: _Kept, name: str, call: exp.Expr, number: int, value: str, condition: str
+    kept: _Kept,
+    name: str,
+    call: exp.Expr,
+    number: int,
+    value: exp.Expr,
+    condition: exp.Expr | None,
 ) -> None:
     """`count_if`, `bool_or` and `bool_and` as counts of the rows that hold, and of those that tell.
 
     A row tells when the test is not NULL. Some hold: more than none do. All hold: as many as tell.
     """
     holds, tells = f"__h{number}", f"__c{number}"
-    test = f"CASE WHEN {condition} THEN ({value}) END"
-    kept.accumulators[holds] = f"count(CASE WHEN {test} THEN 1 END)"
+    test = _where(value, condition)
+    kept.accumulators[holds] = fragment("count(CASE WHEN t THEN 1 END)", t=test)
     if isinstance(call, exp.CountIf):
         kept.show(name, holds)
         return
-    kept.accumulators[tells] = f"count({test})"
+    kept.accumulators[tells] = fragment("count(t)", t=test)
     found = f"{holds} > 0" if isinstance(call, exp.LogicalOr) else f"{holds} = {tells}"
     kept.values[name] = _unless_empty(tells, found)
 
 
 def _unless_empty(count: str, value: str) -> exp.Expr:
-    parsed: exp.Expr = sqlglot.parse_one(f"CASE WHEN {count} > 0 THEN {value} END", dialect="spark")
-    return exp.paren(parsed)
+    return exp.paren(fragment(f"CASE WHEN {count} > 0 THEN {value} END"))
 
 
 def _over_state(expression: exp.Expr, known: Mapping[Ref, exp.Expr]) -> str | None:

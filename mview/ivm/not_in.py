@@ -15,9 +15,8 @@ from mview.errors import UserError
 from mview.plan import ir
 from mview.plan.build import build
 from mview.plan.definition import ViewDefinition
+from mview.plan.dialect import fragment
 from mview.plan.ir import Unsupported
-from mview.plan.pieces import Pieces
-from mview.plan.place import Edit, edited, span
 from mview.plan.subquery import is_condition
 from mview.schema import TableSchema
 
@@ -32,10 +31,10 @@ def without_not_in(
         schemas: of the tables it reads.
     """
     while _meets_null(build(definition, schemas).root):
-        sql = _rewritten(definition)
-        if sql == definition.sql:
+        tree = _rewritten(definition.tree)
+        if tree is None:
             return definition
-        changed = definition.with_sql(sql)
+        changed = definition.with_tree(tree)
         try:
             build(changed, schemas)
         except (UserError, Unsupported):
@@ -49,40 +48,43 @@ def _meets_null(node: ir.Node) -> bool:
     return own or any(_meets_null(child) for child in node.children)
 
 
-def _rewritten(definition: ViewDefinition) -> str:
-    """The text with the outermost NOT INs rewritten."""
-    sql, tree = definition.sql, definition.tree
-    edits: list[Edit] = []
-    for one in _candidates(tree):
-        start, end = Pieces.of(sql, tree).subquery_around(*span(one.args["query"]))
-        first, last = span(one.this)
-        if any(a <= first < b for a, b, _ in edits):
-            continue
-        text = _condition(sql[first:last], sql[start + 1 : end - 1])
-        negated = "NOT" in sql[last:start].upper().split()
-        edits.append((first, end, text if negated else f"NOT {text}"))
-    return edited(sql, edits)
+def _rewritten(query: exp.Query) -> exp.Query | None:
+    """The query with the outermost NOT INs rewritten; None where there are none."""
+    tree = query.copy()
+    candidates = list(_candidates(tree))
+    for negation, test in candidates:
+        if negation.root() is tree:
+            negation.replace(_condition(test.this, test.args["query"]))
+    return tree if candidates else None
 
 
-def _candidates(tree: exp.Query) -> Iterator[exp.In]:
+def _candidates(tree: exp.Query) -> Iterator[tuple[exp.Not, exp.In]]:
     """Negated INs of a plain column where false and NULL come to the same."""
-    for one in tree.find_all(exp.In):
-        plain = isinstance(one.this, exp.Column) and isinstance(one.this.this, exp.Identifier)
-        if one.args.get("query") is None or not plain:
+    for test in tree.find_all(exp.In):
+        plain = isinstance(test.this, exp.Column) and isinstance(test.this.this, exp.Identifier)
+        if test.args.get("query") is None or not plain:
             continue
-        above = one.parent
+        above = test.parent
         while isinstance(above, exp.Paren):
             above = above.parent
         if isinstance(above, exp.Not) and is_condition(above):
-            yield one
+            yield above, test
 
 
-def _condition(x: str, query: str) -> str:
-    # A line break: the subquery may end in a comment.
-    rows = f"FROM ({query}\n) AS __in(__x)"
-    empty = f"(SELECT count(*) = 0 AS none {rows})"
-    has_null = f"(SELECT count(*) > count(__x) AS some {rows})"
-    return (
-        f"(({empty} OR ({x} IS NOT NULL AND NOT {has_null}))"
-        f" AND NOT EXISTS (SELECT 1 {rows} WHERE __x = {x}))"
+def _condition(x: exp.Expr, query: exp.Expr) -> exp.Expr:
+    """What `x NOT IN query` comes to in a place where NULL acts like false."""
+    alias = exp.TableAlias(this=exp.to_identifier("__in"), columns=[exp.to_identifier("__x")])
+    rows = exp.Subquery(this=query.this if isinstance(query, exp.Subquery) else query, alias=alias)
+
+    def over(item: str) -> exp.Select:
+        return exp.Select(expressions=[fragment(item)], from_=exp.From(this=rows.copy()))
+
+    found = over("1")
+    found.set("where", exp.Where(this=fragment("__x = x", x=x)))
+    return fragment(
+        "((empty OR (x IS NOT NULL AND NOT has_null)) AND NOT found)",
+        empty=exp.Subquery(this=over("count(*) = 0 AS none")),
+        has_null=exp.Subquery(this=over("count(*) > count(__x) AS some")),
+        found=exp.Exists(this=found),
+        x=x,
     )

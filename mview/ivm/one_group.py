@@ -11,16 +11,16 @@ that can: `datediff((SELECT max(d) FROM t), (SELECT min(d) FROM t))`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
 from mview.plan.build import if_accepted
 from mview.plan.definition import ViewDefinition
+from mview.plan.dialect import fragment
 from mview.plan.faithful import is_faithful
 from mview.plan.functions import aggregate_calls, windows
-from mview.plan.pieces import Pieces, end_of_call
-from mview.plan.place import Edit, edited
+from mview.plan.query import named, select_from, select_over
 from mview.schema import TableSchema
 
 #: What is added up, or kept, without reading rows again.
@@ -39,20 +39,23 @@ def without_calls_of_all_rows(
         definition: a view that `build` accepts.
         schemas: of the tables it reads.
     """
-    tree = definition.tree
-    if not isinstance(tree, exp.Select) or not _is_one_group(tree):
+    query = definition.tree
+    if not isinstance(query, exp.Select) or not _is_one_group(query):
         return definition
-    pieces = Pieces.of(definition.sql, tree)
-    calls = [c for one in tree.expressions for c in aggregate_calls(one)]
+    tree = query.copy()
+    calls = [call for item in tree.expressions for call in aggregate_calls(item)]
     every = all(map(_is_kept, calls)) and not all(map(_is_over_state, tree.expressions))
-    edits = [_edit(one, pieces) for one in calls if every or _is_distinct(one)]
-    if not edits or None in edits:
+    chosen = [call for call in calls if every or _is_distinct(call)]
+    values = [_value(call, query) for call in chosen]
+    if not chosen or None in values:
         return definition
-    if len(edits) == len(calls):
+    for call, value in zip(chosen, values, strict=True):
+        call.replace(value)
+    if len(chosen) == len(calls):
         # Nothing is left to aggregate: the values are a row without FROM.
-        edits.append((pieces.from_start, pieces.body_end, ""))
-    changed = definition.with_sql(edited(definition.sql, filter(None, edits)))
-    return if_accepted(changed, definition, schemas)
+        for clause in ("from_", "joins", "laterals", "where"):
+            tree.set(clause, None)
+    return if_accepted(definition.with_tree(tree), definition, schemas)
 
 
 def _is_one_group(tree: exp.Select) -> bool:
@@ -83,37 +86,40 @@ def _is_over_state(item: exp.Expr) -> bool:
     return is_faithful(bare) and bare.find(exp.Anonymous) is None
 
 
-def _edit(call: exp.Expr, pieces: Pieces) -> Edit | None:
-    """The place of a call, and the subquery that has its value."""
-    core = call.this if isinstance(call, exp.Filter) else call
-    condition = pieces.condition(call) if isinstance(call, exp.Filter) else ""
-    inside, index = pieces.argument(core), pieces.index_of(core)
-    if inside is None or condition is None or index is None:
-        return None
-    start, end = pieces.tokens[index].start, end_of_call(pieces.tokens, index, over=False)
-    if not _is_distinct(core):
-        # A line break: the body may end in a comment.
-        return start, end, f"(SELECT {pieces.sql[start:end]} AS value {pieces.body}\n)"
-    names, rows = _different_rows(inside, condition, pieces.body)
+def _value(call: exp.Expr, query: exp.Select) -> exp.Expr | None:
+    """The subquery that has the value of a call; None where there is none."""
+    if not _is_distinct(call):
+        return _subquery(select_over(query, [named(call.copy(), "value")]))
+    is_filtered = isinstance(call, exp.Filter)
+    core = (call.this if is_filtered else call).copy()
+    rows = _different_rows(
+        core.this.expressions, call.expression.this if is_filtered else None, query
+    )
+    names = [item.alias for item in rows.expressions]
     if len(names) == 1:
-        name = pieces.tokens[index].text
-        return start, end, f"(SELECT {name}({names[0]}) AS value FROM ({rows}\n))"
+        core.set("this", exp.column(names[0]))
+        return _subquery(select_from(rows, [named(core, "value")]))
     if not isinstance(core, exp.Count):
         return None
-    complete = " AND ".join(f"{name} IS NOT NULL" for name in names)
-    return start, end, f"(SELECT count(*) AS value FROM ({rows}\n) WHERE {complete})"
+    outer = select_from(rows, [fragment("count(*) AS value")])
+    complete = (fragment("x IS NOT NULL", x=exp.column(name)) for name in names)
+    return _subquery(outer.where(*complete, copy=False))
 
 
-def _different_rows(inside: str, condition: str, body: str) -> tuple[list[str], str]:
-    """The names of what stands after DISTINCT in a call, and the query of its different rows.
+def _subquery(query: exp.Query) -> exp.Subquery:
+    return exp.Subquery(this=query)
+
+
+def _different_rows(
+    values: Sequence[exp.Expr], condition: exp.Expr | None, query: exp.Select
+) -> exp.Select:
+    """The query of the different rows of what stands after DISTINCT in a call.
 
     To the call a row that FILTER leaves out is one of NULLs, which it leaves out, too.
     """
-    pieces = Pieces(f"SELECT {inside} {body}", exp.Select())
-    assert pieces.from_ is not None
-    texts = [pieces.text(one) for one in pieces.split(pieces.select + 2, pieces.from_)]
-    if condition:
-        texts = [f"CASE WHEN {condition} THEN ({one}) END" for one in texts]
-    names = [f"__x{i}" for i in range(len(texts))]
-    listed = (f"{text} AS {name}" for text, name in zip(texts, names, strict=True))
-    return names, f"SELECT DISTINCT {', '.join(listed)} {body}"
+    if condition is not None:
+        values = [fragment("CASE WHEN c THEN (v) END", c=condition, v=value) for value in values]
+    items = [named(value.copy(), f"__x{number}") for number, value in enumerate(values)]
+    rows = select_over(query, items)
+    rows.set("distinct", exp.Distinct())
+    return rows

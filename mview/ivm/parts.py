@@ -25,24 +25,23 @@ from mview.ivm.whole_windows import without_whole_windows
 from mview.plan import ir
 from mview.plan.build import build
 from mview.plan.definition import ViewDefinition, is_cte
+from mview.plan.dialect import fragment, write
 from mview.plan.functions import aggregate_calls, windows
 from mview.plan.ir import Unsupported
-from mview.plan.pieces import Pieces, word_of
-from mview.plan.place import Edit, edited, span
+from mview.plan.query import ascending, column, named, select_columns, select_from
 from mview.plan.rules import rewrite
 from mview.plan.subquery import folded
-from mview.schema import Column, TableSchema, quoted
+from mview.schema import Column, TableSchema
 
 #: What stands around a query that is a table or a condition, and not a value.
 _NOT_A_VALUE = (
     exp.From, exp.Join, exp.In, exp.Exists, exp.CTE, exp.SetOperation, exp.Subquery, exp.Lateral,
     exp.Table, exp.Any, exp.All,
 )  # fmt: skip
-_DIRECTIONS = ("ASC", "DESC", "NULLS FIRST", "NULLS LAST", "NULLS", "FIRST", "LAST")
 
 Schemas = Mapping[str, TableSchema]
-#: Makes a part of a query in another: (definition, query, WITH before it, its text) -> columns.
-_Cut = Callable[[ViewDefinition, exp.Query, str, str], tuple[str, ...] | None]
+#: Makes a part of a copy of a query in another: (definition, query) -> columns.
+_Cut = Callable[[ViewDefinition, exp.Query], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -109,63 +108,49 @@ class _Cutter:
         """The query with parts in the place of uncorrelated subqueries that are one value."""
         definition = without_calls_of_all_rows(definition, self.schemas)
         definition = without_whole_windows(definition, self.schemas)
-        tree = definition.tree
-        edits: list[Edit] = []
-        same: dict[exp.Expr, str] = {}
-        for node in tree.find_all(exp.Subquery, exp.CTE, exp.Select):
+        tree = definition.tree.copy()
+        same: dict[exp.Expr, exp.Select] = {}
+        for node in list(tree.find_all(exp.Subquery, exp.CTE, exp.Select)):
             query = node if isinstance(node, exp.Select) else node.this
-            cut = self._how_to_cut(node, query, definition)
-            if cut is None:
-                continue
-            around = Pieces.of(definition.sql, tree)
-            if isinstance(node, exp.Select):
-                start, end = around.select_around(_first_call(node, definition.sql))
-            else:
-                start, end = around.subquery_around(*span(query))
-                start, end = start + 1, end - 1
-            if any(first <= start < last for first, last, _ in edits):
+            cut = self._how_to_cut(node, query)
+            if cut is None or node.root() is not tree:
                 continue
             # What stands twice, in GROUP BY and in the select list, is one part.
             if (content := folded(query)) not in same:
-                names = self._part(definition, tree, query, definition.sql[start:end], cut)
+                names = self._part(definition, tree, query, cut)
                 if names is None:
                     continue
-                listed = ", ".join(map(quoted, names))
-                same[content] = f"SELECT {listed} FROM {quoted(self.parts[-1].name)}"
-            edits.append((start, end, same[content]))
-        if not edits:
-            return definition
-        return definition.with_sql(edited(definition.sql, edits), key=())
+                same[content] = select_columns(names, self.parts[-1].name)
+            query.replace(same[content].copy())
+        return definition.with_tree(tree, key=()) if same else definition
 
-    def _how_to_cut(
-        self, node: exp.Expr, query: exp.Expr, definition: ViewDefinition
-    ) -> _Cut | None:
+    def _how_to_cut(self, node: exp.Expr, query: exp.Expr) -> _Cut | None:
         """What a query inside another is to be, if anything."""
         if isinstance(node, exp.Select):
             is_branch = isinstance(node.parent, exp.SetOperation)
-            named = node.arg_key == "this"
-            one = is_branch and _is_one_row(query, definition, many=True, named=named)
+            is_named = node.arg_key == "this"
+            one = is_branch and _is_one_row(query, many=True, is_named=is_named)
             return self._value_part if one else None
         is_row, is_list = _is_a_table(node), isinstance(node.parent, exp.In)
         if not (is_row or is_list) and isinstance(node.parent, _NOT_A_VALUE):
             return None
-        if not is_list and _is_one_row(query, definition, many=is_row):
+        if not is_list and _is_one_row(query, many=is_row):
             return self._value_part
         first = query.args.get("order") is not None and query.args.get("limit") is not None
         return self._first_part if first else None
 
     def _part(
-        self, definition: ViewDefinition, tree: exp.Query, query: exp.Query, text: str, cut: _Cut
+        self, definition: ViewDefinition, tree: exp.Query, query: exp.Query, cut: _Cut
     ) -> tuple[str, ...] | None:
         """The columns of a new part for a query in another; None when it cannot be one."""
-        prefix = ""
+        alone = query.copy()
         if any(is_cte(table) for table in query.find_all(exp.Table)):
             inside = query.find_ancestor(exp.CTE) is not None or query.args.get("with_") is not None
             if inside or not isinstance(tree, exp.Select) or tree.args.get("with_") is None:
                 return None
-            prefix = Pieces.of(definition.sql, tree).prefix
+            alone.set("with_", definition.tree.args["with_"].copy())
         before = len(self.parts)
-        found = cut(definition, query, prefix, text)
+        found = cut(definition, alone)
         if found is None:
             # Its own parts are read by nobody then.
             for part in self.parts[before:]:
@@ -173,11 +158,9 @@ class _Cutter:
             del self.parts[before:]
         return found
 
-    def _value_part(
-        self, definition: ViewDefinition, query: exp.Query, prefix: str, text: str
-    ) -> tuple[str, ...] | None:
-        text, names = _with_names(text, query)
-        inner = self.without_values(definition.with_sql(prefix + text, name=self.view_name, key=()))
+    def _value_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
+        names = _name_items(query)
+        inner = self.without_values(definition.with_tree(query, name=self.view_name, key=()))
         part = replace(inner, name=self._next_name(), key=names, policy=definition.policy)
         try:
             build(part, self.schemas)
@@ -186,11 +169,9 @@ class _Cutter:
         self._add(part, names)
         return names
 
-    def _first_part(
-        self, definition: ViewDefinition, query: exp.Query, prefix: str, text: str
-    ) -> tuple[str, ...] | None:
+    def _first_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
         try:
-            inner = definition.with_sql(prefix + text, name=self.view_name, key=())
+            inner = definition.with_tree(query, name=self.view_name, key=())
             found = self.first_rows(self.without_values(inner))
         except (UserError, Unsupported):
             return None
@@ -211,7 +192,7 @@ class _Cutter:
         if order is None or limit is None:
             return None
         if not isinstance(tree, exp.Select):
-            return self.first_rows(_as_select(definition, tree))
+            return self.first_rows(definition.with_tree(_as_select(tree)))
         clauses = [limit, tree.args.get("offset")]
         counts = [one.expression if one is not None else exp.Literal.number(0) for one in clauses]
         if not all(isinstance(one, exp.Literal) and one.is_int for one in counts):
@@ -221,49 +202,44 @@ class _Cutter:
         if ranked is None:
             return None
         part, keys = ranked
-        total = ", ".join([*keys, *(quoted(name) for name in part.key)])
-        top = Top(part.name, total, *(int(one.name) for one in counts))
-        listed = ", ".join(quoted(name) for name in names)
-        tail = f"LIMIT {top.limit}" + (f" OFFSET {top.offset}" if top.offset else "")
-        sql = f"SELECT {listed} FROM {quoted(part.name)} ORDER BY {top.order} {tail}"
-        main = definition.with_sql(sql)
-        return main, top
+        keys += [ascending(column(name)) for name in part.key]
+        top = Top(part.name, ", ".join(map(write, keys)), *(int(one.name) for one in counts))
+        rows = select_columns(names, part.name)
+        rows = rows.order_by(*keys, copy=False).limit(top.limit, copy=False)
+        if top.offset:
+            rows = rows.offset(top.offset, copy=False)
+        return definition.with_tree(rows), top
 
     def _ranked_part(
         self, definition: ViewDefinition, tree: exp.Select, names: list[str]
-    ) -> tuple[ViewDefinition, list[str]] | None:
+    ) -> tuple[ViewDefinition, list[exp.Expr]] | None:
         """The part with all rows, and the ORDER BY over its columns."""
-        pieces = Pieces.of(definition.sql, tree)
-        start, end = pieces.at("ORDER BY", pieces.select), pieces.at("LIMIT", pieces.select)
-        assert start is not None
-        assert end is not None
-        hidden: list[str] = []
-        keys: list[str] = []
-        items = pieces.split(start + 1, end)
-        for tokens, ordered in zip(items, tree.args["order"].expressions, strict=True):
-            plain = list(tokens)
-            while word_of(plain[-1]) in _DIRECTIONS:
-                plain.pop()
-            rest = " ".join(token.text for token in tokens[len(plain) :])
-            column = _output_column(ordered.this, tree, names)
-            if column is None:
-                column = f"__o{len(hidden)}"
-                hidden.append(f"{pieces.text(plain)} AS {column}")
-            keys.append(f"{quoted(column)} {rest}".strip())
+        body = tree.copy()
+        for clause in ("order", "limit", "offset"):
+            body.set(clause, None)
+        keys: list[exp.Expr] = []
+        hidden = 0
+        for ordered in tree.args["order"].expressions:
+            name = _output_column(ordered.this, tree, names)
+            if name is None:
+                name = f"__o{hidden}"
+                hidden += 1
+                body.append("expressions", named(ordered.this.copy(), name))
+            by = ordered.copy()
+            by.set("this", column(name))
+            keys.append(by)
         if hidden and tree.args.get("distinct"):
             return None
-        body = definition.sql[: pieces.tokens[start].start]
-        part = definition.with_sql(
-            _with_items(body, pieces, hidden), name=self._next_name(), key=()
-        )
+        part = definition.with_tree(body, name=self._next_name(), key=())
         root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
-            more = _hidden_key(root, tree) or []
-            body = _with_items(body, pieces, [*hidden, *more])
-            part = definition.with_sql(body, name=part.name, key=())
+            body = body.copy()
+            for item in _hidden_key(root, tree) or ():
+                body.append("expressions", item)
+            part = definition.with_tree(body, name=part.name, key=())
             root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
-            part = definition.with_sql(_numbered(body, root), name=part.name, key=())
+            part = definition.with_tree(_numbered(body.copy(), root), name=part.name, key=())
             root = rewrite(build(part, self.schemas).root)
         key = unique_columns(root)
         if key is None:
@@ -285,16 +261,13 @@ def _is_a_table(node: exp.Expr) -> bool:
     )
 
 
-def _is_one_row(
-    query: exp.Expr, definition: ViewDefinition, *, many: bool, named: bool = True
-) -> bool:
+def _is_one_row(query: exp.Expr, *, many: bool, is_named: bool = True) -> bool:
     """Whether a query is an aggregate over all rows, which gives one row always.
 
     Args:
         query: the query.
-        definition: whose text it is from.
         many: it may have several columns, and literals beside them; else it has one.
-        named: each of the several has a name that is used.
+        is_named: each of the several has a name that is used.
     """
     if not isinstance(query, exp.Select):
         return False
@@ -302,7 +275,7 @@ def _is_one_row(
     items = query.expressions
     computed = items
     if many:
-        names = [item.alias.lower() for item in items if named or item.alias]
+        names = [item.alias.lower() for item in items if is_named or item.alias]
         shaped = "" not in names and len(set(names)) == len(names)
         computed = [item for item in items if not isinstance(item.unalias(), exp.Literal)]
     else:
@@ -316,28 +289,14 @@ def _is_one_row(
     )
 
 
-def _first_call(query: exp.Select, sql: str) -> exp.Expr:
-    """An aggregate call of a query's own select list."""
-    call = next(call for item in query.expressions for call in aggregate_calls(item))
-    while "start" not in call.meta:
-        call = call.this
-    return call
-
-
-def _with_names(text: str, query: exp.Query) -> tuple[str, tuple[str, ...]]:
-    """The text of a query in which every column has a name, and the names."""
-    names = [item.alias for item in query.expressions]
-    if "" not in names:
-        return text, tuple(names)
-    pieces = Pieces(text, exp.Select())
-    assert pieces.from_ is not None
-    edits: list[Edit] = []
-    for number, tokens in enumerate(pieces.split(pieces.select + 1, pieces.from_)):
-        if not names[number]:
-            names[number] = "value" if len(names) == 1 else f"__v{number}"
-            at = tokens[-1].end + 1
-            edits.append((at, at, f" AS {names[number]}"))
-    return edited(text, edits), tuple(names)
+def _name_items(query: exp.Query) -> tuple[str, ...]:
+    """Give every column of a tree a name; the names."""
+    names = []
+    for number, item in enumerate(query.expressions):
+        names.append(item.alias or ("value" if len(query.expressions) == 1 else f"__v{number}"))
+        if not item.alias:
+            item.replace(named(item.copy(), names[-1]))
+    return tuple(names)
 
 
 def _output_column(one: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:
@@ -353,31 +312,32 @@ def _output_column(one: exp.Expr, tree: exp.Select, names: list[str]) -> str | N
     return None
 
 
-def _with_items(body: str, pieces: Pieces, items: list[str]) -> str:
-    """A SELECT with more items at the end of its list."""
-    if not items:
-        return body
-    return f"{body[: pieces.from_start]}, {', '.join(items)} {body[pieces.from_start :]}"
-
-
-def _as_select(definition: ViewDefinition, tree: exp.Query) -> ViewDefinition:
+def _as_select(tree: exp.Query) -> exp.Select:
     """A set operation with ORDER BY and LIMIT as a SELECT over it."""
-    pieces = Pieces.of(definition.sql, tree)
-    start = pieces.at("ORDER BY", pieces.select)
-    assert start is not None
-    at = pieces.tokens[start].start
-    sql = f"SELECT * FROM (\n{definition.sql[:at]}\n) AS __all {definition.sql[at:]}"
-    return definition.with_sql(sql)
+    rows = tree.copy()
+    clauses = {name: rows.args.get(name) for name in ("order", "limit", "offset")}
+    for name in clauses:
+        rows.set(name, None)
+    made = select_from(rows, [exp.Star()], "__all")
+    for name, clause in clauses.items():
+        made.set(name, clause)
+    return made
 
 
-def _numbered(body: str, root: ir.Node) -> str:
-    """The rows of a query with a number that tells equal rows apart."""
-    names = ", ".join(quoted(ref.column) for ref in root.columns)
-    number = f"row_number() OVER (PARTITION BY {names} ORDER BY {quoted(root.columns[0].column)})"
-    return f"SELECT {names}, {number} AS __nth FROM (\n{body}\n) AS __rows"
+def _numbered(body: exp.Query, root: ir.Node) -> exp.Select:
+    """The rows of a query with a number that tells equal rows apart; it becomes a part of it."""
+    names = [ref.column for ref in root.columns]
+    number = exp.Window(
+        this=exp.RowNumber(),
+        partition_by=[column(name) for name in names],
+        order=exp.Order(expressions=[ascending(column(names[0]))]),
+        over="OVER",
+    )
+    items = [*(column(name) for name in names), named(number, "__nth")]
+    return select_from(body, items, "__rows")
 
 
-def _hidden_key(root: ir.Node, tree: exp.Select) -> list[str] | None:
+def _hidden_key(root: ir.Node, tree: exp.Select) -> list[exp.Expr] | None:
     """Select-list items for the key of the rows, where the user left it out."""
     if not isinstance(root, ir.Project):
         return None
@@ -385,10 +345,11 @@ def _hidden_key(root: ir.Node, tree: exp.Select) -> list[str] | None:
     while isinstance(below, ir.Filter | ir.Window):
         below = below.child
     if isinstance(below, ir.Aggregate) and below.sets is not None:
-        return ["grouping_id() AS __k0"] if not tree.find(exp.GroupingSets) else None
+        return [fragment("grouping_id() AS __k0")] if not tree.find(exp.GroupingSets) else None
     key = unique_columns(root.child)
     froms = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
     aliases = {one.alias_or_name for one in froms if isinstance(one, exp.Table)}
     if not key or any(ref.relation not in aliases for ref in key):
         return None
-    return [f"{quoted(ref.relation)}.{quoted(ref.column)} AS __k{i}" for i, ref in enumerate(key)]
+    columns = (exp.column(ref.column, table=ref.relation, quoted=True) for ref in key)
+    return [named(one, f"__k{i}") for i, one in enumerate(columns)]

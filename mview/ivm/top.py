@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition
 
@@ -55,5 +56,7 @@ class Top:
 
 def part_definition(main: ViewDefinition, top: Top) -> ViewDefinition:
     """The state table as a query over the part."""
-    sql = f"SELECT * FROM `{top.part}` ORDER BY {top.order} LIMIT {top.kept}"
-    return main.with_sql(sql, key=())
+    tree = main.tree.copy()
+    tree.set("expressions", [exp.Star()])
+    tree.set("offset", None)
+    return main.with_tree(tree.limit(top.kept, copy=False), key=())

@@ -10,11 +10,9 @@ for the user's text, and always the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token
 
 from mview.ivm.keys import equal_columns, unique_columns
 from mview.plan import ir
@@ -23,13 +21,10 @@ from mview.plan.clocks import CLOCKS
 from mview.plan.definition import ViewDefinition
 from mview.plan.ir import Unsupported
 from mview.plan.orderings import Ordering, with_value
-from mview.plan.pieces import word_of
-from mview.plan.place import Edit, edited, span
+from mview.plan.place import span
+from mview.plan.query import ascending, number_of, numbered
+from mview.plan.select import write_out
 from mview.schema import TableSchema
-
-_OPEN, _CLOSE = ("(", "["), (")", "]")
-_EXTREMES = ("MAX_BY", "MIN_BY")
-_FRAMES = ("ROWS", "RANGE", "GROUPS")
 
 
 def in_total_order(
@@ -50,13 +45,12 @@ def in_total_order(
         orderings = build(definition, {**schemas, **CLOCKS}).orderings
     except Unsupported:
         orderings = ()
-    words = _Words(definition.sql)
-    edits: dict[Edit | None, None] = dict.fromkeys(_of_extremes(definition.sql, words, orderings))
+    tree = definition.tree.copy()
+    changed = _with_values(tree, orderings)
     for one in orderings:
         if not _is_extreme(one) and not _is_total(one):
-            edits[_edit(definition, words, one)] = None
-    wanted = [edit for edit in edits if edit is not None]
-    return definition.with_sql(edited(definition.sql, wanted)) if wanted else definition
+            changed |= _complete(definition, tree, one)
+    return definition.with_tree(tree) if changed else definition
 
 
 def _is_total(ordering: Ordering) -> bool:
@@ -88,154 +82,63 @@ def _input(node: ir.Node, ref: ir.Ref | None) -> ir.Ref | None:
     return ref
 
 
-# -- the text ------------------------------------------------------------------------------------
+# -- the query -----------------------------------------------------------------------------------
 
 
-class _Words:
-    """The tokens of a text, each with the number of parentheses around it."""
-
-    def __init__(self, sql: str) -> None:
-        self.tokens: list[Token] = sqlglot.tokenize(sql, read="spark")
-        self.words = [word_of(token) for token in self.tokens]
-        self.depths: list[int] = []
-        depth = 0
-        for word in self.words:
-            depth -= word in _CLOSE
-            self.depths.append(depth)
-            depth += word in _OPEN
-
-    def at(self, start: int | None) -> int | None:
-        """The index of the token that begins at a character."""
-        return next((i for i, one in enumerate(self.tokens) if one.start == start), None)
-
-    def call_around(self, names: Sequence[str], start: int | None) -> int | None:
-        """The index of the name of the innermost call, of some functions, around a character."""
-        if start is None:
-            return None
-        before = [i for i, one in enumerate(self.tokens[:-1]) if one.start < start]
-        calls = (i for i in reversed(before) if self.words[i] in names)
-        around = (i for i in calls if self.words[i + 1] == "(")
-        return next((i for i in around if self.tokens[self.closing(i + 1)].start >= start), None)
-
-    def closing(self, first: int) -> int:
-        """The index of the parenthesis that closes the one at an index."""
-        inside = range(first + 1, len(self.words))
-        return next(i for i in inside if self.depths[i] == self.depths[first])
-
-    def around(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The indexes within each pair of parentheses around characters, the innermost first."""
-        index = next(i for i, one in enumerate(self.tokens) if one.start >= first)
-        for i in range(index - 1, -1, -1):
-            if self.words[i] == "(" and self.tokens[end := self.closing(i)].start >= last:
-                yield i + 1, end
-        yield 0, len(self.words)
-
-    def level(self, begin: int, end: int, words: Sequence[str]) -> int | None:
-        """The first of some words between two indexes, in no parentheses of its own."""
-        inside = (i for i in range(begin, end) if self.depths[i] == self.depths[begin])
-        return next((i for i in inside if self.words[i] in words), None)
-
-    def behind(self, index: int) -> int:
-        """The character after a token."""
-        return self.tokens[index].end + 1
-
-
-def _of_extremes(sql: str, words: _Words, orderings: Sequence[Ordering]) -> Iterator[Edit]:
-    """Edits that make `max_by(x, y)` take the greatest of the x that have the greatest y."""
+def _with_values(tree: exp.Query, orderings: Sequence[Ordering]) -> bool:
+    """Make `max_by(x, y)` take the greatest of the x that have the greatest y; whether one does."""
     extremes = [one for one in orderings if _is_extreme(one)]
-    total = {words.call_around(_EXTREMES, one.start) for one in extremes if _is_total(one)}
-    total -= {words.call_around(_EXTREMES, one.start) for one in extremes if not _is_total(one)}
-    for name, word in enumerate(words.words[:-1]):
-        if word not in _EXTREMES or words.words[name + 1] != "(" or name in total:
-            continue
-        end = words.closing(name + 1)
-        commas = [i for i in range(name + 2, end) if _is_comma(words, i, name + 2)]
-        last = commas[1] if len(commas) > 1 else end
+    total = {number_of(one.where) for one in extremes if _is_total(one)}
+    total -= {number_of(one.where) for one in extremes if not _is_total(one)}
+    calls = [one for one in tree.find_all(exp.ArgMax, exp.ArgMin) if number_of(one) not in total]
+    for call in calls:
         # max_by(DISTINCT x, y) is max_by(x, y).
-        value_at = name + 1 + (words.words[name + 2] in ("DISTINCT", "ALL"))
-        value = sql[words.behind(value_at) : words.tokens[commas[0]].start]
-        first, behind = words.behind(commas[0]), words.tokens[last].start
-        by = sql[first:behind]
-        yield first, behind, with_value(by, value)
+        value = call.this.expressions[0] if isinstance(call.this, exp.Distinct) else call.this
+        call.set("expression", with_value(call.expression, value))
+    return bool(calls)
 
 
-def _is_comma(words: _Words, index: int, inside: int) -> bool:
-    return words.words[index] == "," and words.depths[index] == words.depths[inside]
-
-
-def _edit(definition: ViewDefinition, words: _Words, ordering: Ordering) -> Edit | None:
-    """The text with more columns in an ORDER BY.
+def _complete(definition: ViewDefinition, tree: exp.Query, ordering: Ordering) -> bool:
+    """Put more columns into an ORDER BY of a tree; whether it needs some.
 
     Raises:
         UserError: it cannot be written.
     """
     more = _more(ordering)
-    if more == "":
-        return None
-    if isinstance(ordering.where, exp.Window):
-        index = words.at(ordering.start)
-        found = None if index is None or not ordering.may_add else _window(definition, words, index)
-    else:
-        found = _query(words, ordering.where)
-    if more is None or found is None:
+    if more == []:
+        return False
+    place = numbered(tree, number_of(ordering.where))
+    order = _order_of(place) if ordering.may_add and place is not None else None
+    if more is None or order is None:
         raise _not_total(definition, ordering)
-    start, end, text = found
-    return start, end, text.format(more=more) if text != _ADDED else f", {more}"
+    # A query that is read twice is seen twice.
+    known = [item.this for item in order.expressions]
+    for one in more:
+        if one not in known:
+            order.append("expressions", ascending(one.copy()))
+    return True
 
 
-#: Stands for the columns that are added.
-_ADDED = "{more}"
-
-
-def _more(ordering: Ordering) -> str | None:
+def _more(ordering: Ordering) -> list[exp.Expr] | None:
     """The columns that tell equal rows apart; None when the text cannot name them."""
     key = unique_columns(ordering.node)
     if key is not None and all(ref in ordering.names for ref in key):
-        return ", ".join(ordering.names[ref] for ref in key if ref not in ordering.by)
+        return [ordering.names[ref] for ref in key if ref not in ordering.by]
     if not ordering.complete:
         return None
-    return ", ".join(text for ref, text in ordering.names.items() if ref not in ordering.by)
+    return [one for ref, one in ordering.names.items() if ref not in ordering.by]
 
 
-def _window(definition: ViewDefinition, words: _Words, name: int) -> Edit | None:
-    """Where the order of a window has its end; a window by a name is written out."""
-    over = words.level(name, len(words.words), ["OVER"])
-    if over is None:
-        return None
-    if words.words[over + 1] == "(":
-        return _after_order(words, over + 2, words.closing(over + 1))
-    alias = words.tokens[over + 1]
-    for index in range(over + 2, len(words.words) - 2):
-        named = words.tokens[index].text.lower() == alias.text.lower()
-        if named and words.words[index + 1 : index + 3] == ["AS", "("]:
-            end = words.closing(index + 2)
-            place = _after_order(words, index + 3, end)
-            if place is None:
-                return None
-            head = definition.sql[words.tokens[index + 2].start : place[0]]
-            tail = definition.sql[place[0] : words.behind(end)]
-            braces = [part.replace("{", "{{").replace("}", "}}") for part in (head, tail)]
-            return alias.start, alias.end + 1, f"{braces[0]}, {_ADDED}{braces[1]}"
-    return None
-
-
-def _query(words: _Words, query: exp.Expr) -> Edit | None:
-    """Where the order of a query with a LIMIT has its end."""
-    for begin, end in words.around(*span(query)):
-        order = words.level(begin, end, ["ORDER BY"])
-        if order is not None and words.level(order, end, ["LIMIT", "OFFSET"]) is not None:
-            return _after_order(words, begin, end)
-    return None
-
-
-def _after_order(words: _Words, begin: int, end: int) -> Edit | None:
-    """The place after the list of ORDER BY between two indexes."""
-    order = words.level(begin, end, ["ORDER BY"])
-    if order is None:
-        return None
-    after = words.level(order, end, [*_FRAMES, "LIMIT", "OFFSET"]) or end
-    place = words.behind(after - 1)
-    return place, place, _ADDED
+def _order_of(place: exp.Expr) -> exp.Order | None:
+    """The ORDER BY of a query or window; a window by a name is written out."""
+    if isinstance(place, exp.Window) and place.alias:
+        select = place.find_ancestor(exp.Select)
+        listed = (select.args.get("windows") or []) if select is not None else []
+        same = [one for one in listed if one.name.lower() == place.alias.lower()]
+        if same:
+            write_out(place, same[0])
+    order: exp.Order | None = place.args.get("order")
+    return order
 
 
 def _not_total(definition: ViewDefinition, ordering: Ordering) -> Exception:

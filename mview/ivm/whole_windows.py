@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
 from mview.plan.build import if_accepted
 from mview.plan.definition import ViewDefinition
 from mview.plan.functions import aggregate_calls, windows
-from mview.plan.pieces import Pieces, end_of_call
-from mview.plan.place import Edit, edited
+from mview.plan.query import named, select_from, select_over
 from mview.schema import TableSchema
 
 
@@ -30,16 +28,16 @@ def without_whole_windows(
         definition: a view that `build` accepts.
         schemas: of the tables it reads.
     """
-    tree = definition.tree
-    if not isinstance(tree, exp.Select) or not _is_over_rows_or_groups(tree):
+    query = definition.tree
+    if not isinstance(query, exp.Select) or not _is_over_rows_or_groups(query):
         return definition
-    pieces = Pieces.of(definition.sql, tree)
-    found = (one for item in tree.expressions for one in windows(item) if _is_whole(one))
-    edits = [edit for one in found if (edit := _edit(one, pieces)) is not None]
-    if not edits:
+    tree = query.copy()
+    whole = [one for item in tree.expressions for one in windows(item) if _is_whole(one)]
+    if not whole or (query.args.get("group") is not None and _means_the_list(query)):
         return definition
-    changed = definition.with_sql(edited(definition.sql, edits))
-    return if_accepted(changed, definition, schemas)
+    for window in whole:
+        window.replace(exp.Subquery(this=_value(window.this, query)))
+    return if_accepted(definition.with_tree(tree), definition, schemas)
 
 
 def _is_over_rows_or_groups(tree: exp.Select) -> bool:
@@ -61,29 +59,25 @@ def _is_whole(window: exp.Window) -> bool:
     return plain and constant and isinstance(window.this, kinds)
 
 
-def _edit(window: exp.Window, pieces: Pieces) -> Edit | None:
-    """The place of a call with its OVER, and the subquery that has its value."""
-    index = pieces.index_of(window.this)
-    if index is None or pieces.argument(window.this) is None:
-        return None
-    start = pieces.tokens[index].start
-    end, over = end_of_call(pieces.tokens, index), end_of_call(pieces.tokens, index, over=False)
-    if pieces.group is None:
-        # A line break: the body may end in a comment.
-        return start, end, f"(SELECT {pieces.sql[start:over]} AS value {pieces.body}\n)"
-    if _means_the_list(pieces, pieces.group):
-        return None
-    inside = pieces.argument(window.this)
-    name = pieces.tokens[index].text
-    item, value = ("1", f"{name}(*)") if inside == "*" else (inside, f"{name}(__x)")
-    tail = pieces.sql[pieces.tokens[pieces.group].start : pieces.having_end]
-    rows = f"SELECT {item} AS __x {pieces.body} {tail}"
-    return start, end, f"(SELECT {value} AS value FROM ({rows}\n))"
+def _value(call: exp.Expr, query: exp.Select) -> exp.Select:
+    """The query of the value that a call over all rows, or over all groups, has."""
+    call = call.copy()
+    if query.args.get("group") is None:
+        return select_over(query, [named(call, "value")])
+    if isinstance(call.this, exp.Star):
+        item = exp.Literal.number(1)
+    else:
+        item = call.this
+        call.set("this", exp.column("__x"))
+    groups = select_over(query, [named(item, "__x")], "group", "having")
+    return select_from(groups, [named(call, "value")])
 
 
-def _means_the_list(pieces: Pieces, group: int) -> bool:
-    """Whether GROUP BY and HAVING may mean items of the select list, by name or by number."""
-    words = [one for one in pieces.tokens[group + 1 :] if one.token_type != TokenType.STRING]
-    names = {one.text.lower() for one in words}
-    numbers = any(one.text.isdigit() for one in pieces.tokens[group + 1 : pieces.group_end])
-    return numbers or bool(names & (pieces.aliases | {"all"}))
+def _means_the_list(query: exp.Select) -> bool:
+    """Whether GROUP BY and what follows may mean items of the select list, by name or by number."""
+    group = query.args["group"]
+    clauses = [query.args[name] for name in ("group", "having", "order") if query.args.get(name)]
+    names = {one.name.lower() for clause in clauses for one in clause.find_all(exp.Identifier)}
+    numbers = any(one.is_int for one in group.find_all(exp.Literal))
+    aliases = {item.alias.lower() for item in query.expressions if item.alias}
+    return bool(numbers or group.args.get("all") or names & aliases)

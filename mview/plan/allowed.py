@@ -17,8 +17,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from mview.plan.declared import Function, declaration_of
 from mview.plan.function_names import ARGUMENTS, GENERATORS, REFUSED
 from mview.plan.functions import function_name
-from mview.plan.lexemes import tokens
-from mview.plan.pieces import word_of
+from mview.plan.lexemes import tokens, word_of
 from mview.plan.place import Text, span
 from mview.plan.syntax import other_query
 

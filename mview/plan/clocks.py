@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan.definition import ViewDefinition
-from mview.plan.dialect import called_as, fragment, verbatim, write
+from mview.plan.dialect import called_as, fragment, verbatim
 from mview.plan.functions import TIME, function_name
 from mview.plan.place import span
 from mview.schema import Column, TableSchema
@@ -71,7 +71,7 @@ def with_clocks(definition: ViewDefinition) -> ViewDefinition:
     left = next((node for node in tree.walk() if function_name(node) in TIME), None)
     if left is not None:
         raise _not_pinned(definition, left)
-    return definition.with_sql(write(tree)) if is_changed else definition
+    return definition.with_tree(tree) if is_changed else definition
 
 
 def _value_of(clock: str, column: str) -> exp.Expr:

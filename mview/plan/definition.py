@@ -15,7 +15,6 @@ from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import UserError, several
 from mview.files.textfile import read_text
 from mview.plan.declared import Function, calls
-from mview.plan.dialect import write
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.query import Query
 from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, not_too_deep
@@ -107,7 +106,7 @@ class ViewDefinition:
             value for name, value in tree.args.items() if name != "this"
         ):
             tree = tree.this
-        return self if tree is self.tree else self.with_sql(write(tree))
+        return self if tree is self.tree else self.with_tree(tree.copy())
 
     @property
     def text(self) -> Text:

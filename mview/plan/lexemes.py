@@ -33,6 +33,8 @@ _LEXEME = re.compile(
 _QUOTED = (
     TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER, TokenType.HEX_STRING,
 )  # fmt: skip
+#: Tokens whose text is data or a quoted name, never a word of SQL.
+_DATA = (TokenType.STRING, TokenType.IDENTIFIER, TokenType.RAW_STRING)
 #: Hints on how to join and to distribute, which change no result.
 _HINTS = re.compile(
     r"/\*\+\s*(?:(?:BROADCAST|BROADCASTJOIN|MAPJOIN|MERGE|MERGEJOIN|SHUFFLE_MERGE|SHUFFLE_HASH"
@@ -79,6 +81,11 @@ def tokens(text: Text) -> list[Token]:
     if (left := covered.find(b"\1")) >= 0:
         raise _two_ways(text, left)
     return found
+
+
+def word_of(token: Token) -> str:
+    """The token as a word of SQL, in upper case; empty for strings and quoted names."""
+    return "" if token.token_type in _DATA else " ".join(token.text.upper().split())
 
 
 def open_quote(text: Text) -> UserError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from mview.plan import ir
+from mview.plan.dialect import fragment
 from mview.plan.faithful import is_faithful
 from mview.plan.functions import function_name
 from mview.plan.ir import Ref
@@ -38,10 +39,10 @@ class Ordering:
     Attributes:
         where: what is ordered: a call of a window function, a call of max_by or min_by, or a query
             with a LIMIT.
-        start: the first character of the function, or of the arguments of max_by and min_by.
+        start: the first character of the function, where the user has written it.
         node: the rows.
         by: what they are told apart by: ORDER BY and PARTITION BY, or the group.
-        names: columns of the rows, as the text may write them there.
+        names: columns of the rows, as they may be written there.
         complete: `names` has all that the rows are made of.
         may_add: more columns in ORDER BY change nothing but the order of equal rows.
     """
@@ -50,7 +51,7 @@ class Ordering:
     start: int | None
     node: ir.Node
     by: frozenset[Ref | None]
-    names: Mapping[Ref, str]
+    names: Mapping[Ref, exp.Expr]
     complete: bool = True
     may_add: bool = True
 
@@ -108,9 +109,7 @@ def extreme_ordering(call: exp.Expr, node: ir.Node, group: Sequence[exp.Expr]) -
     if isinstance(by, exp.Struct):
         parts = [one.expression or one.unalias() for one in by.expressions]
     refs = frozenset(ir.as_ref(one) for one in (*parts, *group))
-    places = (column.meta.get("place") for column in call.find_all(exp.Column))
-    start = min((place[0] for place in places if place is not None), default=None)
-    return Ordering(call, start, node, refs, {})
+    return Ordering(call, call.meta.get("start"), node, refs, {})
 
 
 def limit_ordering(
@@ -130,7 +129,9 @@ def limit_ordering(
     by = frozenset(_ordered_by(one.this, columns, scope) for one in order.expressions)
     if len(order.expressions) == 1 and by == {None} and order.expressions[0].name.upper() == "ALL":
         by = frozenset(ref for _, ref in columns)
-    names = {ref: str(position) for position, (_, ref) in enumerate(columns, 1)}
+    names: dict[Ref, exp.Expr] = {
+        ref: exp.Literal.number(position) for position, (_, ref) in enumerate(columns, 1)
+    }
     return Ordering(query, None, node, by, names)
 
 
@@ -147,9 +148,9 @@ def _ordered_by(
     return scope.find(one) if scope is not None else None
 
 
-def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, str], bool]:
+def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, exp.Expr], bool]:
     """The columns of a window's rows as the text may write them, and whether these are all."""
-    known = scope.texts()
+    known = scope.names()
     below = node
     while isinstance(below, ir.Filter | ir.Window) or (
         isinstance(below, ir.Join) and below.kind == "mark"
@@ -157,18 +158,18 @@ def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, str], bool]:
         below = below.children[0]
     if not isinstance(below, ir.Aggregate):
         return known, len(known) == sum(len(one.columns) for one in scope.relations)
-    names: dict[Ref, str] = {}
+    names: dict[Ref, exp.Expr] = {}
     for name, one in below.group:
-        text = _written(one, known)
-        if text is not None:
-            names[Ref(below.relation, name)] = text
+        written = _written(one, known)
+        if written is not None:
+            names[Ref(below.relation, name)] = written
     complete = len(names) == len(below.group)
     if below.sets is not None:
-        names[Ref(below.relation, "grouping_id()")] = "grouping_id()"
+        names[Ref(below.relation, "grouping_id()")] = fragment("grouping_id()")
     return names, complete
 
 
-def _written(one: exp.Expr, names: Mapping[Ref, str]) -> str | None:
+def _written(one: exp.Expr, names: Mapping[Ref, exp.Expr]) -> exp.Expr | None:
     """A group's expression in the text's own names; None when that cannot be said."""
     ref = ir.as_ref(one)
     if ref is not None:
@@ -179,29 +180,31 @@ def _written(one: exp.Expr, names: Mapping[Ref, str]) -> str | None:
 
     def named(node: exp.Expr) -> exp.Expr:
         ref = ir.as_ref(node) if isinstance(node, exp.Column) else None
-        return node if ref is None else exp.maybe_parse(names[ref], dialect="spark")
+        return node if ref is None else names[ref].copy()
 
-    return one.copy().transform(named).sql(dialect="spark")
+    return one.copy().transform(named)
 
 
 # -- max_by and min_by: of the rows that tie, the one with the greatest or least value ------------
 
-_WHEN, _THEN = "CASE WHEN (", "\n) IS NOT NULL THEN struct("
 
-
-def with_value(order: str, value: str) -> str:
+def with_value(order: exp.Expr, value: exp.Expr) -> exp.Expr:
     """What max_by(value, order) is to compare, so that no two values are equal in it.
 
     A row whose order is NULL takes no part, as in the user's text. A value that is NULL is the
     least one, in every engine.
     """
-    return f" {_WHEN}{order}{_THEN}{order}\n, ({value}\n) IS NOT NULL, {value}\n) END"
-
-
-def without_value(text: str) -> str:
-    """The order that `with_value` was given; another text as it is."""
-    bare = text.strip()
-    return bare[len(_WHEN) :].split(_THEN)[0] if bare.startswith(_WHEN) and _THEN in bare else text
+    some = fragment("(v) IS NOT NULL", v=value)
+    parts = [order.copy(), some, value.copy()]
+    names = [
+        one.name if isinstance(one, exp.Column) else f"col{i}" for i, one in enumerate(parts, 1)
+    ]
+    fields = (
+        exp.PropertyEQ(this=exp.to_identifier(n), expression=one)
+        for n, one in zip(names, parts, strict=True)
+    )
+    both = exp.Struct(expressions=list(fields))
+    return fragment("CASE WHEN (o) IS NOT NULL THEN both END", o=order, both=both)
 
 
 def order_in(compared: exp.Expr) -> exp.Expr | None:

@@ -79,14 +79,3 @@ def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     if close:
         return f"did you mean {next(n for n in known if n.lower() == close[0])!r}?"
     return f"one of {', '.join(known)}" if 0 < len(known) <= 30 else None
-
-
-#: Characters [start, end) of a text and what stands there instead.
-Edit = tuple[int, int, str]
-
-
-def edited(sql: str, edits: Iterable[Edit]) -> str:
-    """The text after edits that do not overlap."""
-    for start, end, text in sorted(edits, reverse=True):
-        sql = sql[:start] + text + sql[end:]
-    return sql

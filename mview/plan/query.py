@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,3 +66,52 @@ def numbered(tree: exp.Expr, number: int | None) -> exp.Expr | None:
         return None
     nodes = tree.find_all(exp.Func, exp.Window, exp.Query)
     return next((node for node in nodes if number_of(node) == number), None)
+
+
+# -- what queries are made of ------------------------------------------------------------------
+
+
+def select_over(body: exp.Select, items: Iterable[exp.Expr], *more: str) -> exp.Select:
+    """A SELECT of other items over the same FROM and WHERE.
+
+    Args:
+        body: the SELECT whose FROM and WHERE are copied.
+        items: the select list.
+        more: other clauses of it that are copied as well, by their names in `args`.
+    """
+    made = exp.Select(expressions=list(items))
+    for name in ("from_", "joins", "laterals", "where", *more):
+        value = body.args.get(name)
+        if value:
+            made.set(name, [one.copy() for one in value] if type(value) is list else value.copy())
+    return made
+
+
+def select_from(
+    query: exp.Query, items: Iterable[exp.Expr], alias: str | None = None
+) -> exp.Select:
+    """A SELECT over the rows of a query, which becomes a part of it."""
+    name = exp.TableAlias(this=exp.to_identifier(alias)) if alias else None
+    from_ = exp.From(this=exp.Subquery(this=query, alias=name))
+    return exp.Select(expressions=list(items), from_=from_)
+
+
+def select_columns(names: Iterable[str], table: str) -> exp.Select:
+    """A SELECT of some columns of a table without a connection."""
+    from_ = exp.From(this=exp.Table(this=exp.to_identifier(table, quoted=True)))
+    return exp.Select(expressions=[column(name) for name in names], from_=from_)
+
+
+def column(name: str) -> exp.Column:
+    """A column, by its name in backticks."""
+    return exp.column(exp.to_identifier(name, quoted=True))
+
+
+def named(expression: exp.Expr, name: str) -> exp.Alias:
+    """An item of a select list; the expression becomes a part of it."""
+    return exp.Alias(this=expression, alias=exp.to_identifier(name))
+
+
+def ascending(expression: exp.Expr) -> exp.Ordered:
+    """An item of ORDER BY; the expression becomes a part of it."""
+    return exp.Ordered(this=expression, nulls_first=True)

@@ -8,7 +8,6 @@ from sqlglot import exp
 
 from mview.plan.ir import Ref, Unsupported
 from mview.plan.place import Text, did_you_mean, span
-from mview.schema import quoted
 
 
 @dataclass(frozen=True)
@@ -97,20 +96,20 @@ class Scope:
             if known.lower() == name
         ]
 
-    def texts(self) -> dict[Ref, str]:
-        """The columns of the relations as the text may name them; those that it cannot are left."""
+    def names(self) -> dict[Ref, exp.Expr]:
+        """The columns of the relations as a query may name them; those that it cannot are left."""
         aliases = [relation.alias.lower() for relation in self.relations]
         names = [name.lower() for one in self.relations for name, _ in one.columns]
-        found = {}
+        known: dict[Ref, exp.Expr] = {}
         for relation in self.relations:
             own = [name.lower() for name, _ in relation.columns]
             alone = aliases.count(relation.alias.lower()) == 1
             for name, ref in relation.columns:
                 if relation.alias and alone and own.count(name.lower()) == 1:
-                    found[ref] = f"{quoted(relation.alias)}.{quoted(name)}"
+                    known[ref] = exp.column(name, table=relation.alias, quoted=True)
                 elif names.count(name.lower()) == 1 and name.lower() not in self.merged:
-                    found[ref] = quoted(name)
-        return found
+                    known[ref] = exp.column(name, quoted=True)
+        return known
 
     def _unknown(self, column: exp.Column) -> Exception:
         qualifier = ".".join(part.name for part in column.parts[:-1])

@@ -139,10 +139,16 @@ def _with_windows_in_place(tree: exp.Select) -> exp.Select:
     for window in [one for place in places for one in windows(place)]:
         base = named.get(window.alias.lower())
         if base is not None:
-            for part in ("partition_by", "order", "spec"):
-                window.set(part, base.copy().args.get(part))
+            write_out(window, base)
         window.set("alias", None)
     return tree
+
+
+def write_out(window: exp.Window, base: exp.Expr) -> None:
+    """Give a window in a tree what the window that it names consists of."""
+    for part in ("partition_by", "order", "spec"):
+        window.set(part, base.copy().args.get(part))
+    window.set("alias", None)
 
 
 def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:

@@ -12,8 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
 from mview.plan.dialect import drop_hints, parse
-from mview.plan.lexemes import open_quote, tokens
-from mview.plan.pieces import word_of
+from mview.plan.lexemes import open_quote, tokens, word_of
 from mview.plan.place import Text, did_you_mean
 
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.

@@ -43,4 +43,4 @@ def test_a_function_that_may_be_declared_stays_outside_of_the_state() -> None:
     plan = compile_view(parse_view("select hypot(1, max(k)) as m from t", "v"), {"t": SCHEMA})
     assert plan.maintained is None
     assert [part.maintained is not None for part in plan.parts] == [True]
-    assert plan.definition.sql == "select hypot(1, (SELECT `value` FROM `v:1`)) as m "
+    assert plan.definition.sql == "SELECT hypot(1, (SELECT `value` FROM `v:1`)) AS m"

@@ -13,13 +13,13 @@ import pytest
 import sqlglot
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
+from sqlglot.tokens import Token
 
 from mview.catalog.analyze import analyze
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.plan.definition import load_views, parse_view
 from mview.plan.function_names import ARGUMENTS
-from mview.plan.pieces import end_of_call
 from tests.ivm.world import table_schema
 
 SCHEMAS = {
@@ -85,8 +85,21 @@ def calls_of(sql: str) -> dict[str, str]:
         name = word.text.lower()
         is_clause = name == "filter" and words[index + 2].text.lower() == "where"
         if after.text == "(" and name in ARGUMENTS and not is_clause:
-            found[name] = sql[word.start : end_of_call(words, index)]
+            last = closing(words, index + 1)
+            while words[last + 1 : last + 2] and words[last + 1].text.lower() in ("filter", "over"):
+                last = closing(words, last + 2)
+            found[name] = sql[word.start : words[last].end + 1]
     return found
+
+
+def closing(words: list[Token], first: int) -> int:
+    """The parenthesis that closes the one at an index; a name alone has none."""
+    depth = 0
+    for index in range(first, len(words)):
+        depth += {"(": 1, ")": -1}.get(words[index].text, 0)
+        if depth == 0:
+            return index
+    raise ValueError("a parenthesis is open")
 
 
 @pytest.mark.long
