@@ -30,6 +30,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "catchup:vectors": ("--sf", "{sf}", "--deletion-vectors"),
     "load_live": ("--sf", "{sf}"),
     "w2": (),
+    "followers": (),
     "peers": ("--sf", "{sf}"),
 }
 

@@ -15,6 +15,7 @@ _TOPICS = {
     "An epoch": ("epoch", "growth", "views", "strategies"),
     "Freshness and catching up": ("freshness", "catchup"),
     "The pilot's workload": ("w2",),
+    "Sinks": ("followers",),
     "Beside Flink SQL": ("peers", "flink_cdc"),
 }
 

@@ -7,6 +7,8 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ _CONFIG = """<yandex>
 <path>{folder}/data/</path><tmp_path>{folder}/tmp/</tmp_path>
 <mark_cache_size>67108864</mark_cache_size><users_config>{folder}/users.xml</users_config>
 <default_profile>default</default_profile><default_database>default</default_database>
+<merge_tree><old_parts_lifetime>1</old_parts_lifetime></merge_tree>
 </yandex>
 """
 _USERS = """<yandex>
@@ -111,8 +114,10 @@ class ClickhouseServer:
         rows: list[list[Any]] = json.loads(content)["data"]
         return rows
 
-    def new_database(self) -> str:
-        """The name of a fresh database."""
+    @contextmanager
+    def new_database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end."""
         name = f"shop{next(self._names)}"
         self.execute(f"CREATE DATABASE {name}")
-        return name
+        yield name
+        self.execute(f"DROP DATABASE {name}")

@@ -60,7 +60,7 @@ S = TypeVar("S", bound=_Server)
 
 
 @contextmanager
-def _running(name: str, start: Callable[[Path], S]) -> Iterator[S]:
+def running(name: str, start: Callable[[Path], S]) -> Iterator[S]:
     """A server in a folder of its own, or the skip or failure that says why there is none."""
     with _folder(name.lower().replace(" ", "-")) as folder:
         with _or_skip(name):
@@ -72,40 +72,40 @@ def _running(name: str, start: Callable[[Path], S]) -> Iterator[S]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker."""
-    with _running("Kafka", KafkaServer) as server:
+    with running("Kafka", KafkaServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariadbServer]:
     """A MariaDB server."""
-    with _running("MariaDB", MariadbServer) as server:
+    with running("MariaDB", MariadbServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresqlServer]:
     """A PostgreSQL server."""
-    with _running("PostgreSQL", PostgresqlServer) as server:
+    with running("PostgreSQL", PostgresqlServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def clickhouse() -> Iterator[ClickhouseServer]:
     """A ClickHouse server."""
-    with _running("ClickHouse", ClickhouseServer) as server:
+    with running("ClickHouse", ClickhouseServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def debezium(kafka: KafkaServer) -> Iterator[DebeziumServer]:
     """Kafka Connect with Debezium."""
-    with _running("Debezium", lambda folder: DebeziumServer(folder, kafka)) as server:
+    with running("Debezium", lambda folder: DebeziumServer(folder, kafka)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[SparkCluster]:
     """A standalone Spark cluster of two worker processes."""
-    with _running("Spark cluster", SparkCluster) as server:
+    with running("Spark cluster", SparkCluster) as server:
         yield server

@@ -26,7 +26,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -68,6 +68,9 @@ _ROWS, _BYTES = 500_000, 64 << 20
 _KEPT = 60.0
 
 _ROW, _MARK, _FENCE = 0, 1, 2
+
+#: ClickHouse's number of this error.
+_UNKNOWN_TABLE = 60
 
 #: Values of `Date`, `Date32` (days since 1970) and `DateTime64` (micros) that every server holds.
 _RANGES = {
@@ -173,6 +176,7 @@ class ClickhouseFollower:
         self.capabilities = replace(
             type(self).capabilities,
             reads=self._settings.mode != "changelog",
+            null_keys=not self._is_upsert,
             atomic=len(self._urls) == 1,
         )
         self._opened: list[Server] = []
@@ -182,6 +186,10 @@ class ClickhouseFollower:
         digest = sha256(target.table.encode()).hexdigest()[:12]
         self._prefix = f"mview_stage_{digest}_"
         self._older_since: float | None = None
+        # Whether staging tables of other steps may be there.
+        self._is_tidy = False
+        # Where the last commit of this process left each server; a commit looks again.
+        self._left: list[_Control] = []
 
     # --- types -----------------------------------------------------------------------------------
 
@@ -336,6 +344,7 @@ class ClickhouseFollower:
     def create(self) -> None:
         """Make the table and the view, put the token in, and take staging tables over."""
         self.check()
+        self._is_tidy, self._left = False, []
         with self._failing("creating the table"):
             for server in self._servers():
                 self._create(server)
@@ -373,11 +382,10 @@ class ClickhouseFollower:
         if view is None:
             server.run(self._view_ddl())
         # After the token is in: see the module.
-        for name in self._tables(server):
-            if name.startswith(self._prefix):
-                step = name[len(self._prefix) :].partition("_")[0]
-                other = f"{self._prefix}{step}_{secrets.token_hex(4)}"
-                server.run(f"RENAME TABLE {quoted(name)} TO {quoted(other)}")
+        for name in self._staging(server):
+            step = name[len(self._prefix) :].partition("_")[0]
+            other = f"{self._prefix}{step}_{secrets.token_hex(4)}"
+            server.run(f"RENAME TABLE {quoted(name)} TO {quoted(other)}")
 
     def position(self) -> Mark | None:
         """The mark; None: never filled, or shards do not stand at one step."""
@@ -419,15 +427,19 @@ class ClickhouseFollower:
     def _stage(self, step: Step, parts: Iterator[tuple[pa.RecordBatch, pa.Array]]) -> Token:
         with self._failing("staging"):
             generations = []
-            for server in self._servers():
-                control = self._control(server)
+            servers = self._servers()
+            known = self._left or [self._control(server) for server in servers]
+            for server, control in zip(servers, known, strict=True):
                 self._check_control(control, step)
                 newest = control.generation
                 self._forget_older(server, control, at_once=step.is_fill)
-                generations.append(newest + 1 if step.is_fill else newest)
-                for name in self._tables(server):
-                    if name.startswith(self._prefix):
+                # A table that is made anew begins elsewhere: a paused runner drops none of it.
+                begin = newest or secrets.randbelow(1 << 31)
+                generations.append(begin + 1 if step.is_fill else newest)
+                if not self._is_tidy:
+                    for name in self._staging(server):
                         server.run(f"DROP TABLE {quoted(name)}")
+            self._is_tidy = False  # until this one is gone, too
             name = f"{self._prefix}{step.id}_{secrets.token_hex(4)}"
             for server in self._servers():
                 server.run(self._table_ddl(name))
@@ -439,10 +451,11 @@ class ClickhouseFollower:
                 position += batch.num_rows
             text = mark_of(self.target, step).to_text()
             for writer, generation in zip(writers, generations, strict=True):
-                writer.end(self._own_row(generation, _MARK, step.epoch, text))
-                self._make_one(writer.server, name, generation)
+                if writer.end(self._own_row(generation, _MARK, step.epoch, text)) > 1:
+                    self._make_one(writer.server, name, generation)
             return {
                 "id": step.id,
+                "table": name,
                 "epoch": step.epoch,
                 "after": step.after,
                 "generations": generations,
@@ -453,30 +466,34 @@ class ClickhouseFollower:
         """Attach the staged part, once; on every shard."""
         with self._failing("committing"):
             step = Step(token["id"], token["epoch"], token["after"])
-            todo = []
+            todo, left, self._left = [], [], []
             for server, generation in zip(self._servers(), token["generations"], strict=True):
                 # In this order; see the module.
-                staged = self._staged(server, step)
+                staged = self._staged(server, step, token["table"])
                 control = self._control(server)
                 if control.mark is not None and control.mark.step == step.id:
                     check_owner(self.target, control.mark)
                     continue
                 self._check_control(control, step)
                 newest = control.generation
-                if not staged or generation != (newest + 1 if step.is_fill else newest):
+                fits = generation > newest if step.is_fill else generation == newest
+                if staged is None or not fits:
                     raise self._gone()
-                todo.append((server, staged[0], generation))
-            for server, name, generation in todo:
-                self._make_one(server, name, generation)
+                todo.append((server, staged, generation))
+            for server, (name, parts), generation in todo:
+                if parts != 1:
+                    self._make_one(server, name, generation)
                 server.run(
                     f"ALTER TABLE {self._rows} ATTACH PARTITION {generation} FROM {quoted(name)}"
                 )
-                mark = self._control(server).mark
-                if mark is None or mark.step != step.id:
+                shown = self._control(server)
+                if shown.mark is None or shown.mark.step != step.id:
                     raise self._gone()
-            for server, name, _ in todo:
-                with suppress(ServerError):
-                    server.run(f"DROP TABLE {quoted(name)}")
+                left.append(shown)
+            for server, (name, _), _ in todo:
+                server.run(f"DROP TABLE {quoted(name)}")
+            if len(todo) == len(self._urls):
+                self._is_tidy, self._left = True, left
             return {"epoch": step.epoch}
 
     def state(self, step: Step, token: Token | None) -> State:
@@ -484,7 +501,7 @@ class ClickhouseFollower:
         with self._failing("asking for a step"):
             done, staged = [], []
             for server in self._servers():
-                whole = bool(self._staged(server, step))
+                whole = self._staged(server, step, "") is not None
                 mark = self._control(server).mark
                 done.append(mark is not None and mark.step == step.id)
                 staged.append(whole)
@@ -494,20 +511,15 @@ class ClickhouseFollower:
                 return State.PREPARED
             if any(done):
                 return State.UNKNOWN
-            begun = any(
-                name.startswith(f"{self._prefix}{step.id}_")
-                for server in self._servers()
-                for name in self._tables(server)
-            )
+            begun = any(self._staging(server, step) for server in self._servers())
             return State.INITIALIZED if begun else State.UNKNOWN
 
     def abort(self, step: Step, token: Token | None) -> None:
         """Drop the staging tables of a step."""
         with self._failing("dropping what was staged"):
             for server in self._servers():
-                for name in self._tables(server):
-                    if name.startswith(f"{self._prefix}{step.id}_"):
-                        server.run(f"DROP TABLE {quoted(name)}")
+                for name in self._staging(server, step):
+                    server.run(f"DROP TABLE {quoted(name)}")
 
     def read(self) -> pa.RecordBatchReader:
         """The view's rows, of all shards."""
@@ -547,14 +559,22 @@ class ClickhouseFollower:
         admit(self.target, control.mark, step)
 
     def _tables(self, server: Server) -> dict[str, str]:
-        """Tables of ours and of our names, with what made them."""
-        place = literal(self._settings.database)
+        """The view and the table of rows, with what made them."""
         own = f"{literal(self.target.table)}, {literal(self._rows_name)}"
         found = server.rows(
             "SELECT name, create_table_query FROM system.tables WHERE "
-            f"database = {place} AND (name IN ({own}) OR position(name, '{self._prefix}') = 1)"
+            f"database = {literal(self._settings.database)} AND name IN ({own})"
         )
         return {str(name): str(query) for name, query in found}
+
+    def _staging(self, server: Server, step: Step | None = None) -> list[str]:
+        """Staging tables: all, or those of a step."""
+        prefix = self._prefix if step is None else f"{self._prefix}{step.id}_"
+        found = server.rows(
+            f"SELECT name FROM system.tables WHERE database = {literal(self._settings.database)} "
+            f"AND position(name, {literal(prefix)}) = 1"
+        )
+        return [str(name) for (name,) in found]
 
     def _control(self, server: Server) -> _Control:
         """The marks and fences; a few rows, found by the sorting key."""
@@ -585,28 +605,42 @@ class ClickhouseFollower:
             for generation in control.older:
                 server.run(f"ALTER TABLE {self._rows} DROP PARTITION {generation}")
 
-    def _staged(self, server: Server, step: Step) -> list[str]:
-        """Staging tables of a step that are whole."""
-        found = []
-        for name in self._tables(server):
-            if name.startswith(f"{self._prefix}{step.id}_"):
-                rows = server.rows(f"SELECT count() FROM {quoted(name)} WHERE _kind = {_MARK}")
-                if int(rows[0][0]):
-                    found.append(name)
-        return found
+    def _staged(self, server: Server, step: Step, name: str) -> tuple[str, int] | None:
+        """The staging table of a step and its parts, if it is whole: if it has its mark.
+
+        Args:
+            server: where it is looked for.
+            step: the step.
+            name: what it was called.
+        """
+        if name and (found := self._parts_if_whole(server, name)) is not None:
+            return name, found
+        for other in self._staging(server, step):
+            if (found := self._parts_if_whole(server, other)) is not None:
+                return other, found
+        return None
+
+    def _parts_if_whole(self, server: Server, name: str) -> int | None:
+        try:
+            sql = f"SELECT (SELECT count() FROM {quoted(name)} WHERE _kind = {_MARK}) AS marks, "
+            marks, parts = server.rows(f"{sql} ({self._count_parts(name)}) AS parts")[0]
+        except ServerError as error:
+            if error.code == _UNKNOWN_TABLE:
+                return None
+            raise
+        return int(parts) if int(marks) else None
+
+    def _count_parts(self, name: str) -> str:
+        return (
+            "SELECT count() FROM system.parts WHERE active AND "
+            f"database = {literal(self._settings.database)} AND table = {literal(name)}"
+        )
 
     def _make_one(self, server: Server, name: str, generation: int) -> None:
         """Merge a staging table until it is one part: only that arrives at once."""
-        place = literal(self._settings.database)
-        counted = (
-            f"SELECT count() FROM system.parts WHERE active AND database = {place} "
-            f"AND table = {literal(name)}"
-        )
         for _ in range(20):
-            if int(server.rows(counted)[0][0]) == 1:
-                return
             server.run(f"OPTIMIZE TABLE {quoted(name)} PARTITION {generation} FINAL")
-            if int(server.rows(counted)[0][0]) == 1:
+            if int(server.rows(self._count_parts(name))[0][0]) == 1:
                 return
             time.sleep(0.5)  # a merge of the server's own is under way
         raise RetryableError(
@@ -746,7 +780,7 @@ class _Writer:
     def __init__(self, follower: ClickhouseFollower, server: Server, table: str) -> None:
         self._follower, self.server, self._table = follower, server, table
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._inserts = 0
 
     def add(
         self,
@@ -763,14 +797,20 @@ class _Writer:
         self._rows += made.num_rows
         self._bytes += made.nbytes
 
-    def end(self, own: dict[str, Any]) -> None:
-        """The rest, and the mark: what has it is whole."""
+    def end(self, own: dict[str, Any]) -> int:
+        """The rest, and the mark: what has it is whole.
+
+        Returns:
+            The number of inserts.
+        """
         self._send(own)
+        return self._inserts
 
     def _send(self, own: dict[str, Any] | None) -> None:
         content = self._follower._block(self._waiting, own)
         self._follower._insert(self.server, self._table, content)
         self._waiting, self._rows, self._bytes = [], 0, 0
+        self._inserts += 1
 
 
 def _arrow_of(kind: str) -> pa.DataType:

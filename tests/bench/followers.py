@@ -1,0 +1,273 @@
+"""What a step of a sink costs beside the same rows written without its protocol.
+
+    python -m tests.bench.followers clickhouse sqlite
+
+Each step brings 300 changes (100 rows inserted, 150 updated, 50 deleted) to a table of 100,000
+rows. The plain way writes the same changes with the target's own statement into a table of the same
+shape: no mark, no staging, nothing asked. Both take turns. CPU is that of this process, and that of
+the server where it is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from decimal import Decimal
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.sql import SqlSettings
+from mview_connectors.followers.sqlite import SqliteFollower
+
+from mview.changelog import KIND
+from mview.follow.following import delta_schema, rows_schema
+from mview.follower import Follower, FollowerTarget, Step, gone_keys, new_rows
+from mview.testing.contract import schema_of
+from tests.bench.results import Result
+from tests.services.clickhouse import ClickhouseServer
+
+ROWS = 100_000
+INSERTED, UPDATED, DELETED = 100, 150, 50
+SCHEMA = schema_of(
+    [
+        ("k", "bigint"),
+        ("name", "string"),
+        ("amount", "decimal(18,2)"),
+        ("at", "timestamp"),
+        ("flag", "boolean"),
+        ("d", "double"),
+    ]
+)
+
+
+class Bench(NamedTuple):
+    """A sink to measure.
+
+    Attributes:
+        follower: on an empty place.
+        target: what it was made with.
+        plain: writes a delta's batch without the protocol; first called with all rows as +I.
+        pid: of the server, if it is a process of its own.
+        count: the rows that readers see of the two tables, the sink's first.
+    """
+
+    follower: Follower
+    target: FollowerTarget
+    plain: Callable[[pa.RecordBatch], None]
+    pid: int | None
+    count: Callable[[], tuple[int, int]]
+
+
+def target_of(settings: Any) -> FollowerTarget:
+    """The target of a sink in a bench."""
+    return FollowerTarget("bench", "s", SCHEMA, settings, "store/bench/s", 1)
+
+
+@contextmanager
+def clickhouse() -> Iterator[Bench]:
+    """A server of version 18; plain: one INSERT into a table of the same engine."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = ClickhouseServer(Path(folder))
+        options = {"timestamps": "micros", "every": 0, "table": "t"}
+        target = target_of(ClickhouseSettings(**{**server.settings("default"), **options}))
+        follower = ClickhouseFollower(target)
+        follower.create()
+        (connection,) = follower._servers()
+        connection.run(follower._table_ddl("plain"))
+        epochs = iter(range(1, 1 << 30))
+
+        def plain(batch: pa.RecordBatch) -> None:
+            held, epoch = follower._changed(batch), next(epochs)
+            places = pa.array(np.arange(len(held[1]), dtype=np.uint64))
+            rows = follower._rows_block(held, epoch, 1, places)
+            follower._insert(connection, "plain", follower._block([rows], None))
+
+        def count() -> tuple[int, int]:
+            ours, theirs = (
+                int(server.execute(f"SELECT count() AS n FROM {rows}")[0][0])
+                for rows in ("t", "plain FINAL WHERE _deleted = 0")
+            )
+            return ours, theirs
+
+        try:
+            yield Bench(follower, target, plain, server.pid, count)
+        finally:
+            follower.close()
+            server.stop()
+
+
+@contextmanager
+def sqlite() -> Iterator[Bench]:
+    """A file; plain: the same statements in a transaction of their own, without the mark."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sink.db"
+        settings = SqlSettings(type="sqlite", url=f"sqlite:///{file}", table="t")
+        target = target_of(settings)
+        follower = SqliteFollower(target)
+        connection = sqlite3.connect(Path(folder) / "plain.db", isolation_level=None)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(follower._table_ddl())
+
+        def plain(batch: pa.RecordBatch) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            if (keys := gone_keys(batch, SCHEMA.key)).num_rows:
+                follower.delete(connection, pa.Table.from_batches([keys]))
+            follower.upsert(connection, pa.Table.from_batches([new_rows(batch)]))
+            connection.execute("COMMIT")
+
+        def count() -> tuple[int, int]:
+            counted = "SELECT count(*) FROM t"
+            with sqlite3.connect(file) as other:
+                ours = other.execute(counted).fetchone()[0]
+            return ours, connection.execute(counted).fetchone()[0]
+
+        try:
+            yield Bench(follower, target, plain, None, count)
+        finally:
+            follower.close()
+            connection.close()
+
+
+BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
+    "clickhouse": clickhouse,
+    "sqlite": sqlite,
+}
+
+
+class Changes:
+    """Rows by key, and random changes of them."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(1)
+        self._version = dict.fromkeys(range(ROWS), 0)
+        self._next = ROWS
+
+    def first(self) -> pa.RecordBatch:
+        """All rows as they begin, as inserts."""
+        return self._batch([("+I", k, v) for k, v in self._version.items()])
+
+    def next(self, epoch: int) -> pa.RecordBatch:
+        """The changes of an epoch."""
+        keys = np.array(list(self._version))
+        chosen = self._random.choice(keys, UPDATED + DELETED, replace=False).tolist()
+        rows: list[tuple[str, int, int]] = []
+        for key in chosen[:UPDATED]:
+            rows += [("-U", key, self._version[key]), ("+U", key, epoch)]
+            self._version[key] = epoch
+        rows += [("-D", key, self._version.pop(key)) for key in chosen[UPDATED:]]
+        for key in range(self._next, self._next + INSERTED):
+            rows.append(("+I", key, epoch))
+            self._version[key] = epoch
+        self._next += INSERTED
+        return self._batch(rows)
+
+    def _batch(self, rows: Sequence[tuple[str, int, int]]) -> pa.RecordBatch:
+        columns: list[Any] = [
+            [kind for kind, _, _ in rows],
+            [key for _, key, _ in rows],
+            [f"name-{key}-{version}" for _, key, version in rows],
+            [Decimal(key * 7 + version).scaleb(-2) for _, key, version in rows],
+            [1_767_225_600_000_000 + key * 1_000_000 + version for _, key, version in rows],
+            [bool((key + version) % 2) for _, key, version in rows],
+            [key / 3 + version for _, key, version in rows],
+        ]
+        types = [pa.string(), *(column.type for column in SCHEMA.columns)]
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+        return pa.record_batch(arrays, [KIND, *SCHEMA.names])
+
+
+class Clock:
+    """Milliseconds, and CPU milliseconds here and in the server."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._processes = [psutil.Process(), *([psutil.Process(pid)] if pid else [])]
+
+    def _cpu(self) -> list[float]:
+        times = [process.cpu_times() for process in self._processes]
+        return [1000 * (one.user + one.system) for one in times]
+
+    def measure(self, work: Callable[[], None], into: list[list[float]]) -> None:
+        """Run something and add what it took: milliseconds, CPU here, CPU of the server."""
+        cpu, began = self._cpu(), time.perf_counter()
+        work()
+        took = 1000 * (time.perf_counter() - began)
+        spent = [after - before for after, before in zip(self._cpu(), cpu, strict=True)]
+        into.append([took, *spent, *([0.0] if len(spent) == 1 else [])])
+
+
+def measure(name: str, result: Result, steps: int) -> None:
+    """Measure one sink and add its rows."""
+    with BENCHES[name]() as bench:
+        changes, clock, target = Changes(), Clock(bench.pid), bench.target
+        first = changes.first()
+        bench.follower.create()
+        rows = pa.RecordBatchReader.from_batches(
+            rows_schema(target), [first.drop_columns([KIND]).cast(rows_schema(target))]
+        )
+        fills: list[list[float]] = []
+        plain_fills: list[list[float]] = []
+        follower = bench.follower
+        begin = Step("bench-fill", 1, None)
+        clock.measure(lambda: _done(follower.commit(follower.fill(begin, rows))), fills)
+        clock.measure(lambda: bench.plain(first), plain_fills)
+        ours: list[list[float]] = []
+        plain: list[list[float]] = []
+        for epoch in range(2, steps + 2):
+            delta = changes.next(epoch).cast(delta_schema(target))
+            step = Step(f"bench-{epoch}", epoch, epoch - 1, delta.num_rows)
+
+            def follow(step: Step = step, delta: pa.RecordBatch = delta) -> None:
+                reader = pa.RecordBatchReader.from_batches(delta.schema, [delta])
+                follower.commit(follower.stage(step, reader))
+
+            clock.measure(follow, ours)
+            clock.measure(lambda delta=delta: bench.plain(delta), plain)  # type: ignore[misc]
+        assert len(set(bench.count())) == 1, bench.count()
+    for what, with_it, without in (
+        (f"{name}: {ROWS:,} rows", fills, plain_fills),
+        (f"{name}: 300 changes", ours, plain),
+    ):
+        # Means of CPU: the clock of processes ticks in 10 ms.
+        cpu = [sum(one[i] for one in with_it) / len(with_it) for i in (1, 2)]
+        plain_cpu = [sum(one[i] for one in without) / len(without) for i in (1, 2)]
+        result.add(
+            what,
+            median(one[0] for one in with_it),
+            median(one[0] for one in without),
+            cpu[0],
+            plain_cpu[0],
+            cpu[1],
+            plain_cpu[1],
+        )
+
+
+def _done(_: object) -> None:
+    return
+
+
+def main() -> None:
+    """Measure and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(BENCHES), help=", ".join(BENCHES))
+    parser.add_argument("--steps", type=int, default=100)
+    options = parser.parse_args()
+    for name in options.names:
+        columns = ["sink", "ms", "plain ms", "CPU ms", "plain", "server's CPU ms", "plain server"]
+        title = f"A step of the sink {name} beside a plain write"
+        result = Result("followers", title, columns, name)
+        measure(name, result, options.steps)
+        result.notes.append(f"median of {options.steps} steps in turns; CPU: the mean")
+        result.save()
+
+
+if __name__ == "__main__":
+    main()
