@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
-from mview.errors import ConfigError
+from mview.errors import ConfigError, printable
 from mview.files.textfile import first_bytes
 
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -141,14 +141,22 @@ class Mask:
 
 
 def _pattern(form: str) -> str:
-    exact = re.escape(form)
+    # Blocks of errors begin each line of a value with a margin.
+    exact = re.escape(form).replace(re.escape("\n"), r"\n *")
     if len(form) >= _LONG:
         return exact
     return rf"(?<=[=:'\"/]){exact}(?=[\s'\"@&;,)\]}}]|$)|(?<=[=:] ){exact}(?=[\s'\"@&;,)\]}}]|$)"
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON or by repr."""
-    for one in (secret, *(line for line in secret.splitlines() if len(line) >= _LINE)):
-        yield from (one, quote(one, safe=""), quote_plus(one), json.dumps(one)[1:-1])
+    """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON, repr or us."""
+    lines = (line for line in secret.splitlines() if len(line) >= _LINE)
+    for one in (secret, secret.strip(), *lines):
+        yield from (
+            one,
+            printable(one),
+            quote(one, safe=""),
+            quote_plus(one),
+            json.dumps(one)[1:-1],
+        )
         yield repr(one)[1:-1]

@@ -176,15 +176,13 @@ class Changelogs:
             ends = {name: progress.offsets for name, progress in found.items()}
             marks = [progress.watermark for progress in found.values()]
             known = [mark for mark in marks if mark is not None]
-            watermark = int(min(known)) if known and len(known) == len(marks) else -1
+            watermark = int(min(known)) if len(known) == len(marks) else -1
             watermark = max(watermark, start["watermark"])
             moved = ends != start["connections"]
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
             news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
             if news or self._bounded or time.monotonic() >= deadline:
                 return ends, watermark, moved
-            if not changelogs:  # views of no table at all
-                time.sleep(turn_ms / 1000)
             turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
 
     def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:

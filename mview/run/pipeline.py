@@ -129,12 +129,12 @@ class Pipeline:
             known = {name: s.schema for name, s in manifest.tables.items() if is_source(name)}
             schemas = describe_tables(self.config, definitions, known)
             schemas |= followed(self.config, manifest)
-            if not schemas and not definitions:
+            if not schemas:
                 raise UserError(
-                    "there is nothing to keep: no view is given, and the store has none",
+                    "there is nothing to keep fresh: no view, given or in the store, reads a table",
                     where=str(store.root),
                     safe="nothing was changed",
-                    hint="name the files of views: `mview run sql/orders.sql`",
+                    hint="name the files of views that read tables: `mview run sql/orders.sql`",
                 )
             check_changelogs(self.config, definitions)
             for caution in cautions(self.config, definitions):

@@ -192,3 +192,13 @@ class GoneTerminal:
 def test_a_terminal_that_is_gone_is_no_error_of_a_run(monkeypatch):
     monkeypatch.setattr(sys, "stdout", GoneTerminal())
     Output().line("epoch 7")
+
+
+@pytest.mark.parametrize(
+    "secret", ["hunter2\nsecond", "qx7z\r\nv99w77\n", "\n lead42", "a1b2\tc3d4"]
+)
+def test_a_secret_of_several_lines_is_masked_where_a_margin_is_put_into_it(secret):
+    block = ConfigError("cannot connect", got=f"password={secret}, user=u").render()
+    for text in (block, f"{secret!r}", secret, json.dumps(secret)):
+        shown = Mask([secret])(text)
+        assert not [word for word in secret.split() if word in shown], shown
