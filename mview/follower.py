@@ -363,7 +363,7 @@ class FollowerFactory(Protocol):
 
 
 def check_mode(target: FollowerTarget, capabilities: Capabilities) -> None:
-    """Refuse a mode that the connector has not, and upserts without a key.
+    """Refuse a mode that the connector has not, and upserts without a key where columns are known.
 
     Raises:
         UserError: with what is allowed.
@@ -374,7 +374,7 @@ def check_mode(target: FollowerTarget, capabilities: Capabilities) -> None:
             f"sink {target.sink} has no mode {mode!r}",
             allowed=", ".join(sorted(capabilities.modes)),
         )
-    if mode == "upsert" and not target.schema.key:
+    if mode == "upsert" and target.schema.columns and not target.schema.key:
         raise UserError(
             f"view {target.view} has no key, which sink {target.sink} needs to find its rows by",
             hint="declare one that is unique: WITH (key = '…')",

@@ -73,6 +73,19 @@ def drop(config: Config, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in unread]
 
 
+def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
+    """The tables that follow views elsewhere, `<sink>: <table>`: a drop leaves them as they are."""
+    store = Store(config.store)
+    manifest = ManifestLog(store.manifests).latest()
+    found = {} if manifest is None else load_definitions(store, manifest).found
+    return [
+        f"{sink}: {({**config.sinks.get(sink, {}), **options}).get('table', name)}"
+        for name in names
+        if name in found
+        for sink, options in found[name].sinks.items()
+    ]
+
+
 def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest:
     """The next manifest without these views and tables, and what only they need."""
     views = {n: s for n, s in manifest.views.items() if n not in names}

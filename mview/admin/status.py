@@ -12,10 +12,14 @@ from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.cost import Ran, runs_of
-from mview.epoch.names import is_source
+from mview.epoch.names import VIEW, is_source
 from mview.errors import (
     UserError,
 )
+from mview.follow.cursor import CursorLog
+from mview.follow.followers import read_problem
+from mview.follow.source import ViewSource
+from mview.plan.definition import ViewDefinition
 from mview.store.failure import Failure, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
@@ -35,6 +39,33 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class SinkStatus:
+    """A sink that follows a view.
+
+    Attributes:
+        name: the sink's name in the configuration.
+        table: the table that it writes.
+        epoch: the view's epoch that is there; None: it was not filled yet.
+        waiting: epochs with changes that are not there yet: 0: none; -1: some, not counted.
+        waiting_bytes: what waits for it in the store.
+        lag_ms: now minus its last commit, where something waits; 0: nothing does.
+        committed_ms: wall time of its last commit; 0: none.
+        error: why it does not get on; empty: it does.
+        error_since_ms: since when.
+    """
+
+    name: str
+    table: str
+    epoch: int | None
+    waiting: int
+    waiting_bytes: int
+    lag_ms: int
+    committed_ms: int
+    error: str = ""
+    error_since_ms: int = 0
+
+
+@dataclass(frozen=True)
 class ViewStatus:
     """A view: what it holds and how old that is.
 
@@ -49,6 +80,7 @@ class ViewStatus:
         runs: how it was brought up to its newest epochs, the last one first.
         halted: why it has halted; empty: it goes on.
         sink: what its sink said of the newest epoch, e.g. the Delta version that holds it.
+        sinks: those that follow it.
     """
 
     name: str
@@ -61,6 +93,7 @@ class ViewStatus:
     runs: tuple[Ran, ...] = ()
     halted: str = ""
     sink: Mapping[str, object] = field(default_factory=dict)
+    sinks: tuple[SinkStatus, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +155,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
                 runs,
                 halted,
                 state.sink,
+                () if definition is None else _sinks(config, store, manifest, definition, now),
             )
         )
     return StoreStatus(
@@ -134,6 +168,39 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         tuple(views),
         last_failure(store, manifest.epoch),
     )
+
+
+def _sinks(
+    config: Config, store: Store, manifest: Manifest, definition: ViewDefinition, now: int
+) -> tuple[SinkStatus, ...]:
+    """How far the sinks of a view have followed it."""
+    found = []
+    source = ViewSource(store, definition.name, VIEW + definition.name)
+    source.move(manifest)
+    for sink, options in definition.sinks.items():
+        folder = store.follower(definition.name, sink)
+        cursor, problem = CursorLog(folder).latest(), read_problem(folder)
+        waiting = size = 0
+        if source.schema is not None:
+            if cursor.epoch is None or cursor.epoch < source.begins():
+                waiting = -1
+            elif cursor.epoch < source.newest():
+                waiting = source.waiting_epochs(cursor.epoch)
+                size = source.waiting_bytes(cursor.epoch)
+        found.append(
+            SinkStatus(
+                name=sink,
+                table=str({**config.sinks.get(sink, {}), **options}.get("table", definition.name)),
+                epoch=cursor.epoch,
+                waiting=waiting,
+                waiting_bytes=size,
+                lag_ms=max(0, now - cursor.committed_ms) if waiting and cursor.committed_ms else 0,
+                committed_ms=cursor.committed_ms,
+                error=problem.text if problem else "",
+                error_since_ms=problem.since_ms if problem else 0,
+            )
+        )
+    return tuple(found)
 
 
 def _runs(log: ManifestLog, newest: Manifest, view: str) -> Iterator[Ran]:

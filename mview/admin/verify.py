@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from mview.admin.content import StoredView, published
 from mview.catalog.analyze import temporary_views
 from mview.catalog.definitions import load_definition
+from mview.catalog.followers import open_follower
 from mview.catalog.functions import folder_of, is_declared
 from mview.catalog.spark_functions import function_errors, register_functions
-from mview.config import Config
+from mview.config import Config, secret_values
 from mview.connector import WEIGHT
 from mview.epoch.halts import halting, has_halted, in_a_batch, told_of
 from mview.epoch.names import reads_of
@@ -23,13 +24,16 @@ from mview.errors import (
     MviewError,
     UserError,
     concerning,
+    unexpected,
 )
 from mview.execute.pieces import differences
+from mview.follow.cursor import CursorLog
 from mview.ivm.total_order import in_total_order
 from mview.memory import Memory
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.schema import TableSchema
+from mview.secrets import Mask
 from mview.session.jvm import jvm_errors
 from mview.session.spark import spark_session
 from mview.store.frames import mirror_dataframe
@@ -54,6 +58,7 @@ class VerifyResult:
         extra: rows only the sink has (a sample).
         error: why it cannot be compared: the view has halted, or its batch query fails; empty: it
             was compared.
+        sink: what follows the view and was compared with it; empty: this is the view itself.
     """
 
     view: str
@@ -63,6 +68,7 @@ class VerifyResult:
     missing: tuple[Mapping[str, object], ...]
     extra: tuple[Mapping[str, object], ...]
     error: str = ""
+    sink: str = ""
 
 
 def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult]:
@@ -80,7 +86,48 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
         with jvm_errors():
             spark = spark_session(config)
             compared = {one.name: _verified(config, spark, manifest, one) for one in readable}
-    return [compared.get(view.name) or _not_compared(manifest, view.name) for view in views]
+    results = []
+    for view in views:
+        results.append(compared.get(view.name) or _not_compared(manifest, view.name))
+        if view.name in compared:
+            results += _followers_of(config, manifest, view.name)
+    return results
+
+
+def _followers_of(config: Config, manifest: Manifest, view: str) -> list[VerifyResult]:
+    """The sinks that follow a view against what the view was at their epoch."""
+    store = Store(config.store)
+    definition = load_definition(store, manifest, view)
+    results = []
+    for sink in definition.sinks:
+        try:
+            results.append(_follower(config, store, manifest, definition, sink))
+        except Exception as error:
+            known = error if isinstance(error, MviewError) else unexpected(error)
+            told = str(Mask(secret_values(config))(known.render()))
+            results.append(VerifyResult(view, manifest.epoch, 0, False, (), (), told, sink))
+    return results
+
+
+def _follower(
+    config: Config, store: Store, manifest: Manifest, definition: ViewDefinition, sink: str
+) -> VerifyResult:
+    view, state = definition.name, manifest.views[definition.name]
+    follower, target = open_follower(config, store, definition, sink, state.schema)
+    try:
+        if not follower.capabilities.reads or target.settings.mode != "upsert":
+            raise UserError(f"sink {sink} cannot be read, or does not hold the view's rows")
+        mark = follower.position() if follower.capabilities.marks else None
+        epoch = mark.epoch if mark else CursorLog(store.follower(view, sink)).latest().epoch
+        if epoch is None:
+            raise UserError(f"sink {sink} of view {view} is not filled yet")
+        changed = int(state.facts.get("epoch", 0))
+        stored = StoredView(config, view, manifest if epoch >= changed else epoch)
+        there = (pa.Table.from_batches([batch]) for batch in follower.read())
+        most = Memory(config.engine.memory).whole
+        return replace(_held_against(stored, stored.parts(), most, there), epoch=epoch, sink=sink)
+    finally:
+        follower.close()
 
 
 def _halted(manifest: Manifest, view: str) -> str:
@@ -154,8 +201,13 @@ def _schemas(manifest: Manifest) -> dict[str, TableSchema]:
     return tables | {name: view.schema for name, view in manifest.views.items()}
 
 
-def _held_against(stored: StoredView, batch: Iterator[pa.Table], most: int) -> VerifyResult:
-    """A view against its batch, of which at most about `most` bytes are held at once."""
+def _held_against(
+    stored: StoredView,
+    batch: Iterator[pa.Table],
+    most: int,
+    there: Iterator[pa.Table] | None = None,
+) -> VerifyResult:
+    """A view, or what follows it, against its batch; about `most` bytes are held at the most."""
     rows = 0
 
     def counted() -> Iterator[pa.Table]:
@@ -166,7 +218,8 @@ def _held_against(stored: StoredView, batch: Iterator[pa.Table], most: int) -> V
 
     missing: list[Mapping[str, object]] = []
     extra: list[Mapping[str, object]] = []
-    for piece in differences(counted(), stored.parts(), stored.schema, most):
+    held = stored.parts() if there is None else there
+    for piece in differences(counted(), held, stored.schema, most):
         weights, content = piece[WEIGHT], piece.drop_columns([WEIGHT])
         for sample, is_one in ((missing, pc.greater(weights, 0)), (extra, pc.less(weights, 0))):
             sample += content.filter(is_one).slice(0, _SAMPLE - len(sample)).to_pylist()

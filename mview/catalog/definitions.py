@@ -87,14 +87,17 @@ def _kept(files: dict[str, Path]) -> Kept:
 
 
 def mend_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefinition]) -> None:
-    """Write those again that are damaged, where a view is given as it was published."""
+    """Write those again that are damaged or have other sinks now, of views given as published."""
     for view in given:
         state = manifest.views.get(view.name)
         if state is not None and state.definition == digest_of(view):
             try:
-                load_definition(store, manifest, view.name)
+                kept = load_definition(store, manifest, view.name)
             except CorruptionError:
                 save_definition(store, view)
+            else:
+                if kept.sinks != view.sinks:  # the content goes on with other sinks
+                    save_definition(store, view)
 
 
 def _read(file: Path) -> ViewDefinition:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from mview.catalog.definitions import load_definition, load_definitions
+from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.places import check_store, check_targets
 from mview.catalog.sinks import open_sink
@@ -84,7 +85,9 @@ class Checker:
             for caution in cautions(self.config, sound):
                 self.note(caution)
             check_changelogs(self.config, sound)
-        places = check_targets(self.config, self._all_with(given), self.manifest)
+        kept = self._all_with(given)
+        places = check_targets(self.config, kept, self.manifest)
+        places |= check_followers(self.config, kept)
         return [
             replace(checked, error=checked.error or places.get(name))
             for name, checked in found.items()

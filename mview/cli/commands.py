@@ -129,12 +129,16 @@ def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
 def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool) -> None:
     """Remove views with their data. The databases are not touched."""
     from mview.admin.drop import drop as drop_views
+    from mview.admin.drop import left_in_sinks
 
     config = app.config(config_path)
+    left = left_in_sinks(config, names)
     if not yes:
         click.confirm(f"Drop {', '.join(names)} with all data?", abort=True)
     unread = drop_views(config, names)
     app.output.line(f"dropped: {', '.join(names)}")
+    for table in left:
+        app.output.line(f"the table in sink {table} stays, and is not kept fresh any more")
     for name in unread:
         app.output.line(f"{name}: its definition was damaged: a table at a path of its own stays")
 

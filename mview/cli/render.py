@@ -12,7 +12,7 @@ from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 
 if TYPE_CHECKING:
-    from mview.admin.status import StoreStatus, ViewStatus
+    from mview.admin.status import SinkStatus, StoreStatus, ViewStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
     from mview.cli.costs import PlanCost
@@ -120,8 +120,25 @@ def status_text(found: StoreStatus) -> str:
     lines += ["", "tables", *_aligned(tables), "", "views"]
     for line, view in zip(_aligned(views), found.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
+        lines += _sink_lines(view.sinks)
         lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
     return "\n".join(lines)
+
+
+def _sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
+    """A line per sink that follows a view, with its error below."""
+    cells = []
+    for sink in sinks:
+        epoch = "not filled yet" if sink.epoch is None else f"epoch {sink.epoch:,}"
+        lag = "up to date"
+        if sink.waiting:
+            epochs = "to be filled" if sink.waiting < 0 else f"{sink.waiting:,} epochs behind"
+            lag = f"{epochs}, {sink.waiting_bytes:,} bytes, {duration_text(sink.lag_ms)}"
+        cells.append((f"sink {sink.name}", sink.table, epoch, lag))
+    lines = []
+    for line, sink in zip(_aligned(cells, indent=4) if cells else [], sinks, strict=True):
+        lines += [line, *(f"      {part}" for part in sink.error.splitlines())]
+    return lines
 
 
 def _run_cells(ran: Ran) -> tuple[str, ...]:
@@ -173,11 +190,13 @@ def verified_text(results: Sequence[VerifyResult]) -> str:
 
 
 def _verified_block(result: VerifyResult) -> str:
+    name = f"{result.view}, sink {result.sink}" if result.sink else result.view
     if result.equal:
-        return f"{result.view}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
+        return f"{name}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
     if result.error:
-        return f"{result.view}: NOT COMPARED at epoch {result.epoch}: {result.error}"
-    lines = [f"{result.view}: DIFFERS from its batch query at epoch {result.epoch}"]
+        return f"{name}: NOT COMPARED at epoch {result.epoch}: {result.error}"
+    other = "the view" if result.sink else "its batch query"
+    lines = [f"{name}: DIFFERS from {other} at epoch {result.epoch}"]
     for title, rows in (
         ("missing in the sink", result.missing),
         ("only in the sink", result.extra),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ class LiveView:
     plan: ViewPlan
     schema: TableSchema
     sink: Sink
-    #: Another view reads it: its rows are kept as a mirror, too.
+    #: Another view reads it, or a sink follows it: its rows are kept as a mirror, too.
     is_read: bool
 
     @property
@@ -94,6 +95,29 @@ S = TypeVar("S", bound=Staged)
 
 def _has_tokens(staged: Staged) -> bool:
     return bool(staged.tokens)
+
+
+class Listeners(Protocol):
+    """Those that follow what is published, beside the epochs."""
+
+    def published(self, manifest: Manifest) -> None:
+        """An epoch is published; may not take time."""
+        ...
+
+    def floor(self, view: str) -> int:
+        """The epoch after which changes of a view are still needed."""
+        ...
+
+
+class Nobody:
+    """Nothing follows."""
+
+    def published(self, manifest: Manifest) -> None:
+        """Nobody is told."""
+
+    def floor(self, view: str) -> int:
+        """No changes are needed."""
+        return sys.maxsize
 
 
 def tick_of(views: Iterable[LiveView], tick_ms: int) -> int:
@@ -144,6 +168,7 @@ class Engine:
         self.views: dict[str, LiveView] = {}
         #: Views that are not worked on in this run, and why.
         self.refused: dict[str, MviewError] = {}
+        self.followers: Listeners = Nobody()
         self.executors = Executors(
             SparkExecutor(spark, self.relations),
             self.relations,
@@ -252,6 +277,7 @@ class Engine:
 
     def _known(self, staged: S) -> S:
         self.manifest = staged.manifest
+        self.followers.published(staged.manifest)
         return staged
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:

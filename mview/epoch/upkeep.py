@@ -6,6 +6,7 @@ only what no kept manifest names (deletion), so a crash in between costs nothing
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,7 +15,7 @@ from dataclasses import replace
 from mview.clock import SteadyClock, steady_clock
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink, halted, halting
-from mview.epoch.names import is_source, view_of
+from mview.epoch.names import VIEW, is_source, view_of
 from mview.epoch.retention import Retention, last_ended_ms
 from mview.errors import CorruptionError, MviewError
 from mview.execute.relations import Relation
@@ -176,7 +177,10 @@ class Upkeep:
                 begun = replace(state, base_version=0, changelog_version=0)
                 then = oldest.tables.get(name, begun)
                 try:
-                    relation.mirror.maintain(state, then, newest.generation)
+                    followed = "" if is_source(name) else view_of(name)
+                    is_spool = name == VIEW + followed
+                    needed = engine.followers.floor(followed) if is_spool else sys.maxsize
+                    relation.mirror.maintain(state, then, newest.generation, needed)
                 except Exception as error:
                     if is_source(name):
                         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ def open_views(
     tables: Mapping[str, TableSchema],
     fence: Fence = UNFENCED,
     refused: Mapping[str, MviewError] | None = None,
+    mirrored: Collection[str] | None = None,
 ) -> Opened:
     """Compile all views. One that cannot be is left out, with those that read it.
 
@@ -54,11 +55,14 @@ def open_views(
         tables: schemas of the source tables.
         fence: the right to write to their sinks.
         refused: views that are not opened, and why.
+        mirrored: views whose rows are kept as a mirror, too; None: those that are read or followed.
     """
     store = Store(config.store)
     register_functions(spark, definitions, folder_of(config))
     schemas = dict(tables)
-    read = {name for definition in definitions for name in definition.table_names}
+    if mirrored is None:
+        mirrored = {name for definition in definitions for name in definition.table_names}
+        mirrored |= {definition.name for definition in definitions if definition.sinks}
     opened = Opened({}, dict(refused or {}))
     for definition in definitions:
         name = definition.name
@@ -74,7 +78,7 @@ def open_views(
             opened.refused[name] = halting(error, name, store, spark)
             continue
         schemas[name] = schema
-        opened.views[name] = LiveView(definition, plan, schema, sink, name in read)
+        opened.views[name] = LiveView(definition, plan, schema, sink, name in mirrored)
     return opened
 
 

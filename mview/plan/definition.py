@@ -17,7 +17,7 @@ from mview.files.textfile import read_text
 from mview.plan.declared import Function, calls
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.query import Query
-from mview.plan.syntax import SINK_PREFIX, VIEW_NAME, Header, not_too_deep
+from mview.plan.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Header, not_too_deep
 
 Policy = Literal["auto", "incremental_only"]
 
@@ -25,7 +25,7 @@ Policy = Literal["auto", "incremental_only"]
 Properties = Mapping[str, tuple[str, Token]]
 
 #: Properties of the view itself; the others are its sink's.
-_OWN = ("key", "sink", "freshness", "policy")
+_OWN = ("key", "sink", "sinks", "freshness", "policy")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class ViewDefinition:
         tables: every use of a table (or of another view) in `sql`, in text order.
         functions: those the user declared; the text may call them.
         parsed: the query as a tree, where somebody has it already.
+        sinks: what follows the view beside its sink: options by name.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ViewDefinition:
     tables: tuple[TableUse, ...] = ()
     functions: tuple[Function, ...] = ()
     parsed: Query | None = field(default=None, compare=False, repr=False)
+    sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def with_sql(self, sql: str, **changes: Any) -> ViewDefinition:
         """The definition with another query, and with its tables found anew."""
@@ -171,7 +173,12 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         freshness_ms=_freshness(whole, properties),
         comment=comment,
         policy=_policy(whole, properties),
-        options={k.removeprefix(SINK_PREFIX): v for k, v in values.items() if k not in _OWN},
+        options={
+            k.removeprefix(SINK_PREFIX): v
+            for k, v in values.items()
+            if k not in _OWN and not k.startswith(FOLLOWER_PREFIX)
+        },
+        sinks=_sinks(whole, properties),
         tables=find_tables(query.tree, sql),
         parsed=query,
     )
@@ -225,6 +232,24 @@ def _freshness(text: Text, properties: Properties) -> int | None:
             (token.start, token.end + 1),
             allowed=DURATION_EXAMPLES,
         )
+    return found
+
+
+def _sinks(text: Text, properties: Properties) -> dict[str, dict[str, str]]:
+    """The sinks that follow the view, `sinks = 'a, b'`, with what `sinks.a.table = '…'` says."""
+    listed = properties["sinks"][0].split(",") if "sinks" in properties else []
+    found: dict[str, dict[str, str]] = {name.strip(): {} for name in listed if name.strip()}
+    for key, (value, token) in properties.items():
+        if key.startswith(FOLLOWER_PREFIX):
+            name, _, option = key.removeprefix(FOLLOWER_PREFIX).partition(".")
+            if name not in found or not option:
+                raise text.error(
+                    f"property {key!r} is of no sink of the view",
+                    (token.start, token.end + 1),
+                    allowed=", ".join(f"sinks.{one}.<option>" for one in found) or None,
+                    hint=f"list the sink: sinks = '{', '.join([*found, name])}'",
+                )
+            found[name][option] = value
     return found
 
 

@@ -17,9 +17,11 @@ from mview.plan.place import Text, did_you_mean
 
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
 VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")
-_PROPERTIES = ("key", "sink", "path", "freshness", "policy")
+_PROPERTIES = ("key", "sink", "sinks", "path", "freshness", "policy")
 #: Properties with this prefix go to the sink as they are.
 SINK_PREFIX = "sink."
+#: Those with this one, and the name of a sink, to the sink that follows the view.
+FOLLOWER_PREFIX = "sinks."
 
 
 def parse_select(text: Text) -> exp.Query:
@@ -186,10 +188,10 @@ class Header:
         place = (token.start, token.end + 1)
         if name in found:
             raise self.text.error(f"property {name!r} stands twice", place)
-        if name not in _PROPERTIES and not name.startswith(SINK_PREFIX):
+        if name not in _PROPERTIES and not name.startswith((SINK_PREFIX, FOLLOWER_PREFIX)):
             raise self.text.error(
                 f"unknown property {name!r}",
                 place,
-                allowed=", ".join([*_PROPERTIES, "sink.<option>"]),
+                allowed=", ".join([*_PROPERTIES, "sink.<option>", "sinks.<name>.<option>"]),
                 hint=did_you_mean(name, _PROPERTIES),
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mview.catalog.definitions import all_definitions, mend_definitions, published_definitions
+from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, is_declared, with_functions
 from mview.catalog.places import check_store, check_targets
 from mview.catalog.sinks import forget_views, sink_options
@@ -25,14 +26,15 @@ from mview.config import Config, secret_values
 from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView, empty_manifest, tick_of
 from mview.epoch.halts import halted
-from mview.epoch.names import is_source, view_of
+from mview.epoch.names import VIEW, is_source, view_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import EpochReport, Listener, Silence, ViewChange
 from mview.epoch.steps import run_epoch
 from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_sinks, open_views, wrong_texts
-from mview.errors import AwayError, MviewError, UserError, several
+from mview.errors import AwayError, MviewError, RetryableError, UserError, several
+from mview.follow.followers import Followers
 from mview.ingest.changelogs import CHUNKS_READ
 from mview.ingest.live import LiveQuery
 from mview.ingest.load import LoadQuery
@@ -124,7 +126,9 @@ class Pipeline:
                 self.listener.on_message(str(error.render()))
             wanted = all_definitions(store, manifest, self.given)
             definitions, refused = with_functions(wanted.views, functions), refused | wanted.damaged
-            if wrong := check_targets(self.config, definitions, manifest):
+            given = [one for one in definitions if one.name in {v.name for v in self.given}]
+            wrong = check_targets(self.config, definitions, manifest)
+            if wrong := wrong | check_followers(self.config, given):
                 raise several([*wrong.values()], "views are refused")
             known = {name: s.schema for name, s in manifest.tables.items() if is_source(name)}
             schemas = describe_tables(self.config, definitions, known)
@@ -150,11 +154,39 @@ class Pipeline:
                     raise several(texts, "views are refused")
                 if opened.refused and not opened.views:
                     raise next(iter(opened.refused.values()))
+                columns = {name: view.schema for name, view in opened.views.items()}
+                if wrong := check_followers(self.config, given, columns):
+                    raise several([*wrong.values()], "views are refused")
                 engine.views, engine.refused = opened
+                engine.manifest = without_unread(engine)
+                say = self.listener.on_message
+                followers = Followers(self.config, definitions, lease, clock, mask, say)
                 try:
+                    engine.followers = followers
+                    followers.start(engine.manifest)
                     Run(engine, schemas, definitions, self.listener, self._stop, once).go()
+                    if once and not self._stop.is_set() and (behind := followers.finish()):
+                        raise behind[0] if len(behind) == 1 else _all_behind(behind)
                 finally:
+                    followers.close()
                     engine.executors.close()
+
+
+def without_unread(engine: Engine) -> Manifest:
+    """The manifest without the mirrors of views that nobody reads or follows any more.
+
+    They are not kept right from now on: one that is read again is built anew.
+    """
+    unread = {VIEW + view.name for view in engine.views.values() if not view.is_read}
+    tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
+    return replace(engine.manifest, tables=tables)
+
+
+def _all_behind(errors: Sequence[MviewError]) -> MviewError:
+    return RetryableError(
+        "\n\n".join(str(error.render()) for error in errors),
+        safe="the views are published",
+    )
 
 
 def followed(config: Config, manifest: Manifest) -> dict[str, TableSchema]:
@@ -326,17 +358,26 @@ class Run:
             if is_declared(engine.config, view)
         ]
         if published:
-            self._open_views(published)
+            tables = engine.manifest.tables
+            self._open_views(published, {v.name for v in published if VIEW + v.name in tables})
         self._query(load=True)
         if published:
             self._open_views(self._definitions)
 
-    def _open_views(self, definitions: Sequence[ViewDefinition]) -> None:
+    def _open_views(
+        self, definitions: Sequence[ViewDefinition], mirrored: Collection[str] | None = None
+    ) -> None:
         engine = self._engine
         # What a sink has staged is safe from its own cleaning only, and these get new ones.
         self._upkeep.settle()
         engine.views, refused = open_views(
-            engine.config, engine.spark, definitions, self._schemas, engine.lease, engine.refused
+            engine.config,
+            engine.spark,
+            definitions,
+            self._schemas,
+            engine.lease,
+            engine.refused,
+            mirrored,
         )
         engine.refused = refused
 

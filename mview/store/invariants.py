@@ -56,18 +56,16 @@ def positions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     return None
 
 
-def _is_of_a_halted_view(relation: str, new: Manifest) -> bool:
-    """Whether a relation is one that a view keeps beside its sink: it goes when it is damaged."""
-    kind, _, rest = relation.partition(":")
-    view = new.views.get(rest.partition(":")[0])
-    return "." not in kind and view is not None and view.stale
+def _is_source(relation: str) -> bool:
+    """Whether a relation is a table; what a view keeps goes when it is damaged, or not read."""
+    return "." in relation.partition(":")[0]
 
 
 def mirror_versions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     """Within a generation Delta versions and the folded epoch only grow: readers cache by them."""
     for name, then in old.tables.items() if old and old.generation == new.generation else ():
         now = new.tables.get(name)
-        if now is None and _is_of_a_halted_view(name, new):
+        if now is None and not _is_source(name):
             continue
         if now is None:
             return f"table {name} is gone"

@@ -104,6 +104,10 @@ class Store:
         """Where a view's sink writes when the view names no path."""
         return self.view(name) / "data"
 
+    def follower(self, view: str, sink: str) -> Path:
+        """Folder of a sink that follows a view: how far it is."""
+        return self.view(view) / "sinks" / folder_name("view", sink)
+
     @property
     def checkpoints(self) -> Path:
         """Folder of the streaming queries' folders."""

@@ -45,6 +45,9 @@ __all__ = ["EPOCH", "KIND", "ROW", "Mirror", "MirrorFiles", "StagedFile", "fold"
 #: Application ids of the two kinds of commits; one epoch makes at most one of each.
 _APPEND, _REGISTER = "mview-append", "mview-register"
 
+#: Application id under which a changelog says up to which epoch it has been trimmed.
+_TRIM = "mview-trim"
+
 #: Bytes of a changelog's rows that are remembered: small files are soon written together.
 _WRITTEN = 4 << 20
 
@@ -326,20 +329,67 @@ class Mirror:
                 rows = pa.concat_tables([rows, part.filter(wanted)])
         return rows
 
-    def maintain(self, current: TableState, oldest: TableState, generation: int) -> int:
+    def changes(self, state: TableState, after: int, most: int = sys.maxsize) -> pa.Table:
+        """The changelog rows after an epoch, with EPOCH: of as many epochs as fit, of one at least.
+
+        Args:
+            state: what is published.
+            after: not below what `trimmed` says.
+            most: bytes of rows, about.
+        """
+        files = self.changelog.at(state.changelog_version).files.values()
+        waiting = sorted((f for f in files if _last_epoch(f) > after), key=_last_epoch)
+        upto, size = after, 0
+        for file in waiting:
+            size += _UNPACKED * file.size
+            if size > most and upto > after:
+                break
+            upto = _last_epoch(file)
+        parts = [self._changes.empty_table()]
+        # Files are merged by their size, so one may reach back behind another.
+        for file in waiting:
+            if _first_epoch(file.path) <= upto:
+                part = read_parquet(self.changelog.folder / file.path, self._changes)
+                epochs = part[EPOCH]
+                wanted = pc.and_(pc.greater(epochs, after), pc.less_equal(epochs, upto))
+                parts.append(part.filter(wanted))
+        return pa.concat_tables(parts)
+
+    def trimmed(self, state: TableState) -> int:
+        """The changelog of a published state has all changes after this epoch, of its life."""
+        return self.changelog.at(state.changelog_version).transactions.get(_TRIM, 0)
+
+    def waiting_bytes(self, state: TableState, after: int) -> int:
+        """Bytes of the changelog's files with changes after an epoch."""
+        files = self.changelog.at(state.changelog_version).files.values()
+        return sum(file.size for file in files if _last_epoch(file) > after)
+
+    def waiting_epochs(self, state: TableState, after: int) -> set[int]:
+        """The epochs after one that have changes."""
+        found: set[int] = set()
+        for file in self.changelog.at(state.changelog_version).files.values():
+            if _last_epoch(file) > after:
+                path = self.changelog.folder / file.path
+                found.update(read_parquet(path, self._changes, [EPOCH])[EPOCH].unique().to_pylist())
+        return {epoch for epoch in found if epoch > after}
+
+    def maintain(
+        self, current: TableState, oldest: TableState, generation: int, after: int = sys.maxsize
+    ) -> int:
         """Delete what nobody reads any more, end the folded part of the changelog, checkpoint.
 
         Args:
             current: the newest published state.
             oldest: it stays readable, and all that were published after it.
             generation: the running generation; its staged files stay while the table is loaded.
+            after: changes after this epoch are still to be read.
 
         Returns:
             Number of files deleted.
         """
-        files = self.changelog.head.files.values()
-        if folded := [file.path for file in files if _last_epoch(file) <= current.folded]:
-            self.changelog.commit([], folded, {"mview": "trim"})
+        files, upto = self.changelog.head.files.values(), min(current.folded, after)
+        if folded := [file.path for file in files if _last_epoch(file) <= upto]:
+            self.changelog.commit([], folded, {"mview": "trim"}, transaction=(_TRIM, upto))
         staging = f"{_stage(generation)}/" if current.phase == "loading" else None
         cleaned = self.base.clean(
             min(oldest.base_version, current.base_version),

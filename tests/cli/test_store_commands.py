@@ -264,13 +264,17 @@ def test_verify_ends_with_1_when_a_view_differs(publish, tmp_path, monkeypatch, 
 def test_drop_asks_first(publish, monkeypatch):
     publish(None)
     dropped = []
-    fake = SimpleNamespace(drop=lambda config, names: dropped.extend(names) or [])
+    fake = SimpleNamespace(
+        drop=lambda config, names: dropped.extend(names) or [],
+        left_in_sinks=lambda config, names: ["cache: w"] if "w" in names else [],
+    )
     monkeypatch.setitem(sys.modules, "mview.admin.drop", fake)
     assert mview("drop", "v", input="n\n").exit_code == 1
     assert not dropped
     assert mview("drop", "v", input="y\n").exit_code == 0
     assert dropped == ["v"]
-    assert mview("drop", "w", "--yes").stdout == "dropped: w\n"
+    left = "the table in sink cache: w stays, and is not kept fresh any more\n"
+    assert mview("drop", "w", "--yes").stdout == f"dropped: w\n{left}"
     assert dropped == ["v", "w"]
 
 

@@ -83,8 +83,8 @@ class SqlFollower(ABC):
 
     #: SQLAlchemy's dialect and driver, whatever driver the URL names.
     driver: ClassVar[str]
-    #: The driver's parameter mark.
-    mark: ClassVar[str] = "%s"
+    #: A parameter in our statements; names cannot hold it, see `with_parameters`.
+    mark: ClassVar[str] = "\0"
     #: What a text column is that is compared by its bytes: of the marks, too.
     text: ClassVar[str] = "TEXT"
     #: A reading that locks the row.
@@ -269,7 +269,7 @@ class SqlFollower(ABC):
             with self._connection("reading the table") as connection:
                 cursor = connection.cursor()
                 try:
-                    cursor.execute(f"SELECT {names} FROM {self.table}".replace("%", self.percent))
+                    cursor.execute(f"SELECT {names} FROM {self.table}")
                     while rows := cursor.fetchmany(10 * ROWS):
                         columns = [
                             self.arrow(list(values), field.type)
@@ -497,13 +497,10 @@ class SqlFollower(ABC):
 
     # --- statements ------------------------------------------------------------------------------
 
-    #: How the driver writes a percent sign in a statement without parameters.
-    percent: ClassVar[str] = "%"
-
     def quote(self, name: str) -> str:
-        """An identifier, quoted always; a percent sign stays one."""
-        preparer = self._connected().dialect.identifier_preparer
-        return preparer.quote_identifier(name).replace("%%", "%")
+        """An identifier, quoted always; a percent sign stays one, unlike with SQLAlchemy."""
+        sign = self._connected().dialect.identifier_preparer.initial_quote
+        return f"{sign}{name.replace(sign, 2 * sign)}{sign}"
 
     @property
     def _name(self) -> str:
@@ -540,10 +537,8 @@ class SqlFollower(ABC):
             cursor.close()
 
     def with_parameters(self, sql: str) -> str:
-        """A statement of ours, whose marks are the driver's and whose names may hold `%`."""
-        if self.mark != "%s":
-            return sql
-        return sql.replace("%", "%%").replace("%%s", "%s") if "%" in sql else sql
+        """A statement of ours as the driver takes it beside parameters; names may hold `%`."""
+        return sql.replace("%", "%%").replace(self.mark, "%s")
 
     def _many(self, connection: Any, sql: str, rows: pa.Table) -> None:
         """A statement per row."""

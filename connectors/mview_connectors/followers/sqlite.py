@@ -65,6 +65,10 @@ class SqliteFollower(SqlFollower):
             return pa.array(values, pa.int8()).cast(kind)
         return pa.array(values, kind)
 
+    def with_parameters(self, sql: str) -> str:
+        """As it is: SQLite knows what stands in quotes."""
+        return sql
+
     def tables(self, connection: Any) -> bool:
         """Whether the table is there; SQLite folds the case of names."""
         sql = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"

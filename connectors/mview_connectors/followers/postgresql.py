@@ -1,0 +1,167 @@
+"""PostgreSQL tables as sinks: COPY into a temporary table, then one upsert and one delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview_connectors.followers.sql import SqlFollower
+from mview_connectors.network import is_local
+
+#: SQLSTATE classes and codes after which the same may succeed: connection, resources, operator
+#: intervention, system errors; deadlock, serialization, lock not available, idle in transaction.
+_PASSING = ("08", "53", "57", "58", "40", "55P03", "25P03")
+
+
+class PostgresqlFollower(SqlFollower):
+    """A table of a PostgreSQL database."""
+
+    driver: ClassVar[str] = "postgresql+psycopg"
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool) -> str | None:
+        """PostgreSQL's name of a type."""
+        if pa.types.is_floating(kind) and in_key:
+            return "!no floating-point numbers in a key"
+        if pa.types.is_decimal(kind):
+            return f"numeric({kind.precision},{kind.scale})"
+        if pa.types.is_string(kind):
+            return 'text COLLATE "C"'
+        return _TYPES.get(kind)
+
+    def values(self, column: pa.ChunkedArray, name: str) -> list[Any]:
+        """Texts as COPY reads them."""
+        kind = column.type
+        if pa.types.is_binary(kind):
+            return [None if one is None else "\\x" + one.hex() for one in column.to_pylist()]
+        if pa.types.is_decimal(kind):
+            return [None if one is None else f"{one:f}" for one in column.to_pylist()]
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("us")).cast(pa.string())
+            if kind.tz is not None:
+                column = pc.binary_join_element_wise(column, "+00", "")
+        listed: list[Any] = column.cast(pa.string()).to_pylist()
+        return listed
+
+    def arrow(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """What psycopg gives, exactly."""
+        if pa.types.is_decimal(kind):
+            return pa.array([None if one is None else Decimal(one) for one in values], kind)
+        return pa.array(values, kind)
+
+    def tables(self, connection: Any) -> bool:
+        """Whether a relation of that name is there."""
+        return bool(
+            self._query(connection, f"SELECT to_regclass({self.mark})", (self.table,))[0][0]
+        )
+
+    def prepare(self, connection: Any) -> None:
+        """UTC, exact texts, and bounds for who is hung in a transaction."""
+        seconds = max(1, self._settings.timeout // 1000)
+        for setting in (
+            "TIME ZONE 'UTC'",
+            "DateStyle TO 'ISO, YMD'",
+            "client_encoding TO 'UTF8'",
+            "standard_conforming_strings TO on",
+            f"lock_timeout TO '{seconds}s'",
+            f"idle_in_transaction_session_timeout TO '{seconds}s'",
+            "client_min_messages TO warning",
+        ):
+            self._execute(connection, f"SET {setting}")
+
+    def options(self) -> dict[str, Any]:
+        """Transactions are begun by us; a server beyond this machine proves who it is."""
+        import psycopg
+
+        options: dict[str, Any] = {"autocommit": True, "cursor_factory": psycopg.ClientCursor}
+        url = self.url()
+        if not is_local(url.host) and "sslmode" not in url.query:
+            options["sslmode"] = "verify-full"
+            if "sslrootcert" not in url.query:
+                options["sslrootcert"] = "system"
+        return options
+
+    def on_conflict(self, others: Sequence[str]) -> str:
+        """PostgreSQL's upsert."""
+        key = ", ".join(map(self.quote, self.target.schema.key))
+        if not others:
+            return f"ON CONFLICT ({key}) DO NOTHING"
+        sets = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in others)
+        return f"ON CONFLICT ({key}) DO UPDATE SET {sets}"
+
+    def insert(self, connection: Any, rows: pa.Table) -> None:
+        """COPY, straight into the table."""
+        self._copy(connection, self.table, rows)
+
+    def upsert(self, connection: Any, rows: pa.Table) -> None:
+        """COPY, and one statement."""
+        names = rows.column_names
+        columns, key = ", ".join(map(self.quote, names)), self.target.schema.key
+        stage = self._stage_table(connection, "mview_rows", names)
+        self._copy(connection, stage, rows)
+        others = [name for name in names if name not in key]
+        self._execute(
+            connection,
+            f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {stage} "
+            f"{self.on_conflict(others)}",
+        )
+        self._execute(connection, f"DELETE FROM {stage}")
+
+    def delete(self, connection: Any, keys: pa.Table) -> None:
+        """COPY of the keys, and one statement."""
+        names = keys.column_names
+        stage = self._stage_table(connection, "mview_keys", names)
+        self._copy(connection, stage, keys)
+        where = " AND ".join(f"t.{self.quote(name)} = s.{self.quote(name)}" for name in names)
+        self._execute(connection, f"DELETE FROM {self.table} t USING {stage} s WHERE {where}")
+        self._execute(connection, f"DELETE FROM {stage}")
+
+    def _stage_table(self, connection: Any, name: str, columns: Iterable[str]) -> str:
+        """A table of the session with these columns; it stays, as to make it writes catalogs."""
+        listed = ", ".join(map(self.quote, columns))
+        self._execute(
+            connection,
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ON COMMIT DELETE ROWS AS "
+            f"SELECT {listed} FROM {self.table} WITH NO DATA",
+        )
+        return name
+
+    def _copy(self, connection: Any, table: str, rows: pa.Table) -> None:
+        columns = [
+            self.values(column, name)
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        ]
+        named = ", ".join(map(self.quote, rows.column_names))
+        with (
+            connection.cursor() as cursor,
+            cursor.copy(f"COPY {table} ({named}) FROM STDIN") as copy,
+        ):
+            for row in zip(*columns, strict=True):
+                copy.write_row(row)
+
+    def is_passing(self, error: BaseException) -> bool:
+        """By SQLSTATE; without one, the connection is gone."""
+        import psycopg
+
+        code = getattr(error, "sqlstate", None)
+        if code is not None:
+            return bool(code.startswith(_PASSING))
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
+
+
+_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamptz",
+    pa.timestamp("us"): "timestamp",
+}

@@ -1,0 +1,116 @@
+"""The sinks that follow views: declared in `sinks:`, chosen by views, opened by their type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, cast
+
+from pydantic import ValidationError
+
+from mview.config import Config
+from mview.connector import load
+from mview.errors import ConfigError, UserError, several
+from mview.files.yamlfile import shown
+from mview.follower import Follower, FollowerFactory, FollowerTarget, check_mode, options_of
+from mview.plan.definition import ViewDefinition
+from mview.plan.place import did_you_mean
+from mview.schema import TableSchema
+from mview.store.layout import Store
+
+
+class Opened(NamedTuple):
+    """A follower and what it was made with."""
+
+    follower: Follower
+    target: FollowerTarget
+
+
+def open_follower(
+    config: Config,
+    store: Store,
+    definition: ViewDefinition,
+    sink: str,
+    schema: TableSchema,
+    fence: int = 0,
+) -> Opened:
+    """The follower of a view for one of its sinks; connects to nothing.
+
+    Raises:
+        UserError: the sink is not declared, an option is wrong, or it cannot take the view.
+    """
+    where = definition.file or f"view {definition.name}"
+    section = config.sinks.get(sink)
+    if section is None or "type" not in section:
+        known = [name for name, one in config.sinks.items() if "type" in one]
+        raise ConfigError(
+            f"view {definition.name}: there is no sink {sink!r} to follow it"
+            + ("" if section is None else ", as its section has no type"),
+            where=where,
+            allowed=", ".join(known) or "sinks: in the configuration has none with a type",
+            hint=did_you_mean(sink, known),
+        )
+    factory = cast(FollowerFactory, load("followers", str(section["type"])))
+    options = options_of(section, definition.sinks[sink])
+    try:
+        settings = factory.settings(**options)
+    except ValidationError as error:
+        raise several(
+            [
+                ConfigError(
+                    f"sinks.{shown(sink)}.{'.'.join(map(str, one['loc']))}: "
+                    + one["msg"].removeprefix("Value error, "),
+                    where=str(config.path),
+                    allowed=", ".join(factory.settings.model_fields)
+                    if one["type"] == "extra_forbidden"
+                    else None,
+                )
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+        ) from None
+    target = FollowerTarget(
+        view=definition.name,
+        sink=sink,
+        schema=schema,
+        settings=settings,
+        owner=f"{store.id}/{definition.name}/{sink}",
+        fence=fence,
+        comment=definition.comment,
+    )
+    follower = factory(target)
+    check_mode(target, follower.capabilities)
+    if schema.columns:
+        follower.check()
+    return Opened(follower, target)
+
+
+def check_followers(
+    config: Config,
+    definitions: Iterable[ViewDefinition],
+    schemas: Mapping[str, TableSchema] | None = None,
+) -> dict[str, UserError]:
+    """What is wrong with the sinks of views, by view.
+
+    Args:
+        config: the configuration.
+        definitions: the views.
+        schemas: of views whose columns are known; of others only options are looked at.
+    """
+    store, wrong = Store(config.store), {}
+    tables: dict[tuple[str, str], str] = {}
+    for definition in definitions:
+        for sink in definition.sinks:
+            try:
+                schema = (schemas or {}).get(definition.name) or TableSchema((), ())
+                target = open_follower(config, store, definition, sink, schema).target
+            except UserError as error:
+                wrong[definition.name] = error
+                continue
+            other = tables.setdefault((sink, target.table), definition.name)
+            if other != definition.name:
+                wrong[definition.name] = ConfigError(
+                    f"views {other} and {definition.name} would write one table of sink {sink}",
+                    where=definition.file,
+                    got=target.table,
+                    hint=f"WITH (sinks.{sink}.table = '…')",
+                )
+    return wrong

@@ -1,0 +1,395 @@
+"""The sinks that follow the views of a run: a thread each, beside the epochs.
+
+One that is down holds nothing but its own changes in the store: it is tried again with back-off,
+and the views and the other sinks go on. What waits for it is bounded; beyond, it is filled anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from mview.catalog.followers import open_follower
+from mview.clock import Clock
+from mview.config import Config
+from mview.errors import (
+    CorruptionError,
+    FencedError,
+    MviewError,
+    RetryableError,
+    UserError,
+    unexpected,
+)
+from mview.files.durable import put
+from mview.files.fence import Fence
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
+from mview.follow.cursor import CursorLog
+from mview.follow.following import Following
+from mview.follow.source import ViewSource
+from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.plan.definition import ViewDefinition
+from mview.secrets import Mask
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+
+#: The relation of a view's mirror, by the view's name.
+MIRROR = "view:"
+
+#: Seconds between two tries: of what passes by itself, and of what somebody must act on.
+_PASSING = (0.2, 30.0)
+_STANDING = (5.0, 300.0)
+
+#: Tries of a sink that has not caught up when a bounded run has come to its end.
+_LAST_TRIES = 4
+
+#: Seconds between these.
+_LAST_PAUSE_S = 1.0
+
+#: Seconds between two calls of `maintain`.
+_MAINTAIN_EVERY_S = 600.0
+
+#: Seconds that a thread is waited for which is in the middle of a call.
+_END_S = 60.0
+
+_PROBLEM = "problem.json"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a sink does not get on.
+
+    Attributes:
+        text: the error, without secrets.
+        since_ms: wall time of the first one since it last got on.
+        tries: how often it was tried since.
+    """
+
+    text: str
+    since_ms: int
+    tries: int
+
+
+def read_problem(folder: Path) -> Problem | None:
+    """What a sink's folder says of its trouble; None: it has none."""
+    with suppress(CorruptionError):
+        return read_checked(folder / _PROBLEM, partial(record, Problem), "", "")
+    return None
+
+
+class Followers:
+    """All sinks that follow views in a run.
+
+    Args:
+        config: the configuration.
+        definitions: the views that are kept.
+        fence: the runner's right to write.
+        clock: wall time.
+        mask: hides secrets.
+        say: tells people; called from threads of sinks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        definitions: Iterable[ViewDefinition],
+        fence: Fence,
+        clock: Clock,
+        mask: Mask,
+        say: Callable[[str], None],
+    ) -> None:
+        store, one_at_a_time = Store(config.store), threading.Lock()
+
+        def tell(text: str) -> None:
+            with one_at_a_time:
+                say(text)
+
+        self._threads = [
+            _Thread(config, store, definition, sink, fence, clock, mask, tell)
+            for definition in definitions
+            for sink in definition.sinks
+        ]
+
+    def start(self, manifest: Manifest) -> None:
+        """Begin to follow."""
+        self.published(manifest)
+        for thread in self._threads:
+            thread.start()
+
+    def published(self, manifest: Manifest) -> None:
+        """An epoch was published: called by the thread that has; takes no time."""
+        for thread in self._threads:
+            thread.move(manifest)
+
+    def floor(self, view: str) -> int:
+        """The epoch after which changes of a view are still needed."""
+        return min((t.floor() for t in self._threads if t.view == view), default=sys.maxsize)
+
+    def finish(self) -> list[MviewError]:
+        """Wait until all have caught up; returns why some have not."""
+        for thread in self._threads:
+            thread.hurry()
+        for thread in self._threads:
+            thread.wait()
+        return [error for thread in self._threads if (error := thread.why_behind()) is not None]
+
+    def close(self) -> None:
+        """End after the running step of each."""
+        for thread in self._threads:
+            thread.end()
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Thread:
+    """One sink of one view."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        definition: ViewDefinition,
+        sink: str,
+        fence: Fence,
+        clock: Clock,
+        mask: Mask,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._store, self._definition = config, store, definition
+        self.view, self.sink = definition.name, sink
+        self._fence, self._clock, self._mask, self._say = fence, clock, mask, say
+        self._folder = store.follower(self.view, sink)
+        self._source = ViewSource(store, self.view, MIRROR + self.view)
+        self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
+        self._lock = threading.Lock()
+        self._hurry = False
+        self._opened: tuple[Follower, FollowerTarget, Following] | None = None
+        self._problem = read_problem(self._folder)
+        self._error: MviewError | None = None
+        self._committed = self._maintained = time.monotonic()
+        self._behind_since: float | None = None
+        self._is_dropped = False
+        self._last_tries = _LAST_TRIES
+        self._thread = threading.Thread(target=self._run, name=f"mview-sink-{sink}", daemon=True)
+
+    # --- called by others ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def move(self, manifest: Manifest) -> None:
+        self._source.move(manifest)
+        self._rouse()
+
+    def hurry(self) -> None:
+        """Bring all that is there now, without a pause."""
+        self._hurry = True
+        self._rouse()
+
+    def _rouse(self) -> None:
+        with self._lock:
+            self._idle.clear()
+            self._wake.set()
+
+    def _rest(self) -> None:
+        """Say that nothing is left to do, unless there is something new."""
+        with self._lock:
+            if not self._wake.is_set():
+                self._idle.set()
+
+    def wait(self) -> None:
+        """Wait until it has caught up, or has given up."""
+        while self._thread.is_alive() and not self._idle.wait(0.2):
+            self._fence.check()
+
+    def why_behind(self) -> MviewError | None:
+        """Why it has not caught up; None: it has."""
+        if self._error is None and (self._source.schema is None or not self._is_behind()):
+            return None
+        return RetryableError(
+            f"sink {self.sink} of view {self.view} has not caught up",
+            got=None if self._error is None else self._mask(str(self._error.render())),
+            safe="what is missing waits in the store; the views and the other sinks are published",
+            hint="mend that and run again: it goes on where it was",
+        )
+
+    def floor(self) -> int:
+        """The epoch after which it needs changes; none where it is to be filled anyway."""
+        if self._source.schema is None:
+            return sys.maxsize
+        opened = self._opened
+        cursor = CursorLog(self._folder).latest() if opened is None else opened[2].cursor
+        settings = FollowerSettings(type="") if opened is None else opened[1].settings
+        if cursor.epoch is None:
+            return sys.maxsize if cursor.intent is None else cursor.intent.step.epoch
+        if cursor.epoch >= self._source.newest():
+            return sys.maxsize
+        if self._is_beyond(settings, cursor.epoch):
+            return sys.maxsize
+        return cursor.epoch
+
+    def _is_beyond(self, settings: FollowerSettings, epoch: int) -> bool:
+        """Whether so much waits that it is dropped."""
+        since = self._behind_since
+        age_ms = 0 if since is None else (time.monotonic() - since) * 1000
+        size = self._source.waiting_bytes(epoch)
+        if age_ms <= settings.spool_age and size <= settings.spool_bytes:
+            return False
+        if not self._is_dropped:
+            self._is_dropped = True
+            self._say(
+                f"sink {self.sink} of view {self.view} is too far behind ({size >> 20} MB, "
+                f"{age_ms / 60_000:.0f} minutes): it will be filled anew"
+            )
+        return True
+
+    def end(self) -> None:
+        self._end.set()
+        self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    # --- its own thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        delay = 0.0
+        while not self._end.is_set():
+            if delay:
+                self._wait_back_off(delay)
+            else:
+                self._wake.wait()
+            if self._end.is_set():
+                break
+            self._wake.clear()
+            try:
+                self._follow()
+                delay = 0.0
+            except FencedError as error:
+                self._note(error)
+                return self._close()
+            except Exception as error:
+                delay = self._delay(delay, self._note(error))
+                if self._hurry:
+                    self._last_tries -= 1
+                    if self._last_tries <= 0 or isinstance(self._error, UserError):
+                        self._idle.set()
+        return self._close()
+
+    def _wait_back_off(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._end.is_set():
+            if self._hurry:  # as often as it is tried now, and no longer between
+                left = min(left, until - seconds + _LAST_PAUSE_S - time.monotonic())
+            if left <= 0:
+                return
+            self._end.wait(min(left, 0.2))
+
+    def _follow(self) -> None:
+        """Bring what is there."""
+        if self._source.schema is None:
+            self._rest()
+            return
+        following = self._following()
+        while not self._end.is_set():
+            self._throttle()
+            if self._end.is_set():
+                return
+            done = following.advance()
+            if done is None:
+                break
+            self._committed = time.monotonic()
+            self._well()
+        self._well()
+        self._behind_since, self._is_dropped = None, False
+        self._rest()
+        self._maintain()
+
+    def _throttle(self) -> None:
+        """Wait until the next commit may come; more epochs go into it meanwhile."""
+        assert self._opened is not None
+        _, target, following = self._opened
+        if self._behind_since is None and following.is_behind:
+            self._behind_since = time.monotonic()
+        if following.cursor.epoch is None or not following.is_behind:
+            return
+        due = self._committed + target.settings.every / 1000
+        while not self._hurry and (left := due - time.monotonic()) > 0:
+            if self._end.wait(min(left, 0.2)):
+                return
+
+    def _following(self) -> Following:
+        """The open one, or a new one where the view has other columns now."""
+        schema = self._source.schema
+        assert schema is not None
+        if self._opened is not None and self._opened[1].schema == schema:
+            return self._opened[2]
+        self._close()
+        follower, target = open_follower(
+            self._config, self._store, self._definition, self.sink, schema, self._fence.token
+        )
+        cursors = CursorLog(self._folder, self._fence)
+        now = self._clock.now
+        following = Following(follower, target, self._source, cursors, self._fence.check, now)
+        self._opened = follower, target, following
+        return following
+
+    def _is_behind(self) -> bool:
+        return self._opened is None or self._opened[2].is_behind
+
+    def _maintain(self) -> None:
+        if self._opened is not None and time.monotonic() - self._maintained > _MAINTAIN_EVERY_S:
+            self._maintained = time.monotonic()
+            self._opened[0].maintain()
+
+    def _well(self) -> None:
+        """It gets on."""
+        if self._problem is not None:
+            self._say(f"sink {self.sink} of view {self.view} gets on again")
+            (self._folder / _PROBLEM).unlink(missing_ok=True)
+        self._problem = self._error = None
+        self._last_tries = _LAST_TRIES
+
+    def _note(self, error: Exception) -> MviewError:
+        """Note why it does not get on, and tell it once."""
+        known = error if isinstance(error, MviewError) else unexpected(error)
+        self._error = known
+        text, now = self._mask(str(known.render())), self._clock.now()
+        before = self._problem
+        if before is None or before.text != text:
+            told = f"sink {self.sink} of view {self.view} does not get on, alone: {text}"
+            self._say(told)
+        if self._behind_since is None:
+            self._behind_since = time.monotonic()
+        if before is None:
+            self._problem = Problem(text, now, 1)
+        else:
+            self._problem = replace(before, text=text, tries=before.tries + 1)
+        try:
+            put(self._folder / _PROBLEM, checked(asdict(self._problem)))
+        except OSError:
+            return known  # the disk is full, maybe: the store says so itself
+        return known
+
+    def _delay(self, before: float, error: MviewError) -> float:
+        first, most = _STANDING if isinstance(error, UserError) else _PASSING
+        return min(most, max(first, 2 * before))
+
+    def _close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            try:
+                opened[0].close()
+            except Exception as error:
+                self._say(f"sink {self.sink}: {self._mask(str(error))}")
+
+
+__all__: Sequence[str] = ("MIRROR", "Followers", "Problem", "read_problem")

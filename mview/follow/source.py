@@ -1,0 +1,112 @@
+"""What a store has published of a view, for the sinks that follow it: changes, and all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from mview.changelog import KIND
+from mview.follow.following import Changes, Content
+from mview.follow.net import netted
+from mview.schema import TableSchema
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.mirror import EPOCH, Mirror
+
+
+class ViewSource:
+    """A view's mirror, read as it was published. Moved by one thread, read by another.
+
+    Args:
+        store: the store.
+        view: the view.
+        relation: its mirror's name.
+    """
+
+    def __init__(self, store: Store, view: str, relation: str) -> None:
+        self._store, self._view, self._relation = store, view, relation
+        self._published: tuple[int, ViewState, TableState] | None = None
+        self._mirror: Mirror | None = None
+
+    def move(self, manifest: Manifest) -> None:
+        """Follow a published epoch; a view that has halted stays as it was."""
+        view, table = manifest.views.get(self._view), manifest.tables.get(self._relation)
+        if view is None or view.stale or table is None:
+            return
+        self._published = manifest.epoch, view, table
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The view's columns; None: it was never built."""
+        return None if self._published is None else self._published[1].schema
+
+    # --- Source ----------------------------------------------------------------------------------
+
+    def newest(self) -> int:
+        """The last epoch that has changed the view."""
+        return int(self._state[1].facts.get("epoch", 0))
+
+    def begins(self) -> int:
+        """Changes of all epochs after this one are there."""
+        _, view, table = self._state
+        return max(view.built_epoch, self._opened(table).trimmed(table))
+
+    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> Changes:
+        """The changes after an epoch, as one, of as many epochs as fit."""
+        _, view, table = self._state
+        newest = int(view.facts.get("epoch", 0))
+        mirror = self._opened(table)
+        rows = mirror.changes(table, after, most_bytes)
+        upto = newest
+        if rows.num_rows:
+            rows, upto = _within(rows, most_bytes, most_rows)
+        changed = netted(rows, mirror.schema.key)
+        return Changes(upto, changed.select([KIND, *view.schema.names]))
+
+    def rows(self) -> Content:
+        """All rows at the newest epoch."""
+        epoch, view, table = self._state
+        return Content(epoch, self._parts(view, table))
+
+    def waiting_bytes(self, after: int) -> int:
+        """Bytes that wait for who stands at an epoch."""
+        table = self._state[2]
+        return self._opened(table).waiting_bytes(table, after)
+
+    def waiting_epochs(self, after: int) -> int:
+        """Epochs with changes after one."""
+        table = self._state[2]
+        return len(self._opened(table).waiting_epochs(table, after))
+
+    def _parts(self, view: ViewState, table: TableState) -> Iterator[pa.Table]:
+        for part in self._opened(table).parts(table):
+            yield part.select(view.schema.names)
+
+    @property
+    def _state(self) -> tuple[int, ViewState, TableState]:
+        assert self._published is not None, "asked before it is published"
+        return self._published
+
+    def _opened(self, table: TableState) -> Mirror:
+        mirror = self._mirror
+        if mirror is None or mirror.schema != table.schema:
+            # Its own: the engine's is for the thread that writes.
+            mirror = Mirror(self._store.mirror(self._relation), table.schema)
+            self._mirror = mirror
+        mirror.changelog.refresh()
+        return mirror
+
+
+def _within(rows: pa.Table, most_bytes: int, most_rows: int | None) -> tuple[pa.Table, int]:
+    """The rows of as many whole epochs as fit, of one at least, and the last of these."""
+    most = rows.num_rows
+    if rows.nbytes > most_bytes:
+        most = max(1, most * most_bytes // rows.nbytes)
+    most = most if most_rows is None else min(most, most_rows)
+    epochs = rows[EPOCH].to_numpy()
+    numbers, counts = np.unique(epochs, return_counts=True)
+    fit = max(1, int(np.searchsorted(np.cumsum(counts), most, side="right")))
+    upto = int(numbers[fit - 1])
+    return rows if fit == len(numbers) else rows.filter(pa.array(epochs <= upto)), upto

@@ -1,0 +1,178 @@
+"""PostgreSQL and MariaDB as sinks, on real servers: the contract, and what only they can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mview_connectors.followers.mysql import MariadbFollower
+from mview_connectors.followers.postgresql import PostgresqlFollower
+from mview_connectors.followers.sql import MARKS, SqlSettings
+
+from mview.errors import MviewError, RetryableError
+from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.testing import FollowerContract, FollowerHarness
+from mview.testing.contract import World
+from mview.testing.view import Row
+from tests.services.mariadb import MariadbServer
+from tests.services.postgresql import PostgresqlServer
+
+pytestmark = [pytest.mark.service]
+
+
+class ServerHarness(FollowerHarness):
+    """A database of a server, looked at by plain statements."""
+
+    kind = ""
+    sign = '"'
+
+    def __init__(self, server: Any, database: str) -> None:
+        self.server, self.database = server, database
+
+    def settings(self, **options: Any) -> FollowerSettings:
+        given = self.server.settings(self.database)
+        url = f"{self.kind}://{given['username']}@127.0.0.1:{given['port']}/{self.database}"
+        options = {"timeout": "3s", **options}
+        return SqlSettings(type=self.kind, url=url, password=given["password"], **options)
+
+    def quoted(self, name: str) -> str:
+        return self.sign + name.replace(self.sign, 2 * self.sign) + self.sign
+
+    def execute(self, sql: str) -> list[Row]:
+        return self.server.execute(sql, self.database)
+
+    def read(self, target: FollowerTarget) -> list[Row] | None:
+        names = ", ".join(map(self.quoted, target.schema.names))
+        try:
+            rows = self.execute(f"SELECT {names} FROM {self.quoted(target.table)}")
+        except Exception as error:
+            if "exist" not in str(error):
+                raise
+            return None
+        kinds = [str(column.type) for column in target.schema.columns]
+        return [tuple(map(value_of, row, kinds)) for row in rows]
+
+    def foreign(self, target: FollowerTarget) -> bool:
+        columns = ", ".join(f"{self.quoted(name)} int" for name in target.schema.names)
+        self.execute(f"CREATE TABLE {self.quoted(target.table)} ({columns})")
+        return True
+
+    def backup(self, target: FollowerTarget) -> Callable[[], None]:
+        names = [(target.table, "copy_t"), (MARKS, "copy_marks")]
+        for name, copy in names:
+            self.execute(f"DROP TABLE IF EXISTS {copy}")
+            self.execute(f"CREATE TABLE {copy} AS SELECT * FROM {self.quoted(name)}")
+
+        def restore() -> None:
+            for name, copy in names:
+                self.execute(f"DELETE FROM {self.quoted(name)}")
+                self.execute(f"INSERT INTO {self.quoted(name)} SELECT * FROM {copy}")
+
+        return restore
+
+    def drop(self, target: FollowerTarget) -> bool:
+        self.execute(f"DROP TABLE {self.quoted(target.table)}")
+        return True
+
+
+def value_of(value: Any, kind: str) -> Any:
+    """What a driver says of a value, as the view's type has it."""
+    if value is None:
+        return None
+    if kind == "float":
+        return float(np.float32(value))  # drivers give its shortest text
+    return bool(value) if kind == "bool" else value
+
+
+class PostgresqlHarness(ServerHarness):
+    kind = "postgresql"
+
+    def open(self, target: FollowerTarget) -> Follower:
+        return PostgresqlFollower(target)
+
+
+class MariadbHarness(ServerHarness):
+    kind = "mariadb"
+    sign = "`"
+
+    def open(self, target: FollowerTarget) -> Follower:
+        return MariadbFollower(target)
+
+
+class ServerContract(FollowerContract):
+    def test_sessions_that_the_server_ends(self, harness: ServerHarness) -> None:
+        """In the middle of a transaction, and between two."""
+        with self.filled(harness) as world:
+            for call in ("stage", "commit"):
+                for when in ("before", "after"):
+                    world.view.publish([world.row(1, f"{call} {when}")])
+                    world.faulty.at(call, when, lambda: self.end_sessions(harness))
+                    for _ in range(3):
+                        try:
+                            world.sync()
+                        except RetryableError:
+                            continue
+                        break
+                    world.check()
+                    assert (call, when) in world.faulty.hit
+
+    def end_sessions(self, harness: ServerHarness) -> None:
+        raise NotImplementedError
+
+    def test_a_runner_that_hangs_in_a_transaction_is_waited_for(
+        self, harness: ServerHarness
+    ) -> None:
+        """The server ends it after the time-out; the newer one goes on, and the older one fails."""
+        with self.filled(harness) as world:
+            world.view.publish([world.row(1, "changed")])
+            old, older = world.faulty, world.following
+
+            def hang() -> None:
+                world.fence += 1
+                world.faulty, world.following = world.runner(world.fence)
+                sync_patiently(world)
+
+            old.at("commit", "before", hang)
+            with pytest.raises(MviewError):
+                older.advance()
+            world.check()
+            world.view.publish([world.row(2, "changed")])
+            world.sync()
+            world.check()
+
+
+def sync_patiently(world: World) -> None:
+    for _ in range(5):
+        try:
+            world.sync()
+        except RetryableError:
+            continue
+        return
+    raise AssertionError("the newer runner does not get on")
+
+
+class TestPostgresql(ServerContract):
+    @pytest.fixture
+    def harness(self, postgresql: PostgresqlServer) -> Iterator[FollowerHarness]:
+        with postgresql.new_database() as name:
+            yield PostgresqlHarness(postgresql, name)
+
+    def end_sessions(self, harness: ServerHarness) -> None:
+        harness.server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{harness.database}'"
+        )
+
+
+class TestMariadb(ServerContract):
+    @pytest.fixture
+    def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
+        with mariadb.new_database() as name:
+            yield MariadbHarness(mariadb, name)
+
+    def end_sessions(self, harness: ServerHarness) -> None:
+        sql = f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{harness.database}'"
+        for (number,) in harness.server.execute(sql):
+            harness.server.execute(f"KILL {number}")

@@ -1,0 +1,189 @@
+"""Sinks in threads of their own: throttled, down, beyond what is kept for them, and hurried."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mview.admin.status import status
+from mview.clock import SystemClock
+from mview.config import Config
+from mview.files.fence import UNFENCED
+from mview.follow.cursor import CursorLog
+from mview.follow.followers import Followers, read_problem
+from mview.plan.definition import ViewDefinition, parse_view
+from mview.secrets import Mask
+from mview.store.identity import claim_store
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+from tests.conftest import small_config
+from tests.follow.test_source import published
+from tests.patience import wait_for
+from tests.store.mirrors import MirrorDriver
+
+#: Seconds.
+PATIENCE = 60
+
+
+class World:
+    """A store with a view that changes, and a SQLite file that follows it."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.file = folder / "place" / "sink.db"
+        sink = {"type": "sqlite", "url": f"sqlite:///{self.file}", **options}
+        self.config: Config = small_config(folder, sinks={"s": sink})
+        self.store = Store(self.config.store)
+        claim_store(self.store.root)
+        text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
+        self.definition: ViewDefinition = parse_view(text, "v")
+        self.driver = MirrorDriver(self.store.mirror("view:v"), 1, chunks=0)
+        self.messages: list[str] = []
+        self.change()
+
+    def change(self, times: int = 1) -> Manifest:
+        for _ in range(times):
+            before = self.driver.state
+            while self.driver.state == before:
+                self.driver.publish(self.driver.epoch_once())
+        self.manifest = published(self.driver, self.driver.epoch)
+        return self.manifest
+
+    def place(self) -> None:
+        self.file.parent.mkdir(exist_ok=True)
+
+    @contextmanager
+    def followed(self) -> Iterator[Followers]:
+        followers = Followers(
+            self.config, [self.definition], UNFENCED, SystemClock(), Mask(()), self.messages.append
+        )
+        try:
+            followers.start(self.manifest)
+            yield followers
+        finally:
+            followers.close()
+
+    def rows(self) -> Counter[Any]:
+        if not self.file.exists():
+            return Counter()
+        connection = sqlite3.connect(self.file, timeout=PATIENCE)
+        try:
+            return Counter(connection.execute("SELECT v, id, part, n FROM v"))
+        except sqlite3.OperationalError:
+            return Counter()
+        finally:
+            connection.close()
+
+    def is_there(self) -> bool:
+        return self.rows() == Counter(self.driver.truth.values())
+
+    def is_noted(self) -> bool:
+        cursor = self.cursors.latest()
+        return self.is_there() and cursor.epoch == self.driver.epoch
+
+    @property
+    def cursors(self) -> CursorLog:
+        return CursorLog(self.store.follower("v", "s"))
+
+
+def test_it_follows_while_epochs_are_published(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.place()
+    with world.followed() as followers:
+        assert wait_for(world.is_there, PATIENCE)
+        for _ in range(20):
+            followers.published(world.change())
+        assert wait_for(world.is_there, PATIENCE)
+        assert followers.finish() == []
+        assert followers.floor("v") == sys.maxsize
+        assert followers.floor("w") == sys.maxsize
+    assert world.cursors.latest().epoch == world.driver.epoch
+    assert world.messages == []
+
+
+def test_one_that_is_down_is_tried_again_and_told_once(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    folder = world.store.follower("v", "s")
+    with world.followed() as followers:
+        assert wait_for(lambda: (p := read_problem(folder)) and p.tries > 1, PATIENCE)
+        (behind,) = followers.finish()
+        assert "sink s of view v has not caught up" in str(behind)
+        assert len(world.messages) == 1
+        assert "unable to open database file" in world.messages[0]
+        world.place()
+        assert wait_for(world.is_there, PATIENCE)
+        assert followers.finish() == []
+    assert read_problem(folder) is None
+    assert world.messages[1:] == ["sink s of view v gets on again"]
+
+
+def test_epochs_between_two_commits_are_brought_as_one(tmp_path: Path) -> None:
+    world = World(tmp_path, every="1 hour")
+    world.place()
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        first = world.cursors.latest()
+        for _ in range(5):
+            followers.published(world.change())
+        assert followers.floor("v") == first.epoch
+        assert world.cursors.latest() == first
+        assert followers.finish() == []  # hurried
+        assert world.is_there()
+    assert world.cursors.latest().tried == first.tried + 1
+
+
+@pytest.mark.parametrize("bound", [{"spool_bytes": 1}, {"spool_age": "1 ms"}])
+def test_one_that_is_too_far_behind_is_filled_anew(tmp_path: Path, bound: dict[str, Any]) -> None:
+    world = World(tmp_path, every="1 hour", **bound)
+    world.place()
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        followers.published(world.change(3))
+        assert wait_for(lambda: followers.floor("v") == sys.maxsize, PATIENCE)
+        assert any("too far behind" in text for text in world.messages)
+        # What a run does in time: the changes go.
+        world.driver.compact()
+        world.driver._take_over(*world.driver.mirror.compact(world.driver.state))
+        world.driver.mirror.maintain(world.driver.state, world.driver.state, 1)
+        world.change()
+        followers.published(world.manifest)
+        assert followers.finish() == []
+        assert world.is_there()
+
+
+def test_status_says_how_far_it_is(tmp_path: Path) -> None:
+    from mview.catalog.definitions import digest_of, save_definition
+    from mview.store.history import ManifestLog
+
+    world = World(tmp_path, every="1 hour")
+    save_definition(world.store, world.definition)
+
+    def shown() -> Any:
+        from dataclasses import replace
+
+        view = replace(world.manifest.views["v"], definition=digest_of(world.definition))
+        log = ManifestLog(world.store.manifests)
+        latest = log.latest()
+        number = 1 if latest is None else latest.epoch + 1
+        log.publish(replace(world.manifest, epoch=number, views={"v": view}))
+        return status(world.config).views[0].sinks[0]
+
+    assert (shown().epoch, shown().waiting) == (None, -1)
+    world.place()
+    with world.followed() as followers:
+        assert followers.finish() == []
+    assert shown().waiting == 0
+    assert shown().epoch == world.driver.epoch
+    before = world.driver.epoch
+    world.change(3)
+    found = shown()
+    assert found.epoch == before
+    assert found.waiting == 3
+    assert found.waiting_bytes > 0
+    assert found.lag_ms > 0

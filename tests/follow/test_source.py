@@ -1,0 +1,93 @@
+"""What a store has of a view's changes, while it is written, compacted, trimmed and crashes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mview.changelog import KIND
+from mview.follow.source import ViewSource
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, ViewState
+from tests.seeds import seeds
+from tests.store.mirrors import SCHEMA, MirrorDriver
+
+Row = tuple[Any, ...]
+
+
+def published(driver: MirrorDriver, changed: int, built: int = 0) -> Manifest:
+    facts = {"epoch": changed}
+    view = ViewState("digest", "LINEAR", SCHEMA, {"version": 1}, built, facts=facts)
+    tables = {"view:v": driver.state}
+    return Manifest(driver.epoch, 1, 0, 1, 0, tables=tables, views={"v": view})
+
+
+def rows_of(table: pa.Table, *more: str) -> list[Row]:
+    names = (*more, *SCHEMA.names)
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_changes_since_any_epoch_lead_to_the_newest(tmp_path: Path, seed: int) -> None:
+    store = Store(tmp_path)
+    driver = MirrorDriver(store.mirror("view:v"), seed, chunks=0)
+    source = ViewSource(store, "v", "view:v")
+    changed, needed, contents = 0, 0, {0: Counter[Row]()}
+    for _ in range(60):
+        fate = driver.rng.random()
+        if fate < 0.1:
+            driver.crash()
+        elif fate < 0.25:
+            driver.compact()
+        elif fate < 0.35:
+            needed = max(needed, driver.epoch - driver.rng.randrange(1, 12))
+            driver.mirror.maintain(driver.state, driver.state, 1, after=needed)
+        else:
+            driver.publish(driver.epoch_once())
+            contents[driver.epoch] = Counter(driver.truth.values())
+            if contents[driver.epoch] != contents[driver.epoch - 1]:
+                changed = driver.epoch
+        for epoch in range(driver.epoch + 1):
+            contents.setdefault(epoch, contents.get(epoch - 1, Counter()))
+        source.move(published(driver, changed))
+        assert source.newest() == changed
+        assert source.begins() <= needed
+        content = source.rows()
+        parts = [row for part in content.parts for row in rows_of(part)]
+        assert Counter(parts) == contents[driver.epoch]
+        for after in {source.begins(), driver.rng.randrange(source.begins(), driver.epoch + 1)}:
+            most = driver.rng.choice([1, 3_000, sys.maxsize])
+            most_rows = driver.rng.choice([None, 1, 20])
+            epoch = after
+            while epoch < changed:
+                found = source.changes(epoch, most, most_rows)
+                assert epoch < found.epoch <= changed
+                step = Counter(contents[epoch])
+                for kind, *row in rows_of(found.rows, KIND):
+                    step[tuple(row)] += 1 if kind.startswith("+") else -1
+                assert +step == contents[found.epoch]
+                assert min(step.values(), default=0) >= 0
+                epoch = found.epoch
+            waiting = source.waiting_bytes(after)
+            assert (waiting > 0) >= (after < changed)
+
+
+def test_a_view_that_was_built_anew_begins_there(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    driver = MirrorDriver(store.mirror("view:v"), 1, chunks=0)
+    source = ViewSource(store, "v", "view:v")
+    assert source.schema is None
+    driver.publish(driver.epoch_once())
+    source.move(published(driver, 1))
+    assert source.begins() == 0
+    driver.publish(driver.epoch_once())
+    source.move(published(driver, 2, built=2))
+    assert source.begins() == 2
+    stale = published(driver, 2)
+    source.move(Manifest(3, 1, 0, 1, 0, tables={}, views=stale.views))
+    assert source.begins() == 2
