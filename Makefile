@@ -82,7 +82,7 @@ bench: java venv services ## measure; the results go to tests/bench/README.md
 
 lock: venv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
-	  --generate-hashes --extra mysql --extra postgresql --extra dev --upgrade \
+	  --generate-hashes --extra mysql --extra postgresql --extra iceberg --extra dev --upgrade \
 	  --output-file requirements.lock pyproject.toml
 
 clean: ## remove what make made, but not the caches of packages and jars

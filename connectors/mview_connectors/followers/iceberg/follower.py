@@ -1,0 +1,464 @@
+"""Apache Iceberg tables as sinks: one snapshot per step, rows deleted by position.
+
+Staging writes the files of a snapshot: rows, positions of rows that go, manifests. The token is
+what a catalog is told to make it the current one, and holds only while the snapshot that it was
+made on is the current one. So a commit is a comparison and a swap in the catalog, and what a paused
+runner has staged is refused: a new runner's first commit, which changes no row, moves the table on.
+
+The mark lies in the summary of the snapshot, so that it is where the rows are, also after somebody
+has rolled the table back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import KIND
+from mview.errors import ConfigError, MviewError, RetryableError, TargetError, UserError
+from mview.files.modes import make_shared_folder
+from mview.follower import (
+    Capabilities,
+    Facts,
+    FollowerSettings,
+    FollowerTarget,
+    Mark,
+    State,
+    Step,
+    Token,
+    admit,
+    batches,
+    check_owner,
+    mark_of,
+    new_rows,
+    refuse_types,
+)
+from mview.rows.hashing import is_hashable
+from mview.schema import type_name
+from mview.secrets import Mask, reveal, secrets_of
+from mview_connectors.followers.iceberg.settings import IcebergSettings
+
+if TYPE_CHECKING:
+    from mview_connectors.followers.iceberg.keys import Keys
+    from mview_connectors.followers.iceberg.rows import Writer
+    from mview_connectors.followers.iceberg.snapshots import Commit
+
+#: Properties of the table: whose it is, the newest runner's token, and what it is made of.
+_OWNER, _FENCE, _COLUMNS = "mview.owner", "mview.fence", "mview.columns"
+
+#: The entry of a snapshot's summary that is the mark.
+_MARK = "mview.mark"
+
+#: A name that is one in every catalog and file system.
+_PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
+
+
+class IcebergFollower:
+    """A table of an Iceberg catalog, format version 2.
+
+    Args:
+        target: the view and the sink.
+    """
+
+    settings: ClassVar[type[FollowerSettings]] = IcebergSettings
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        modes=frozenset({"upsert", "append"}), time_travel=True, null_keys=True
+    )
+
+    def __init__(self, target: FollowerTarget) -> None:
+        self.target = target
+        self._settings: IcebergSettings = target.settings
+        self._catalog: Any = None
+        #: As it was last seen; what is staged on an older one is refused by the catalog.
+        self._table: Any = None
+        self._keys: Keys | None = None
+
+    # --- Follower --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse keys that cannot be looked up, and partitions that cannot be made."""
+        schema, wrong = self.target.schema, {}
+        if self._settings.mode == "upsert":
+            for name in schema.key:
+                if not is_hashable(schema.column(name).type):
+                    wrong[name] = "another type, as it is in the key"
+        for _, name in self._settings.parts(self.target.schema.names):
+            kind = schema.column(name).type
+            if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+                wrong[name] = "another type, as the table is partitioned by it"
+        refuse_types(self.target, wrong)
+        if self._settings.warehouse is None and not self._settings.catalog:
+            raise ConfigError(
+                f"sink {self.target.sink} has no warehouse",
+                where=f"sinks.{self.target.sink}",
+                hint="warehouse: a folder; or catalog: {type: rest, uri: …}",
+            )
+
+    def create(self) -> None:
+        """Make the table if it is not there, and move it on for a new runner."""
+        self.check()
+        with self._failing("making the table"):
+            from mview_connectors.followers.iceberg.snapshots import Change, current, prepare
+
+            self._table = None
+            table = self._find() or self._make()
+            properties = table.metadata.properties
+            if _OWNER not in properties:
+                raise TargetError(
+                    f"there is a table {self.target.table} that mview has not made",
+                    where=f"sinks.{self.target.sink}",
+                    safe="nothing was written there",
+                    hint="give the view another one: table: …",
+                )
+            fence = int(properties[_FENCE])
+            check_owner(self.target, Mark(properties[_OWNER], fence, -1))
+            if properties[_COLUMNS] != self._columns():
+                self._connected().purge_table(self._identifier())
+                table = self._make()
+                fence = self.target.fence
+            if fence < self.target.fence or current(table) is None:
+                change = Change("append", _summary(_mark(table)), self._properties())
+                self._run(prepare(table, change), table)
+            self._table = table
+
+    def position(self) -> Mark | None:
+        """The mark in the current snapshot."""
+        with self._failing("reading the mark"):
+            self._table = self._find()
+            return None if self._table is None else _mark(self._table)
+
+    def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
+        """Write new rows, positions of old ones, and the manifests of a snapshot."""
+        with self._failing("writing"):
+            table = self._begin(step)
+            writer, gone = self._writer(table), []
+            for batch in batches(delta):
+                if self._settings.mode == "append":
+                    self._check_new(batch)
+                else:
+                    is_old = pc.is_in(batch.column(KIND), pa.array(["-D", "-U"]))
+                    gone.append(batch.filter(is_old).select(list(self.target.schema.key)))
+                writer.add(new_rows(batch))
+            writer.flush()
+            keys = pa.Table.from_batches(gone) if sum(map(len, gone)) else None
+            return self._finish(step, table, writer, keys)
+
+    def fill(self, step: Step, rows: pa.RecordBatchReader) -> Token:
+        """Write all rows, and a snapshot without the old ones."""
+        with self._failing("writing"):
+            table = self._begin(step)
+            writer = self._writer(table)
+            for batch in batches(rows):
+                writer.add(batch)
+            writer.flush()
+            return self._finish(step, table, writer, None)
+
+    def commit(self, token: Token) -> Facts:
+        """Tell the catalog, once; where it refuses, look what is there."""
+        with self._failing("committing"):
+            from pyiceberg.exceptions import CommitFailedException
+
+            from mview_connectors.followers.iceberg.snapshots import Commit
+
+            table = self._table if self._table is not None else self._required()
+            commit = Commit.from_json(token["commit"])
+            facts = {"epoch": token["epoch"], "snapshot": commit.snapshot}
+            try:
+                self._run(commit, table)
+            except CommitFailedException as error:
+                self._table = table = self._required()
+                mark = _mark(table)
+                if mark is not None and mark.step == token["step"]:
+                    return facts
+                check_owner(self.target, Mark("", _fence(table), -1))
+                raise RetryableError(
+                    f"the table {self.target.table} has changed since the step was staged",
+                    where=f"sinks.{self.target.sink}",
+                    got=" ".join(str(error).split())[:200],
+                    safe="nothing of the step was written; it is staged again",
+                ) from error
+            return facts
+
+    def state(self, step: Step, token: Token | None) -> State:
+        """What the mark says, or whether what was staged still holds."""
+        with self._failing("asking for a step"):
+            from mview_connectors.followers.iceberg.snapshots import Commit, current
+
+            self._table = table = self._find()
+            if table is None:
+                return State.UNKNOWN
+            mark = _mark(table)
+            if mark is not None and mark.step == step.id:
+                return State.COMMITTED
+            now = current(table)
+            if token is None or now is None:
+                return State.UNKNOWN
+            commit = Commit.from_json(token["commit"])
+            # The manifest list is written last and removed first.
+            is_there = (
+                now.snapshot_id == commit.base and table.io.new_input(commit.manifest_list).exists()
+            )
+            return State.PREPARED if is_there else State.UNKNOWN
+
+    def abort(self, step: Step, token: Token | None) -> None:
+        """Remove the files of a snapshot that never was."""
+        if token is None:
+            return
+        with self._failing("removing what was staged"):
+            from mview_connectors.followers.iceberg.snapshots import Commit, remove
+
+            table, commit = self._find(), Commit.from_json(token["commit"])
+            if table is not None and table.metadata.snapshot_by_id(commit.snapshot) is None:
+                remove(table, (commit.manifest_list, *commit.files))
+
+    def read(self) -> pa.RecordBatchReader:
+        """The rows, by pyiceberg's own scan."""
+        schema = pa.schema([one.with_nullable(True) for one in self.target.schema.arrow])
+        with self._failing("reading the table"):
+            from mview_connectors.followers.iceberg.rows import as_types
+
+            rows = self._required().scan().to_arrow_batch_reader()
+
+        def read() -> Iterator[pa.RecordBatch]:
+            with self._failing("reading the table"):
+                for batch in rows:
+                    yield from as_types(pa.Table.from_batches([batch]), schema).to_batches()
+
+        return pa.RecordBatchReader.from_batches(schema, read())
+
+    def maintain(self) -> None:
+        """Join small files and write those with many gone rows anew; remove old snapshots."""
+        with self._failing("compacting"):
+            from mview_connectors.followers.iceberg.compaction import compacted
+            from mview_connectors.followers.iceberg.snapshots import expire
+
+            table, settings = self._required(), self._settings
+            check_owner(self.target, Mark(table.metadata.properties[_OWNER], _fence(table), -1))
+            summary = _summary(_mark(table))
+            commit = compacted(table, self.target.schema, summary, settings.file_bytes)
+            if commit is not None:
+                self._run(commit, table)
+            expire(table, int(time.time() * 1000) - settings.history)
+            self._table = table
+
+    def close(self) -> None:
+        """Free the connections of the catalog."""
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = self._table = self._keys = None
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def _begin(self, step: Step) -> Any:
+        from mview_connectors.followers.iceberg.keys import Keys
+
+        if self._keys is None:
+            self._keys = Keys(self.target)
+        table = self._table if self._table is not None else self._required()
+        check_owner(self.target, Mark("", _fence(table), -1))
+        admit(self.target, _mark(table), step)
+        return table
+
+    def _writer(self, table: Any) -> Writer:
+        from mview_connectors.followers.iceberg.index import ROW_BYTES
+        from mview_connectors.followers.iceberg.rows import Writer
+
+        settings = self._settings
+        most = settings.index_bytes // ROW_BYTES if settings.mode == "upsert" else 0
+        return Writer(table, self.target.schema, settings.file_bytes, most)
+
+    def _finish(self, step: Step, table: Any, writer: Writer, gone: pa.Table | None) -> Token:
+        """Write the deletes and the manifests."""
+        from mview_connectors.followers.iceberg.files import write_deletes
+        from mview_connectors.followers.iceberg.snapshots import Change, entries, prepare
+
+        assert self._keys is not None
+        change = Change("append", _summary(mark_of(self.target, step)), self._properties())
+        change.data = writer.files
+        change.deletes = write_deletes(table, self._keys.located(table, gone))
+        if step.is_fill:
+            data, deletes = entries(table)
+            change.removed = [*data, *deletes]
+        if change.deletes or change.removed:
+            change.operation = "overwrite"
+        commit = prepare(table, change)
+        self._keys.staged(commit.snapshot, writer.hashed, is_fill=step.is_fill)
+        return {"step": step.id, "epoch": step.epoch, "commit": commit.to_json()}
+
+    def _run(self, commit: Commit, table: Any) -> None:
+        """Commit, and let the places of keys follow."""
+        commit.run(table)
+        self._table = table
+        if self._keys is not None:
+            self._keys.committed(commit)
+
+    def _check_new(self, batch: pa.RecordBatch) -> None:
+        kinds = batch.column(KIND)
+        other = kinds.filter(pc.not_equal(kinds, "+I"))
+        if len(other):
+            raise UserError(
+                f"a row of view {self.target.view} was updated or deleted, and sink "
+                f"{self.target.sink} takes new ones only",
+                got=f"a change of kind {other[0].as_py()}",
+                safe="nothing of the commit was written; other sinks go on",
+                hint="mode: upsert",
+            )
+
+    # --- the table -------------------------------------------------------------------------------
+
+    def _find(self) -> Any:
+        """The table; None: there is none."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            return self._connected().load_table(self._identifier())
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _required(self) -> Any:
+        table = self._find()
+        if table is None:
+            raise RetryableError(
+                f"the table {self.target.table} is gone",
+                where=f"sinks.{self.target.sink}",
+                safe="it is made anew and filled",
+            )
+        return table
+
+    def _make(self) -> Any:
+        from mview_connectors.followers.iceberg.files import schema_of, spec_of
+        from mview_connectors.followers.iceberg.rows import stored
+
+        catalog, settings = self._connected(), self._settings
+        schema = schema_of(stored(self.target.schema))
+        try:
+            spec = spec_of(schema, self._settings.parts(self.target.schema.names))
+        except ValueError as error:
+            raise ConfigError(
+                f"sink {self.target.sink} cannot partition so",
+                where=f"sinks.{self.target.sink}.partition",
+                got=str(error),
+            ) from None
+        catalog.create_namespace_if_not_exists((settings.namespace,))
+        return catalog.create_table(
+            self._identifier(),
+            schema,
+            self._location(catalog),
+            spec,
+            properties={
+                # Each commit writes one.
+                "write.metadata.delete-after-commit.enabled": "true",
+                "write.metadata.previous-versions-max": "20",
+                **({"comment": self.target.comment} if self.target.comment else {}),
+                **settings.properties,
+                "format-version": "2",
+                "write.format.default": "parquet",
+                "write.parquet.row-group-limit": "131072",
+                **self._properties(),
+                _COLUMNS: self._columns(),
+            },
+        )
+
+    def _properties(self) -> dict[str, str]:
+        return {_OWNER: self.target.owner, _FENCE: str(self.target.fence)}
+
+    def _identifier(self) -> tuple[str, str]:
+        return (self._settings.namespace, self.target.table)
+
+    def _location(self, catalog: Any) -> str | None:
+        """Where the table lies; None: where the catalog has it by its name."""
+        table, warehouse = self.target.table, catalog.properties.get("warehouse")
+        if _PLAIN.fullmatch(table) or not warehouse or "://" not in warehouse:
+            return None
+        # Names that are no part of a URL.
+        name = re.sub(r"[^A-Za-z0-9_]+", "-", table)[:40]
+        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
+        return f"{warehouse.rstrip('/')}/{self._settings.namespace}/{name}-{digest}"
+
+    def _columns(self) -> str:
+        """What the table is made of; another text means another table."""
+        schema = self.target.schema
+        columns = [[one.name, type_name(one.type)] for one in schema.columns]
+        return orjson.dumps(
+            [columns, list(schema.key), self._settings.parts(self.target.schema.names)]
+        ).decode()
+
+    # --- the catalog -----------------------------------------------------------------------------
+
+    def _connected(self) -> Any:
+        if self._catalog is None:
+            from pyiceberg.catalog import load_catalog
+
+            settings, place = self._settings, f"sinks.{self.target.sink}"
+            options = {
+                name: reveal(text, f"{place}.catalog.{name}")
+                for name, text in settings.catalog.items()
+            }
+            if settings.warehouse is not None:
+                warehouse = settings.warehouse
+                if "://" not in warehouse:
+                    folder = Path(warehouse).expanduser().absolute()
+                    make_shared_folder(folder)
+                    warehouse = f"file://{folder}"
+                    if not options.keys() & {"type", "uri"}:
+                        options["uri"] = f"sqlite:///{folder / 'catalog.db'}"
+                options["warehouse"] = warehouse
+            if options.get("uri", "").startswith("sqlite"):
+                options.setdefault("type", "sql")
+            self._catalog = load_catalog(settings.catalog_name, **options)
+        return self._catalog
+
+    @contextmanager
+    def _failing(self, task: str) -> Iterator[None]:
+        """Errors of pyiceberg as ours, without secrets."""
+        try:
+            yield
+        except MviewError:
+            raise
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{error.name} is not installed",
+                where=f"sinks.{self.target.sink}",
+                hint="pip install 'mview-engine[iceberg]'",
+            ) from None
+        except Exception as error:
+            mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))
+            raise RetryableError(
+                f"the Iceberg catalog or its storage failed while {task}",
+                where=f"{self.target.table} of sinks.{self.target.sink}",
+                got=mask(f"{type(error).__name__}: {' '.join(str(error).split())}")[:500],
+                safe="the mark in the table tells what was written; it is asked before the next "
+                "try",
+                hint="it is tried again",
+            ) from error
+
+
+def _summary(mark: Mark | None) -> dict[str, str]:
+    return {} if mark is None else {_MARK: mark.to_text()}
+
+
+def _fence(table: Any) -> int:
+    return int(table.metadata.properties.get(_FENCE, 0))
+
+
+def _mark(table: Any) -> Mark | None:
+    """The mark of the current snapshot; files that others have rewritten keep their rows."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        if (text := snapshot.summary[_MARK]) is not None:
+            mark = Mark.from_text(text)
+            return Mark(mark.owner, max(mark.fence, _fence(table)), mark.epoch, mark.step)
+        if snapshot.summary.operation.value != "replace":
+            return None
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    return None

@@ -1,0 +1,82 @@
+"""Settings of Iceberg sinks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from mview.config import Count, Duration
+from mview.errors import ConfigError
+from mview.follower import DAY, FollowerSettings
+from mview.secrets import REFERENCE, is_secret
+
+#: `bucket(16, k)`, `day(at)`, …; a column's name alone is its identity.
+_TRANSFORM = re.compile(r"(bucket|truncate)\((\d{1,6}),\s*(.+)\)|(year|month|day|hour)s?\((.+)\)")
+
+
+def _by_reference(values: dict[str, str]) -> dict[str, str]:
+    for name, text in values.items():
+        if is_secret(name, text):
+            raise ValueError(
+                f"{name}: write ${{env:NAME}} or ${{file:PATH}}, not the secret itself"
+            )
+        if re.search(r"://[^/@]*:[^/@]*@", REFERENCE.sub("", text)):
+            raise ValueError(f"{name}: write the password in the URL as ${{env:NAME}}")
+    return values
+
+
+class IcebergSettings(FollowerSettings):
+    """An Iceberg catalog as a sink."""
+
+    hidden = ("catalog",)
+
+    #: Readers and catalogs dislike many commits.
+    every: Duration = 10_000
+    #: A folder, or a URL as `s3://bucket/path`. A catalog in a SQLite file is made in a folder.
+    warehouse: Annotated[str, Field(min_length=1)] | None = None
+    #: pyiceberg's properties of a catalog and of its storage; instead of the SQLite file.
+    catalog: Annotated[dict[str, str], AfterValidator(_by_reference)] = Field(
+        default_factory=dict, repr=False
+    )
+    #: The catalog's name: a SQL catalog holds the tables of several.
+    catalog_name: Annotated[str, Field(min_length=1)] = "mview"
+    namespace: Annotated[str, Field(min_length=1)] = "default"
+    #: Columns, or `bucket(n, c)`, `truncate(n, c)`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`.
+    partition: tuple[str, ...] = ()
+    #: Properties of the table, as Iceberg names them.
+    properties: dict[str, str] = Field(default_factory=dict)
+    #: How long older snapshots stay.
+    history: Duration = DAY
+    #: Memory of the index of keys at the most; a larger table is searched in every step.
+    index_bytes: Count = 1 << 30
+    #: Rows of one data file take about so much in memory.
+    file_bytes: Count = 128 << 20
+
+    def parts(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """The partition as (transform as Iceberg spells it, column).
+
+        Raises:
+            ConfigError: it is none, or of no column.
+        """
+        parts = []
+        for text in self.partition:
+            found = _TRANSFORM.fullmatch(text)
+            if text in names or found is None:
+                part = ("identity", text)
+            elif found[1]:
+                part = (f"{found[1]}[{int(found[2])}]", found[3])
+            else:
+                part = (found[4], found[5])
+            if part[1] not in names or part[0].endswith("[0]"):
+                raise ConfigError(
+                    "an Iceberg table cannot be partitioned so",
+                    where=f"partition of the sink for {self.table or 'the view'}",
+                    got=text,
+                    allowed="a column, or bucket(n, c), truncate(n, c), year(c), month(c), day(c), "
+                    "hour(c) of one",
+                )
+            parts.append(part)
+        return parts

@@ -1,0 +1,513 @@
+"""Iceberg as a sink: the contract, read by pyiceberg from the catalog anew, and what is its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mview_connectors.followers.iceberg import keys as places
+from mview_connectors.followers.iceberg import rows as writing
+from mview_connectors.followers.iceberg.follower import IcebergFollower
+from mview_connectors.followers.iceberg.index import KeyIndex
+from mview_connectors.followers.iceberg.settings import IcebergSettings
+from pydantic import ValidationError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+
+from mview.errors import ConfigError, RetryableError, TargetError, UserError
+from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
+from mview.testing import FollowerContract, FollowerHarness
+from mview.testing.contract import World, delta_of, normal, raised, schema_of
+from mview.testing.view import Row, rows_of
+
+
+class IcebergHarness(FollowerHarness):
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder, self.options = folder, options
+
+    def settings(self, **options: Any) -> FollowerSettings:
+        return IcebergSettings(
+            type="iceberg", warehouse=str(self.folder), **{**self.options, **options}
+        )
+
+    def open(self, target: FollowerTarget) -> Follower:
+        return IcebergFollower(target)
+
+    def catalog(self) -> SqlCatalog:
+        self.folder.mkdir(exist_ok=True)
+        return SqlCatalog(
+            "mview", uri=f"sqlite:///{self.folder}/catalog.db", warehouse=f"file://{self.folder}"
+        )
+
+    def table(self, target: FollowerTarget) -> Any:
+        with self.catalog() as catalog:
+            return catalog.load_table(("default", target.table))
+
+    def read(self, target: FollowerTarget) -> list[Row] | None:
+        try:
+            table = self.table(target)
+        except NoSuchTableError:
+            return None
+        return rows_of(table.scan().to_arrow().select(list(target.schema.names)))
+
+    def foreign(self, target: FollowerTarget) -> bool:
+        with self.catalog() as catalog:
+            catalog.create_namespace("default")
+            table = catalog.create_table(("default", target.table), target.schema.arrow)
+            table.append(target.schema.arrow.empty_table())
+        return True
+
+    def backup(self, target: FollowerTarget) -> Callable[[], None]:
+        copy = self.folder.with_suffix(".copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder, copy)
+
+        def restore() -> None:
+            shutil.rmtree(self.folder)
+            shutil.copytree(copy, self.folder)
+
+        return restore
+
+    def drop(self, target: FollowerTarget) -> bool:
+        with self.catalog() as catalog:
+            catalog.drop_table(("default", target.table))
+        return True
+
+
+class TestIceberg(FollowerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        return IcebergHarness(tmp_path / "warehouse")
+
+
+class TestIcebergInPartitionsWithoutAnIndex(FollowerContract):
+    """Every step searches the files for its keys."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        folder = tmp_path / "warehouse"
+        return IcebergHarness(folder, partition=("bucket(3, k)",), index_bytes=1)
+
+
+# --- what is its own -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> IcebergHarness:
+    return IcebergHarness(tmp_path / "warehouse")
+
+
+@contextmanager
+def a_world(harness: IcebergHarness, folder: Path, *args: Any, **options: Any) -> Iterator[World]:
+    world = World(harness, folder, *args, **options)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def world(harness: IcebergHarness, tmp_path: Path) -> Iterator[World]:
+    with a_world(harness, tmp_path) as made:
+        made.view.publish([made.row(n) for n in range(6)])
+        made.sync()
+        yield made
+
+
+def table_of(world: World) -> Any:
+    harness = world.harness
+    assert isinstance(harness, IcebergHarness)
+    return harness.table(world.target())
+
+
+def change(world: World, number: int) -> None:
+    world.view.publish(
+        [world.row(number, f"at {number}"), world.row(100 + number)], [(number - 1,)]
+    )
+    assert world.sync() == 1
+
+
+def test_a_step_is_one_snapshot_with_the_mark_and_right_totals(world: World) -> None:
+    before = len(table_of(world).snapshots())
+    change(world, 3)
+    table = table_of(world)
+    assert len(table.snapshots()) == before + 1
+    summary = table.current_snapshot().summary
+    assert summary["mview.mark"] == world.faulty.position().to_text()  # type: ignore[union-attr]
+    told = {name: int(summary[f"total-{name}"]) for name in ("records", "position-deletes")}
+    assert told == {"records": 6 + 2, "position-deletes": 2}
+    files = table.inspect.files()
+    assert int(summary["total-data-files"]) == files["content"].to_pylist().count(0) == 2
+    assert int(summary["total-delete-files"]) == files["content"].to_pylist().count(1) == 1
+    assert int(summary["total-files-size"]) == sum(files["file_size_in_bytes"].to_pylist())
+
+
+def test_older_snapshots_are_what_the_view_was(world: World) -> None:
+    known = []
+    for number in (1, 3, 5):
+        known.append((table_of(world).current_snapshot().snapshot_id, dict(world.view.content)))
+        change(world, number)
+    for snapshot, content in known:
+        rows = rows_of(table_of(world).scan(snapshot_id=snapshot).to_arrow())
+        assert normal(rows) == normal(content.values())
+
+
+def test_of_two_steps_on_one_snapshot_the_second_is_refused(world: World) -> None:
+    follower, target = world.faulty.inner, world.target()
+    epoch = world.following.cursor.epoch
+    tokens = []
+    for name in ("a", "b"):
+        step = Step(f"step-{name}", world.view.epoch + 1, epoch, 1)
+        tokens.append(follower.stage(step, delta_of(target, [(None, world.row(50))])))
+    follower.commit(tokens[0])
+    error = raised(lambda: follower.commit(tokens[1]), RetryableError)
+    assert isinstance(error.__cause__, CommitFailedException)
+    assert (
+        follower.state(Step("step-b", world.view.epoch + 1, epoch, 1), tokens[1]) is State.UNKNOWN
+    )
+    assert len(world.harness.read(target) or ()) == 7
+
+
+def test_an_aborted_step_leaves_no_file(world: World, harness: IcebergHarness) -> None:
+    def files() -> set[Path]:
+        return {one for one in harness.folder.rglob("*") if one.is_file()}
+
+    before = files()
+    follower, step = world.faulty.inner, Step("step-a", 90, world.following.cursor.epoch, 2)
+    changes = [(world.row(1), None), (None, world.row(50))]
+    token = follower.stage(step, delta_of(world.target(), changes))
+    assert len(files() - before) == 5  # rows, positions, a manifest of each, the manifest list
+    follower.abort(step, token)
+    assert files() == before
+
+
+def test_a_table_that_was_rolled_back_goes_on_from_there(world: World) -> None:
+    snapshot = table_of(world).current_snapshot().snapshot_id
+    change(world, 2)
+    change(world, 4)
+    table_of(world).manage_snapshots().rollback_to_snapshot(snapshot).commit()
+    world.start()
+    change(world, 5)
+    world.check()
+
+
+def test_rows_that_somebody_else_has_added_go(world: World) -> None:
+    table = table_of(world)
+    table.append(pa.Table.from_pylist([{"k": 777}], schema=table.schema().as_arrow()))
+    world.start()
+    change(world, 2)
+    world.check()
+    table_of(world).delete(EqualTo("k", 3))
+    # Met by a runner that has not noticed: its step is refused, then all rows are brought.
+    world.view.publish([world.row(60)])
+    raised(world.sync, RetryableError)
+    world.sync()
+    world.check()
+
+
+def test_a_table_without_a_row_that_its_mark_stands_for_is_not_touched(world: World) -> None:
+    follower, step = world.faulty.inner, Step("step-a", 90, world.following.cursor.epoch, 1)
+    gone = delta_of(world.target(), [(world.row(99), None)])
+    assert "drop the table" in str(raised(lambda: follower.stage(step, gone), TargetError))
+    world.check()
+
+
+def test_keys_of_one_hash_are_told_apart(
+    harness: IcebergHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def few(columns: list[pa.ChunkedArray]) -> Any:
+        return np.array([len(str(value)) % 2 for value in columns[0].to_pylist()], np.int64)
+
+    for module in (places, writing):
+        monkeypatch.setattr(module, "hash_rows", few)
+    schema = schema_of([("k", "string"), ("v", "int")])
+    for is_new in (False, True):
+        with a_world(harness, tmp_path / f"{is_new}", schema, table=f"t{is_new}") as world:
+            world.view.publish([(f"{n:>{n % 5}}", n) for n in range(40)])
+            world.sync()
+            for number in range(4):
+                keys = list(world.view.content)
+                put = [(key, -number) for (key,) in keys[number : number + 9]]
+                world.view.publish([*put, (f"new {number}", number)], keys[-3:-1])
+                if is_new:
+                    world.start()
+                world.sync()
+                world.check()
+
+
+def test_the_index_is_bounded_and_made_anew(harness: IcebergHarness, tmp_path: Path) -> None:
+    for number, limit in enumerate((16 * 3000, 16 * 1000)):
+        options = {"table": f"t{number}", "index_bytes": limit}
+        with a_world(harness, tmp_path / f"{number}", **options) as world:
+            world.view.publish([world.row(n) for n in range(2000)])
+            world.sync()
+            for at in range(10):
+                world.view.publish([world.row(n, f"{at}") for n in range(at, 2000, 7)])
+                if at % 3 == 0:
+                    world.start()
+                world.sync()
+                follower = world.faulty.inner
+                assert isinstance(follower, IcebergFollower)
+                assert follower._keys is not None
+                assert 0 <= follower._keys.nbytes <= limit
+                assert (follower._keys.nbytes > 0) == (number == 0)
+            world.check()
+
+
+def test_an_index_finds_what_is_there() -> None:
+    chance, index = np.random.default_rng(7), KeyIndex()
+    there: dict[int, tuple[str, int]] = {}
+    for number in range(300):
+        gone = np.array(list(there)[: int(chance.integers(0, 5))], np.int64)
+        if len(gone):
+            numbers, rows = index.find(gone)
+            assert numbers.tolist() == list(range(len(gone)))
+            found = [(file, at) for file, part in index.places(rows) for at in part.tolist()]
+            assert sorted(found) == sorted(there.pop(int(one)) for one in gone)
+            index.remove(gone, rows)
+        size = int(chance.integers(0, 20))
+        hashes = chance.integers(-(2**62), 2**62, size)
+        index.add(f"file {number}", size, np.arange(size), hashes)
+        there |= {int(one): (f"file {number}", at) for at, one in enumerate(hashes)}
+        assert len(index) == len(there)
+        if number % 100 == 0:
+            index.pack()
+            assert index.nbytes == 16 * len(there)
+    assert index.nbytes <= 16 * 3 * len(there)
+    assert not len(index.find(np.array([1, 2, 3]))[0])
+
+
+# --- partitions ------------------------------------------------------------------------------
+
+_TIMES = (0, -1, 1_700_000_000_123_456, -62_135_596_800_000_000, 253_402_300_799_999_999, None)
+
+PARTITIONS = [
+    ("v", "string", ("a", "b/c ?#%", "", None, "ä", "long " * 60)),
+    ("v", "date", (dt.date(1969, 12, 31), dt.date(2024, 2, 29), None)),
+    ("v", "decimal(12,2)", (Decimal("-1.50"), Decimal(3), None)),
+    ("v", "boolean", (True, False, None)),
+    ("v", "timestamp", _TIMES),
+    ("bucket(4, v)", "string", ("a", "b", "", None)),
+    ("bucket(4, v)", "timestamp", _TIMES),
+    ("bucket(4, v)", "decimal(12,2)", (Decimal("-1.50"), Decimal(3), None)),
+    ("bucket(4, v)", "binary", (b"", b"\xff", None)),
+    ("bucket(4, v)", "date", (dt.date(1969, 12, 31), None)),
+    ("bucket(4, v)", "smallint", (-5, 7, None)),
+    ("truncate(3, v)", "string", ("abcdef", "abc", "äöüß", None)),
+    ("truncate(10, v)", "bigint", (-1, 0, 15, None)),
+    ("truncate(10, v)", "decimal(12,2)", (Decimal("-1.53"), Decimal(3), None)),
+    *((f"{unit}(v)", "timestamp", _TIMES) for unit in ("year", "months", "day", "hours")),
+    *((f"{unit}(v)", "timestamp_ntz", _TIMES) for unit in ("years", "month", "days", "hour")),
+    *((f"{unit}(v)", "date", (dt.date(1969, 12, 31), None)) for unit in ("year", "month", "day")),
+]
+
+
+@pytest.mark.parametrize(("partition", "kind", "values"), PARTITIONS)
+def test_partitions(
+    harness: IcebergHarness, tmp_path: Path, partition: str, kind: str, values: tuple[Any, ...]
+) -> None:
+    schema = schema_of([("k", "bigint"), ("v", kind)])
+    with a_world(harness, tmp_path, schema, partition=(partition,)) as world:
+        world.view.publish([(n, values[n % len(values)]) for n in range(20)])
+        world.sync()
+        # Rows that move from one partition to another one.
+        world.view.publish([(n, values[(n + 1) % len(values)]) for n in range(10)], [(11,), (12,)])
+        world.sync()
+        world.check()
+        table = table_of(world)
+        field, source = table.spec().fields[0], table.schema().find_field("v").field_type
+        call = field.transform.transform(source)
+        for task in table.scan().plan_files():
+            rows = harness_rows(table, task.file)
+            assert {call(value) for value in rows} == {task.file.partition[0]}
+        for one in {value for value in values if value is not None}:
+            told = pa.scalar(one, schema.column("v").type).as_py() if kind != "timestamp" else None
+            if told is not None and kind != "timestamp_ntz":
+                found = table.scan(row_filter=EqualTo("v", told)).to_arrow()
+                expected = [row for row in world.view.content.values() if row[1] == one]
+                assert normal(rows_of(found)) == normal(expected)
+
+
+def harness_rows(table: Any, file: Any) -> list[Any]:
+    """The values of `v` in a data file, also those of rows that are gone."""
+    import pyarrow.parquet as pq
+
+    with table.io.new_input(file.file_path).open() as stream:
+        column = pq.read_table(stream)["v"]
+    if pa.types.is_timestamp(column.type):
+        return list(column.cast(pa.int64()).to_pylist())
+    return list(
+        column.cast(pa.int32()).to_pylist() if pa.types.is_date(column.type) else column.to_pylist()
+    )
+
+
+def test_several_partition_fields(harness: IcebergHarness, tmp_path: Path) -> None:
+    fields = ("day(at)", "bucket(2, k)", "g")
+    with a_world(harness, tmp_path, partition=fields) as world:
+        rows = [(n, "xy"[n % 2], Decimal(n), (n % 3) * 86_400_000_000) for n in range(30)]
+        world.view.publish(rows)
+        world.sync()
+        world.view.publish([(n, "z", Decimal(n), 0) for n in range(0, 30, 4)], [(1,), (2,)])
+        world.sync()
+        world.check()
+        table = table_of(world)
+        since = GreaterThanOrEqual("at", "1970-01-02T00:00:00+00:00")
+        parts = {task.file.partition[0] for task in table.scan(row_filter=since).plan_files()}
+        assert parts == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("partition", "kind"),
+    [
+        ("nothing", "int"),
+        ("bucket(0, v)", "int"),
+        ("bucket(4, w)", "int"),
+        ("hour(v)", "date"),
+        ("day(v)", "string"),
+        ("v", "double"),
+        ("v", "array<int>"),
+    ],
+)
+def test_partitions_that_are_none_are_refused(
+    harness: IcebergHarness, tmp_path: Path, partition: str, kind: str
+) -> None:
+    schema = schema_of([("k", "bigint"), ("v", kind)])
+    with a_world(harness, tmp_path, schema, partition=(partition,)) as world:
+        world.view.publish([(1, None)])
+        error = raised(world.sync, UserError)
+        assert partition in str(error) or "column v" in str(error) or "partition" in str(error)
+
+
+# --- other modes, settings -------------------------------------------------------------------
+
+
+def test_rows_are_appended(harness: IcebergHarness, tmp_path: Path) -> None:
+    with a_world(harness, tmp_path, mode="append") as world:
+        for number in range(3):
+            world.view.publish([world.row(number)])
+            world.sync()
+            world.check()
+        summary = table_of(world).current_snapshot().summary
+        assert summary.operation.value == "append"
+        world.view.publish([world.row(1, "changed")])
+        assert "mode: upsert" in str(raised(world.sync, UserError))
+
+
+def test_lists_in_a_key_are_refused(harness: IcebergHarness, tmp_path: Path) -> None:
+    schema = schema_of([("k", "array<int>"), ("v", "int")])
+    with a_world(harness, tmp_path, schema) as world:
+        assert "column k" in str(raised(world.faulty.check, UserError))
+
+
+def test_secrets_are_references_and_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for catalog in (
+        {"type": "rest", "uri": "http://localhost:1", "token": "very-secret"},
+        {"type": "sql", "uri": "postgresql://me:very-secret@localhost/db"},
+        {"s3.secret-access-key": "very-secret"},
+    ):
+        told = raised(
+            lambda given=catalog: IcebergSettings(type="iceberg", catalog=given), ValidationError
+        )
+        assert "${env:" in str(told)
+    monkeypatch.setenv("ICEBERG_TOKEN", "very-secret")
+    catalog = {
+        "type": "rest",
+        "uri": "http://127.0.0.1:1/very-secret",
+        "token": "${env:ICEBERG_TOKEN}",
+    }
+    settings = IcebergSettings(type="iceberg", catalog=catalog)
+    assert "very-secret" not in repr(settings)
+    target = FollowerTarget("v", "s", schema_of([("k", "int")]), settings, "o", 1)
+    follower = IcebergFollower(target)
+    error = raised(follower.create, RetryableError)
+    assert "very-secret" not in str(error)
+    follower.close()
+
+
+def test_a_warehouse_is_needed() -> None:
+    target = FollowerTarget(
+        "v", "s", schema_of([("k", "int")]), IcebergSettings(type="iceberg"), "o", 1
+    )
+    raised(IcebergFollower(target).check, ConfigError)
+
+
+# --- maintenance -----------------------------------------------------------------------------
+
+
+def test_maintenance_keeps_the_rows_and_the_mark(harness: IcebergHarness, tmp_path: Path) -> None:
+    for number, partition in enumerate(((), ("bucket(2, k)",))):
+        options = {"table": f"t{number}", "partition": partition, "history": "1h"}
+        with a_world(harness, tmp_path / f"{number}", **options) as world:
+            world.view.publish([world.row(n) for n in range(200)])
+            world.sync()
+            for at in range(1, 25):
+                change(world, at * 3)
+            mark, files = world.faulty.position(), table_of(world).inspect.files().num_rows
+            old = table_of(world).current_snapshot()
+            world.faulty.maintain()
+            world.check()
+            table = table_of(world)
+            assert table.inspect.files().num_rows < files / 4
+            assert len(table.current_snapshot().manifests(table.io)) <= 4
+            assert table.current_snapshot().summary.operation.value == "replace"
+            assert world.faulty.position() == mark
+            rows = rows_of(table.scan(snapshot_id=old.snapshot_id).to_arrow())
+            assert normal(rows) == normal(world.view.content.values())
+            change(world, 100)
+            world.check()
+            world.start()
+            change(world, 110)
+            world.check()
+
+
+def test_old_snapshots_and_their_files_go(harness: IcebergHarness, tmp_path: Path) -> None:
+    with a_world(harness, tmp_path, history="0s") as world:
+        world.view.publish([world.row(n) for n in range(200)])
+        world.sync()
+        for at in range(1, 25):
+            change(world, at * 3)
+        tagged = table_of(world).current_snapshot().snapshot_id
+        table_of(world).manage_snapshots().create_tag(tagged, "kept").commit()
+        before = list(world.view.content.values())
+        change(world, 100)
+        time.sleep(0.01)
+        world.faulty.maintain()
+        world.check()
+        table = table_of(world)
+        assert {one.snapshot_id for one in table.snapshots()} == {
+            tagged,
+            table.current_snapshot().snapshot_id,
+        }
+        assert normal(rows_of(table.scan(snapshot_id=tagged).to_arrow())) == normal(before)
+        table.manage_snapshots().remove_tag("kept").commit()
+        change(world, 101)
+        world.faulty.maintain()
+        change(world, 103)
+        time.sleep(0.01)
+        world.faulty.maintain()
+        world.check()
+        table = table_of(world)
+        used = {Path(path) for path in table.inspect.files()["file_path"].to_pylist()}
+        there = {one.name for one in harness.folder.rglob("*.parquet")}
+        assert there == {one.name for one in used}
+        assert len(list(harness.folder.rglob("*.metadata.json"))) <= 22
+
+
+def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
+    older = world.faulty.inner
+    newer = world.harness.open(world.target(world.fence + 1))
+    newer.create()
+    raised(older.maintain, Exception)
+    newer.close()
