@@ -69,7 +69,10 @@ class LoadQuery:
         Raises:
             MviewError: what an epoch or a source raised.
         """
-        query = self._start(self._spec.write(self._folder / "spec.json"))
+        try:
+            query = self._start(self._spec.write(self._folder / "spec.json"))
+        except SPARK_ERRORS as error:
+            raise translate_failure(str(error)) from error
         done = False
         try:
             while query.isActive and not (done := until()):
