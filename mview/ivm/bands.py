@@ -83,7 +83,7 @@ def _(node: ir.Filter, value: Ref) -> list[exp.Expr]:
 
 
 @_expressions.register
-def _(node: ir.Project, value: Ref) -> list[exp.Expr]:
+def _(node: ir.Projection, value: Ref) -> list[exp.Expr]:
     return [one for _, one in node.items]
 
 

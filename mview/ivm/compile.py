@@ -414,7 +414,7 @@ def _strategy(node: ir.Node) -> Strategy:
 @_strategy.register(ir.Scan)
 @_strategy.register(ir.Values)
 @_strategy.register(ir.Filter)
-@_strategy.register(ir.Project)
+@_strategy.register(ir.Projection)
 @_strategy.register(ir.Generate)
 def _(node: ir.Node) -> Strategy:
     return "LINEAR"

@@ -131,7 +131,7 @@ def _(node: ir.Scan, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None
 
 
 @_made.register
-def _(node: ir.Project, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Projection, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
     return number_type(dict(node.items)[ref.column], node.child, schemas)
 
 

@@ -191,7 +191,7 @@ class Indexer:
         return None if found is None else (replace(node, child=found[0]), found[1])
 
     @traceable.register
-    def _(self, node: ir.Project, one: exp.Expr) -> Found | None:
+    def _(self, node: ir.Projection, one: exp.Expr) -> Found | None:
         items = dict(node.items)
         inner = _over(one, {ref: items[ref.column] for ref in node.columns})
         found = self.traceable(node.child, inner)

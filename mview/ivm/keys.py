@@ -56,7 +56,7 @@ def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
     window, test = node.child, node.condition
     while isinstance(test, exp.Paren):
         test = test.this
-    if isinstance(window, ir.Project):
+    if isinstance(window, ir.Projection):
         items = dict(window.items)
         ref = ir.as_ref(test.left) if isinstance(test, exp.EQ) else None
         inner = ir.as_ref(items[ref.column]) if ref is not None and ref.column in items else None
@@ -79,12 +79,12 @@ def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
 
 
 @unique_columns.register
-def _(node: ir.Project) -> tuple[Ref, ...] | None:
+def _(node: ir.Projection) -> tuple[Ref, ...] | None:
     inner = unique_columns(node.child)
     return None if inner is None else _renamed(node, inner)
 
 
-def _renamed(node: ir.Project, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
+def _renamed(node: ir.Projection, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
     names = {ref: name for name, one in node.items if (ref := ir.as_ref(one)) is not None}
     same = equal_columns(node.child)
     found = []
@@ -104,7 +104,7 @@ def equal_columns(node: ir.Node) -> dict[Ref, set[Ref]]:
 
 @equal_columns.register(ir.Scan)
 @equal_columns.register(ir.Values)
-@equal_columns.register(ir.Project)
+@equal_columns.register(ir.Projection)
 @equal_columns.register(ir.Aggregate)
 @equal_columns.register(ir.Distinct)
 @equal_columns.register(ir.SetOp)

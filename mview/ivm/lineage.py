@@ -64,7 +64,7 @@ def _(
 
 
 @origins.register
-def _(node: ir.Project, columns: Sequence[Ref | None]) -> list[Alternative]:
+def _(node: ir.Projection, columns: Sequence[Ref | None]) -> list[Alternative]:
     items = dict(node.items)
     inner = [ir.as_ref(items[ref.column]) if ref else None for ref in columns]
     known = node.child.columns

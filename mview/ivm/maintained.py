@@ -121,7 +121,7 @@ class TopAggregate:
         values: parts with one row that the two use, and the columns they are attached as.
     """
 
-    project: ir.Project
+    project: ir.Projection
     having: tuple[ir.Filter, ...]
     aggregate: ir.Aggregate
     values: tuple[tuple[Ref, ir.Scan], ...]
@@ -129,7 +129,7 @@ class TopAggregate:
 
 def top_aggregate(root: ir.Node) -> TopAggregate | None:
     """The aggregate of the view, if it has one at its top."""
-    if not isinstance(root, ir.Project):
+    if not isinstance(root, ir.Projection):
         return None
     node, having, values = root.child, [], []
     while isinstance(node, ir.Filter | ir.Join):

@@ -339,7 +339,7 @@ def _numbered(body: exp.Query, root: ir.Node) -> exp.Select:
 
 def _hidden_key(root: ir.Node, tree: exp.Select) -> list[exp.Expr] | None:
     """Select-list items for the key of the rows, where the user left it out."""
-    if not isinstance(root, ir.Project):
+    if not isinstance(root, ir.Projection):
         return None
     below = root.child
     while isinstance(below, ir.Filter | ir.Window):

@@ -194,7 +194,7 @@ def _one_of(kinds: set[str | None]) -> str | None:
 def _makers(ref: Ref, node: ir.Node) -> list[tuple[exp.Expr, ir.Node]]:
     """The expressions that a column is made by, with the nodes below; none for a table's own."""
     made: dict[str, exp.Expr] = {}
-    if isinstance(node, ir.Project) and node.relation == ref.relation:
+    if isinstance(node, ir.Projection) and node.relation == ref.relation:
         made = dict(node.items)
     elif isinstance(node, ir.Aggregate) and node.relation == ref.relation:
         made = dict((*node.group, *node.aggregates))

@@ -56,7 +56,7 @@ def in_total_order(
 def _is_total(ordering: Ordering) -> bool:
     """Whether no two rows can be equal in the order, or there is one row at most."""
     node = ordering.node
-    if isinstance(node, ir.Project | ir.Distinct):
+    if isinstance(node, ir.Projection | ir.Distinct):
         outputs, node = ordering.by, _below(node)
         by = {_input(ordering.node, ref) for ref in outputs}
     else:
@@ -72,12 +72,12 @@ def _is_extreme(ordering: Ordering) -> bool:
 
 
 def _below(node: ir.Node) -> ir.Node:
-    return node.child if isinstance(node, ir.Project) else node
+    return node.child if isinstance(node, ir.Projection) else node
 
 
 def _input(node: ir.Node, ref: ir.Ref | None) -> ir.Ref | None:
     """The column below a projection that one of its columns is."""
-    if isinstance(node, ir.Project) and ref is not None and ref.relation == node.relation:
+    if isinstance(node, ir.Projection) and ref is not None and ref.relation == node.relation:
         return ir.as_ref(dict(node.items)[ref.column])
     return ref
 

@@ -97,9 +97,9 @@ class Tracer:
         return {node.relation: frozenset()}
 
     @climb.register(ir.Filter)
-    @climb.register(ir.Project)
+    @climb.register(ir.Projection)
     @climb.register(ir.Generate)
-    def _(self, node: ir.Filter | ir.Project | ir.Generate, scan: ir.Scan) -> Env:
+    def _(self, node: ir.Filter | ir.Projection | ir.Generate, scan: ir.Scan) -> Env:
         return self.climb(node.child, scan)
 
     @climb.register
@@ -247,7 +247,7 @@ class Tracer:
         return self.fetches.whole(node, LIMIT, node.child)
 
     @pull.register
-    def _(self, node: ir.Project, keys: Keys | Between) -> Env:
+    def _(self, node: ir.Projection, keys: Keys | Between) -> Env:
         items = dict(node.items)
         return self.pull(
             node.child, _rename(keys, [ir.as_ref(items[r.column]) for r in keys.columns])
@@ -331,7 +331,7 @@ def value_part(node: ir.Node) -> ir.Scan | None:
 
 def _one_row_of(below: ir.Node) -> ir.Scan | None:
     """The part of one row that an input is."""
-    while isinstance(below, ir.Project):
+    while isinstance(below, ir.Projection):
         below = below.child
     return below if isinstance(below, ir.Scan) and is_part(below.table) else None
 

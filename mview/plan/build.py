@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from sqlglot import exp
 
@@ -190,7 +191,7 @@ class Builder:
         if built.node.columns == refs:
             return built.node
         items = tuple((f"c{i}", ir.column(ref)) for i, ref in enumerate(refs))
-        return ir.Project(built.node, self.fresh("row"), items)
+        return ir.Projection(built.node, self.fresh("row"), items)
 
     def bind(self, expression: exp.Expr, scope: Scope) -> exp.Expr:
         """The expression with its columns bound; it must hold no subquery any more."""
@@ -254,6 +255,18 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
             column has no own name.
         Unsupported: the IR cannot express the query.
     """
+    read = tuple((name, schemas.get(name)) for name in definition.table_names)
+    # One query is asked for by several steps of planning, with the same tables.
+    asked = ("build", definition.name, definition.functions)
+    known = definition.query.known.get(asked)
+    if isinstance(known, tuple) and known[0] == read and None not in dict(read).values():
+        return cast(BuiltView, known[1])
+    built = _build(definition, schemas)
+    definition.query.known[asked] = read, built
+    return built
+
+
+def _build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> BuiltView:
     returns = {function.name: function.returns for function in definition.functions}
     builder = Builder(definition.text, schemas, returns)
     tree = definition.tree
@@ -261,11 +274,11 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     built = builder.query(tree, {})
     check_names(definition, [name for name, _ in built.columns])
     root = builder.positional(built)
-    if not isinstance(root, ir.Project) or tuple(n for n, _ in root.items) != tuple(
+    if not isinstance(root, ir.Projection) or tuple(n for n, _ in root.items) != tuple(
         n for n, _ in built.columns
     ):
         items = tuple((name, ir.column(ref)) for name, ref in built.columns)
-        root = ir.Project(built.node, builder.fresh(definition.name), items)
+        root = ir.Projection(built.node, builder.fresh(definition.name), items)
     used = {table: frozenset(names) for table, names in builder.used.items()}
     return BuiltView(root, used, tuple(builder.orderings))
 

@@ -10,7 +10,7 @@ from mview.plan import ir
 from mview.plan.functions import conjuncts, subqueries
 from mview.plan.ir import Pair, Ref, Unsupported
 from mview.plan.place import span
-from mview.plan.scope import Relation, Scope
+from mview.plan.scope import FromItem, Scope
 
 if TYPE_CHECKING:
     from mview.plan.build import Builder, Ctes
@@ -87,7 +87,7 @@ def _add(
             )
         columns = tuple((n.name, ref) for n, (_, ref) in zip(renamed, columns, strict=True))
     has_alias = bool(tree.args.get("alias"))
-    scope.relations.append(Relation(alias, columns, None if has_alias else table))
+    scope.relations.append(FromItem(alias, columns, None if has_alias else table))
 
 
 def _join(builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Scope) -> ir.Node:
@@ -197,7 +197,7 @@ def _using(
     return ir.Join(left, right, kind, tuple(pairs), merged=tuple(merged))
 
 
-def _names(relations: list[Relation], merged: dict[str, Ref]) -> dict[str, Ref]:
+def _names(relations: list[FromItem], merged: dict[str, Ref]) -> dict[str, Ref]:
     found = {name.lower(): ref for relation in relations for name, ref in relation.columns}
     return found | merged
 
@@ -269,5 +269,5 @@ def _lateral_view(builder: Builder, tree: exp.Lateral, node: ir.Node, scope: Sco
     relation = builder.fresh(alias.name if alias and alias.name else "generated")
     made = ir.Generate(node, relation, names, call.sql(dialect="spark"))
     columns = tuple((name, Ref(relation, name)) for name in names)
-    scope.relations.append(Relation(tree.alias or relation, columns))
+    scope.relations.append(FromItem(tree.alias or relation, columns))
     return made

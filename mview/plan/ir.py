@@ -125,7 +125,7 @@ class Filter(Unary):
 
 
 @dataclass(frozen=True)
-class Project(Unary):
+class Projection(Unary):
     """Computed columns, row by row."""
 
     relation: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sqlglot import exp
@@ -29,6 +29,11 @@ class Query:
     tree: exp.Query
     text: Text
     user: exp.Query
+    #: What is known of the tree already, by who worked it out.
+    known: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+    #: Functions with which the text was found to be one that a view may have; all that is made of
+    #: one text shares it.
+    allowed: set[object] = field(default_factory=set, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for number, node in enumerate(self.tree.find_all(exp.Func, exp.Window, exp.Query)):
@@ -46,7 +51,7 @@ class Query:
 
     def changed(self, tree: exp.Query) -> Query:
         """Another query that was made of this one."""
-        return replace(self, tree=tree)
+        return Query(tree, self.text, self.user, allowed=self.allowed)
 
     @cached_property
     def sql(self) -> str:

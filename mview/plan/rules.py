@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 
 from sqlglot import exp
 
@@ -91,7 +92,7 @@ def _spans(predicate: exp.Expr, left: ir.Node, right: ir.Node) -> bool:
 
 def pass_through_project(node: ir.Node) -> ir.Node:
     """Drop a projection that only passes through another projection's columns in order."""
-    if isinstance(node, ir.Project) and isinstance(node.child, ir.Project):
+    if isinstance(node, ir.Projection) and isinstance(node.child, ir.Projection):
         refs = [ir.as_ref(expression) for _, expression in node.items]
         inner = dict(node.child.items)
         if refs == list(node.child.columns):
@@ -137,14 +138,38 @@ def drop_idle_limit(node: ir.Node) -> ir.Node:
 _IDLE_LIMIT = re.compile(r"LIMIT 0*[1-9]\d*", re.IGNORECASE)
 
 
+@singledispatch
 def _has_one_row(node: ir.Node) -> bool:
-    """Whether a node never has more than one row."""
-    if isinstance(node, ir.Aggregate):
-        return not node.group
-    if isinstance(node, ir.Join) and node.kind != "mark":
-        return all(_has_one_row(child) for child in node.children)
-    plain = isinstance(node, ir.Filter | ir.Project | ir.Window | ir.Distinct | ir.Join)
-    return plain and _has_one_row(node.children[0])
+    """Whether a node never has more than one row, as far as it is looked at."""
+    raise TypeError(f"no number of rows of {type(node).__name__}")
+
+
+@_has_one_row.register
+def _(node: ir.Aggregate) -> bool:
+    return not node.group
+
+
+@_has_one_row.register
+def _(node: ir.Join) -> bool:
+    sides = node.children[:1] if node.kind == "mark" else node.children
+    return all(_has_one_row(side) for side in sides)
+
+
+@_has_one_row.register(ir.Filter)
+@_has_one_row.register(ir.Projection)
+@_has_one_row.register(ir.Window)
+@_has_one_row.register(ir.Distinct)
+def _(node: ir.Filter | ir.Projection | ir.Window | ir.Distinct) -> bool:
+    return _has_one_row(node.child)
+
+
+@_has_one_row.register(ir.Scan)
+@_has_one_row.register(ir.Values)
+@_has_one_row.register(ir.Limit)
+@_has_one_row.register(ir.Generate)
+@_has_one_row.register(ir.SetOp)
+def _(node: ir.Node) -> bool:
+    return False
 
 
 #: Applied bottom-up, in this order, once.

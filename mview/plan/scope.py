@@ -11,7 +11,7 @@ from mview.plan.place import Text, did_you_mean, span
 
 
 @dataclass(frozen=True)
-class Relation:
+class FromItem:
     """A name in FROM: its alias, the full table name if any, and its columns."""
 
     alias: str
@@ -39,7 +39,7 @@ class Scope:
     """
 
     text: Text
-    relations: list[Relation] = field(default_factory=list)
+    relations: list[FromItem] = field(default_factory=list)
     merged: dict[str, Ref] = field(default_factory=dict)
     parent: Scope | None = None
     outer: set[Ref] = field(default_factory=set)

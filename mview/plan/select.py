@@ -426,7 +426,7 @@ def _project(
         for i, name in enumerate(names)
     ]
     relation = state.builder.fresh("select")
-    node: ir.Node = ir.Project(state.node, relation, tuple(zip(unique, items, strict=True)))
+    node: ir.Node = ir.Projection(state.node, relation, tuple(zip(unique, items, strict=True)))
     if tree.args.get("distinct"):
         node = ir.Distinct(node)
     return node, tuple((name, Ref(relation, u)) for name, u in zip(names, unique, strict=True))

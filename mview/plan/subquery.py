@@ -243,7 +243,7 @@ def _(node: ir.Join, ref: Ref) -> bool:
 
 
 @_nullable.register
-def _(node: ir.Project, ref: Ref) -> bool:
+def _(node: ir.Projection, ref: Ref) -> bool:
     source = ir.as_ref(dict(node.items)[ref.column])
     return source is None or _nullable(node.child, source)
 

@@ -51,7 +51,7 @@ def _(node: ir.Filter) -> str:
 
 
 @describe.register
-def _(node: ir.Project) -> str:
+def _(node: ir.Projection) -> str:
     return f"Project {', '.join(name for name, _ in node.items)}"
 
 

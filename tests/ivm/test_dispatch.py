@@ -48,6 +48,7 @@ def walks() -> dict[str, object]:
     indexer = Indexer(parse_view("select 1 as a", "v"), 1)
     return {
         "describe": tree.describe,
+        "_has_one_row": rules._has_one_row,
         "_nullable": lambda node: subquery._nullable(node, REF),
         "origins": lambda node: lineage.origins(node, [REF]),
         "unique_columns": keys.unique_columns,
