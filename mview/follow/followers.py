@@ -279,8 +279,8 @@ class _Thread:
             except Exception as error:
                 delay = self._delay(delay, self._note(error))
                 if self._hurry:
-                    self._last_tries -= 1
-                    if self._last_tries <= 0 or isinstance(self._error, UserError):
+                    self._last_tries -= 2 if isinstance(self._error, UserError) else 1
+                    if self._last_tries <= 0:
                         self._idle.set()
         return self._close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ class ServerHarness(FollowerHarness):
     def settings(self, **options: Any) -> FollowerSettings:
         given = self.server.settings(self.database)
         url = f"{self.kind}://{given['username']}@127.0.0.1:{given['port']}/{self.database}"
-        options = {"timeout": "3s", **options}
         return SqlSettings(type=self.kind, url=url, password=given["password"], **options)
 
     def quoted(self, name: str) -> str:
@@ -121,11 +121,28 @@ class ServerContract(FollowerContract):
     def end_sessions(self, harness: ServerHarness) -> None:
         raise NotImplementedError
 
+    def test_several_views_that_begin_at_a_time(self, harness: ServerHarness) -> None:
+        targets = []
+        with self.world(harness) as world:
+            for number in range(8):
+                world.options["table"] = f"t{number}"
+                targets.append(world.target(owner=f"store/v{number}/s"))
+            followers = [harness.open(target) for target in targets]
+            try:
+                with ThreadPoolExecutor(len(followers)) as pool:
+                    list(pool.map(lambda one: one.create(), followers))
+                assert [one.position() for one in followers] == [None] * len(followers)
+            finally:
+                for one in followers:
+                    one.close()
+
     def test_a_runner_that_hangs_in_a_transaction_is_waited_for(
         self, harness: ServerHarness
     ) -> None:
         """The server ends it after the time-out; the newer one goes on, and the older one fails."""
-        with self.filled(harness) as world:
+        with self.world(harness, timeout="3s") as world:
+            world.view.publish([world.row(1), world.row(2)])
+            sync_patiently(world)
             world.view.publish([world.row(1, "changed")])
             old, older = world.faulty, world.following
 
@@ -139,12 +156,12 @@ class ServerContract(FollowerContract):
                 older.advance()
             world.check()
             world.view.publish([world.row(2, "changed")])
-            world.sync()
+            sync_patiently(world)
             world.check()
 
 
 def sync_patiently(world: World) -> None:
-    for _ in range(5):
+    for _ in range(20):
         try:
             world.sync()
         except RetryableError:

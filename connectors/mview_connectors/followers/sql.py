@@ -173,7 +173,11 @@ class SqlFollower(ABC):
         self.check()
         self._roll_back()
         with self._connection("creating the table") as connection:
-            self._execute(connection, self._marks_ddl())
+            try:
+                self._execute(connection, self._marks_ddl())
+            except Exception:
+                # Another sink may be making it: servers look first, and then make.
+                self._execute(connection, self._marks_ddl())
             with self._transaction(connection):
                 found = self._row(connection)
                 there = self.tables(connection)

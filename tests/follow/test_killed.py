@@ -1,0 +1,103 @@
+"""Processes that follow a store are killed at any moment: readers see published epochs, whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mview.catalog.definitions import digest_of, save_definition
+from mview.plan.definition import parse_view
+from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
+from mview.store.layout import Store
+from tests.follow.child import config_of
+from tests.follow.test_source import published
+from tests.patience import wait_for
+from tests.seeds import daily
+from tests.store.mirrors import MirrorDriver
+
+#: Kills; a longer walk is asked for by the environment.
+KILLS = int(os.environ.get("MVIEW_KILLS", "4"))
+
+#: Seconds.
+PATIENCE = 120
+
+
+class Place:
+    """The sink's file, as another program reads it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def seen(self) -> tuple[int | None, Counter[Any]]:
+        """The epoch that the mark says, and the rows, in one transaction."""
+        connection = sqlite3.connect(self.file, timeout=PATIENCE, isolation_level=None)
+        try:
+            connection.execute("BEGIN")
+            marks = connection.execute("SELECT epoch FROM mview_marks").fetchall()
+            rows = Counter(connection.execute("SELECT v, id, part, n FROM v"))
+            return (marks[0][0] if marks else None), rows
+        except sqlite3.OperationalError:
+            return None, Counter()
+        finally:
+            connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    chance = random.Random(daily(77))
+    config = config_of(tmp_path)
+    store = Store(config.store)
+    claim_store(store.root)
+    text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
+    definition = parse_view(text, "v")
+    save_definition(store, definition)
+    driver = MirrorDriver(store.mirror("view:v"), chance.randrange(1 << 30), chunks=0)
+    log, place = ManifestLog(store.manifests), Place(tmp_path / "sink.db")
+    contents: dict[int, Counter[Any]] = {}
+
+    def publish() -> None:
+        driver.publish(driver.epoch_once())
+        contents[driver.epoch] = Counter(driver.truth.values())
+        manifest = published(driver, driver.epoch)
+        view = replace(manifest.views["v"], definition=digest_of(definition))
+        log.publish(replace(manifest, views={"v": view}))
+
+    publish()
+    seen: set[int] = set()
+    for token in range(1, KILLS + 2):
+        command = [sys.executable, "-m", "tests.follow.child", str(tmp_path), str(token)]
+        process = subprocess.Popen(command)
+        try:
+            before = len(seen)
+            goal = chance.randrange(1, 6)
+
+            def is_far() -> bool:
+                publish()
+                epoch, rows = place.seen()
+                if epoch is not None:
+                    assert rows == contents[epoch], f"epoch {epoch}"
+                    seen.add(epoch)
+                return len(seen) >= before + goal  # noqa: B023
+
+            assert wait_for(is_far, PATIENCE), "the sink does not get on"
+            if token <= KILLS:
+                time.sleep(chance.random() * 0.05)
+                process.kill()
+            else:
+                assert wait_for(lambda: place.seen()[0] == driver.epoch, PATIENCE)
+                assert place.seen()[1] == contents[driver.epoch]
+        finally:
+            process.kill()
+            process.wait()
