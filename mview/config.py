@@ -76,10 +76,10 @@ def _no_list(value: object) -> object:
     return value
 
 
-def _servers(value: str) -> str:
+def broker_list(value: str) -> str:
     """Brokers as the Kafka client takes them; the message has no value, as there may be a password.
 
-    >>> _servers("k1:9092, k2:9092")
+    >>> broker_list("k1:9092, k2:9092")
     'k1:9092, k2:9092'
     """
     plain = REFERENCE.sub("", value)
@@ -108,7 +108,7 @@ Count = Annotated[int, Field(strict=True, gt=0, lt=1 << 53)]
 _BY_REFERENCE = "write ${env:NAME} or ${file:PATH}, not the password itself"
 
 
-def _by_reference(value: dict[str, str]) -> dict[str, str]:
+def by_reference(value: dict[str, str]) -> dict[str, str]:
     """Options of a client, none of which is a secret in plain text."""
     for name, text in value.items():
         if is_secret(name, text):
@@ -153,7 +153,7 @@ class ConnectionSettings(Settings):
     @field_validator("query")
     @classmethod
     def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
-        return _by_reference(value)
+        return by_reference(value)
 
 
 class ChangesSettings(Settings):
@@ -169,7 +169,7 @@ class ChangesSettings(Settings):
     #: files: the folder of change files.
     path: Path | None = None
     #: kafka: bootstrap servers, topic pattern with {table}, and the connector's heartbeat topic.
-    bootstrap_servers: Annotated[Filled, AfterValidator(_servers)] | None = None
+    bootstrap_servers: Annotated[Filled, AfterValidator(broker_list)] | None = None
     topic: str | None = None
     heartbeat_topic: Filled | None = None
     #: More client settings, e.g. security.protocol; values may hold `${env:…}`.
@@ -177,10 +177,15 @@ class ChangesSettings(Settings):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
+    @property
+    def section(self) -> str:
+        """Its place in the configuration, for messages."""
+        return f"changes.{self.connection}"
+
     @field_validator("options")
     @classmethod
     def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
-        return _by_reference(value)
+        return by_reference(value)
 
     @model_validator(mode="after")
     def _complete(self) -> ChangesSettings:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from typing import Protocol
 
-from mview.config import ChangesSettings
 from mview.secrets import reveal
 
 
@@ -30,9 +31,28 @@ def caution(section: str, server: str, how: str, remedy: str) -> str:
     )
 
 
-def kafka_caution(settings: ChangesSettings) -> str | None:
+class Brokers(Protocol):
+    """Where a Kafka cluster is, and who asks: a section of the configuration."""
+
+    @property
+    def section(self) -> str:
+        """The section's place, for messages: `changes.shop`."""
+        ...
+
+    @property
+    def bootstrap_servers(self) -> str | None:
+        """`host:port`, several with commas."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Of the client; values may hold references to secrets."""
+        ...
+
+
+def kafka_caution(settings: Brokers) -> str | None:
     """The warning of brokers beyond this machine that are not proven to be those that are meant."""
-    place = f"changes.{settings.connection}"
+    place = settings.section
     servers = reveal(settings.bootstrap_servers or "", f"{place}.bootstrap_servers")
     if all(is_local(_host(one.strip())) for one in servers.split(",")):
         return None

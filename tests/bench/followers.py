@@ -22,18 +22,26 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
 from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
 from mview_connectors.followers.sql import SqlSettings
 from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.formats.written import json_keys, json_rows
 
 from mview.changelog import KIND
 from mview.follow.following import delta_schema, rows_schema
 from mview.follower import Follower, FollowerTarget, Step, gone_keys, new_rows
+from mview.rows.match import row_codes
 from mview.testing.contract import schema_of
 from tests.bench.results import Result
 from tests.services.clickhouse import ClickhouseServer
+from tests.services.kafka import KafkaServer
 
 ROWS = 100_000
 INSERTED, UPDATED, DELETED = 100, 150, 50
@@ -137,9 +145,84 @@ def sqlite() -> Iterator[Bench]:
             connection.close()
 
 
+@contextmanager
+def kafka() -> Iterator[Bench]:
+    """A broker; plain: an idempotent producer of the same messages, flushed, without transactions.
+
+    Rows are counted as keys whose last message has a value.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        server = KafkaServer(Path(folder))
+        settings = KafkaSettings(type="kafka", bootstrap_servers=server.bootstrap, table="t")
+        target = target_of(settings)
+        follower = KafkaFollower(target)
+        server.create_topic("plain")
+        sizes = {"linger.ms": 5, "compression.type": "lz4", "enable.idempotence": True}
+        producer = Producer({"bootstrap.servers": server.bootstrap, "log_level": 0, **sizes})
+
+        def send(key: bytes, value: bytes | None) -> None:
+            while True:
+                try:
+                    producer.produce("plain", value=value, key=key)
+                    return
+                except BufferError:
+                    producer.poll(0.1)
+
+        def plain(batch: pa.RecordBatch) -> None:
+            for key in json_keys(gone_keys(batch, SCHEMA.key), SCHEMA.key):
+                send(key, None)
+            rows = new_rows(batch)
+            keys = json_keys(rows, SCHEMA.key)
+            for key, row in zip(keys, json_rows(rows, SCHEMA.names), strict=True):
+                send(key, orjson.dumps(row))
+            assert producer.flush(60) == 0
+
+        def count() -> tuple[int, int]:
+            time.sleep(1)  # a commit is answered before readers see it
+            ours = [value for value in dict(follower._content()).values() if value is not None]
+            client = KafkaFollower(target_of(settings.model_copy(update={"table": "plain"})))
+            theirs = [value for value in dict(client._content()).values() if value is not None]
+            return len(ours), len(theirs)
+
+        try:
+            yield Bench(follower, target, plain, server.pid, count)
+        finally:
+            follower.close()
+            server.stop()
+
+
+@contextmanager
+def files() -> Iterator[Bench]:
+    """Parquet, one bucket; plain: the same file read, merged and replaced, nothing forced."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = target_of(FilesSettings(type="files", path=folder, table="t"))
+        follower = FilesFollower(target)
+        file, schema, key = Path(folder) / "plain.parquet", rows_schema(target), list(SCHEMA.key)
+
+        def plain(batch: pa.RecordBatch) -> None:
+            parts = [pa.Table.from_batches([new_rows(batch)]).cast(schema)]
+            if file.exists():
+                old = pq.read_table(file).cast(schema)
+                changed = pa.Table.from_batches([batch]).select(key)
+                there, gone = row_codes([old.select(key), changed])
+                parts.append(old.filter(pa.array(~np.isin(there, gone))))
+            pq.write_table(pa.concat_tables(parts), file.with_suffix(".new"), compression="zstd")
+            file.with_suffix(".new").replace(file)
+
+        def count() -> tuple[int, int]:
+            return follower.read().read_all().num_rows, pq.read_metadata(file).num_rows
+
+        try:
+            yield Bench(follower, target, plain, None, count)
+        finally:
+            follower.close()
+
+
 BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "clickhouse": clickhouse,
     "sqlite": sqlite,
+    "kafka": kafka,
+    "files": files,
 }
 
 

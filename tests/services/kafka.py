@@ -126,6 +126,11 @@ class KafkaServer:
             for future in self._admin.delete_acls([AclBindingFilter(*rule, *how)]).values():
                 future.result(30)
 
+    @property
+    def pid(self) -> int:
+        """The broker's process id."""
+        return self._server.pid
+
     def admin(self) -> AdminClient:
         """The admin client."""
         return self._admin

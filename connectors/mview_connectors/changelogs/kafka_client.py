@@ -11,17 +11,18 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from mview.config import ChangesSettings
 from mview.connector import Message
 from mview.errors import ConfigError
 from mview.secrets import reveal
 from mview_connectors.changelogs.kafka_errors import GONE, MOVING, UNKNOWN, away, gone
 from mview_connectors.formats.messages import OPTION_PREFIX
+from mview_connectors.network import Brokers
 
 #: Seconds until a broker that does not answer is an error; clients retry by themselves until then.
 _PATIENCE = 10.0
@@ -103,7 +104,7 @@ class KafkaClient:
     Partitions are named `<topic>/<number>`.
     """
 
-    def __init__(self, settings: ChangesSettings) -> None:
+    def __init__(self, settings: Brokers) -> None:
         self._settings = settings
         self._admin: AdminClient | None = None
         self._watcher: Consumer | None = None
@@ -141,22 +142,29 @@ class KafkaClient:
         except KafkaException as error:
             self._away(error.args[0], "the list of topics")
 
-    def ends(self, partitions: Iterable[str]) -> dict[str, int]:
-        """The offset after the last message that may be read (no open transaction is before it)."""
-        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    def ends(self, partitions: Iterable[str], *, committed: bool = True) -> dict[str, int]:
+        """The offset after the last message that may be read (no open transaction is before it).
+
+        Not `committed`: after the last message of all.
+        """
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, spec, committed)
 
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
         """The offset of the oldest message still there."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def _offsets(self, partitions: Iterable[str], spec: OffsetSpec) -> dict[str, int]:
+    def _offsets(
+        self, partitions: Iterable[str], spec: OffsetSpec, committed: bool = True
+    ) -> dict[str, int]:
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {partition: _place(partition) for partition in partitions}
         found: dict[str, int] = {}
         until = time.monotonic() + _PATIENCE
         while waiting := {name: place for name, place in asked.items() if name not in found}:
             futures = self._connected().list_offsets(
                 dict.fromkeys(waiting.values(), spec),
-                isolation_level=IsolationLevel.READ_COMMITTED,
+                isolation_level=level,
                 request_timeout=_PATIENCE,
             )
             for name, place in waiting.items():
@@ -287,18 +295,27 @@ class KafkaClient:
 
     # --- connecting ------------------------------------------------------------------------------
 
+    def admin(self) -> AdminClient:
+        """The client that makes and deletes topics."""
+        return self._connected()
+
     def _connected(self) -> AdminClient:
         if self._admin is None:
-            self._admin = self._made(AdminClient, {"log_level": 0})
+            self._admin = self._made(AdminClient, {}, {"log_level": 0})
         return self._admin
 
+    def producer(self, sizes: dict[str, Any], fixed: dict[str, Any]) -> Producer:
+        """A client that writes, with our defaults and what no option of the user may change."""
+        producer: Producer = self._made(Producer, sizes, {**fixed, "log_level": 0})
+        return producer
+
     def _consumer(self, sizes: dict[str, Any]) -> Consumer:
-        group = {"group.id": f"mview-{self._settings.connection}"}
-        consumer: Consumer = self._made(Consumer, {**group, **sizes, **_FIXED})
+        group = {"group.id": f"mview-{self._settings.section.partition('.')[2]}"}
+        consumer: Consumer = self._made(Consumer, {**group, **sizes}, _FIXED)
         return consumer
 
-    def _made(self, kind: Any, ours: dict[str, Any]) -> Any:
-        place = f"changes.{self._settings.connection}"
+    def _made(self, kind: Any, ours: dict[str, Any], fixed: dict[str, Any]) -> Any:
+        place = self._settings.section
         theirs = {
             name: reveal(value, f"{place}.options.{name}")
             for name, value in self._settings.options.items()
@@ -313,7 +330,6 @@ class KafkaClient:
                 hint="the protocol is an option: options: {security.protocol: SASL_SSL}",
             )
         # A user's sizes and group win over our defaults, our contract wins over the user's options.
-        fixed = {name: value for name, value in ours.items() if name in _FIXED}
         merged = {**ours, **theirs, **fixed, "bootstrap.servers": servers}
         try:
             return kind({**merged, "error_cb": self._note})
@@ -328,15 +344,19 @@ class KafkaClient:
                 hint="names and values are those of librdkafka's configuration",
             ) from None
 
+    def trouble(self) -> KafkaError | None:
+        """What the client said of late beside its answers."""
+        if self._admin is not None:
+            self._admin.poll(0)  # nothing else has it say what it has to say
+        at, told = self._trouble or (float("-inf"), None)
+        return told if time.monotonic() - at < _TOLD_S else None
+
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # says nothing of why
             self._trouble = time.monotonic(), error
 
     def _away(self, error: KafkaError | None, where: str) -> NoReturn:
-        if self._admin is not None:
-            self._admin.poll(0)  # nothing else has it say what it has to say
-        at, told = self._trouble or (float("-inf"), None)
-        away(self._settings, error, told if time.monotonic() - at < _TOLD_S else None, where)
+        away(self._settings, error, self.trouble(), where)
 
 
 def _place(partition: str, offset: int | None = None) -> TopicPartition:

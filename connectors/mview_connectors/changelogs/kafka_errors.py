@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 
 from mview.config import ChangesSettings
 from mview.errors import AwayError, ConfigError, DataLostError
+from mview_connectors.network import Brokers
 
 UNKNOWN = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -52,7 +53,7 @@ IDLE = (
 
 
 def away(
-    settings: ChangesSettings, error: KafkaError | None, beside: KafkaError | None, where: str
+    settings: Brokers, error: KafkaError | None, beside: KafkaError | None, where: str
 ) -> NoReturn:
     """Raise the error of brokers that do not answer, or do not let us in.
 
@@ -71,7 +72,7 @@ def away(
                 where=where,
                 got=one.str(),
                 safe=_GOES_ON,
-                hint=f"check options under changes.{settings.connection}, and that their user may "
+                hint=f"check options under {settings.section}, and that their user may "
                 "DESCRIBE and READ these topics; then run the same command again",
             )
     raise AwayError(
