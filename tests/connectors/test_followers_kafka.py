@@ -494,6 +494,18 @@ def without_kind(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return whole.to_reader()
 
 
+def test_more_rows_than_the_client_holds(kafka: KafkaServer) -> None:
+    """All but the mark fit: it waits for its place, too."""
+    options = {"queue.buffering.max.messages": "100"}
+    with FollowerContract().world(KafkaHarness(kafka, options=options)) as world:
+        world.view.publish([world.row(n) for n in range(100)])
+        world.sync()
+        world.check()
+        world.view.publish([world.row(n, "b") for n in range(1000)])
+        world.sync()
+        world.check()
+
+
 def test_a_row_that_is_too_large_stands_until_it_is_changed(kafka: KafkaServer) -> None:
     with FollowerContract().filled(KafkaHarness(kafka)) as world:
         world.view.publish([world.row(9, "x" * 2_000_000), world.row(1, "b")])

@@ -387,12 +387,19 @@ class KafkaFollower:
     ) -> None:
         # Rows without a key have no partition of their own: one keeps their order.
         place = at if at is not None else (0 if key is None else -1)
-        while True:
+        self._produce(producer, self._topic, key, value, place)
+
+    def _produce(
+        self, producer: Producer, topic: str, key: bytes | None, value: bytes | None, place: int
+    ) -> None:
+        """Hand a message to the client; wait while it holds as many as it may."""
+        while self._undelivered is None:
             try:
-                producer.produce(self._topic, value=value, key=key, partition=place)
+                producer.produce(topic, value=value, key=key, partition=place)
                 return
             except BufferError:
                 producer.poll(0.1)
+        raise KafkaException(self._undelivered)
 
     def _next_ts(self) -> int:
         """Now, and after all that was sent before: a promise of a heartbeat must hold."""
@@ -415,6 +422,7 @@ class KafkaFollower:
         with self._failing("writing"):
             if self._staged is not None:
                 self._roll_back(producer)
+            self._undelivered = None
             producer.begin_transaction()
             send(producer)
             self._mark(producer, staged)
@@ -423,8 +431,7 @@ class KafkaFollower:
 
     def _mark(self, producer: Producer, record: _Record) -> None:
         """Send the mark and wait until all of the transaction is there."""
-        producer.produce(self._marks, value=record.to_bytes(), key=_KEY, partition=0)
-        self._undelivered = None
+        self._produce(producer, self._marks, _KEY, record.to_bytes(), 0)
         left, until = len(producer), time.monotonic() + _PATIENCE
         while (now := producer.flush(1.0)) and self._undelivered is None:
             if now < left:
@@ -498,6 +505,7 @@ class KafkaFollower:
     def _write(self, record: _Record) -> None:
         """Put a mark in, in a transaction of its own."""
         assert self._producer is not None
+        self._undelivered = None
         self._producer.begin_transaction()
         self._mark(self._producer, record)
         self._producer.commit_transaction(_PATIENCE)
