@@ -2,7 +2,7 @@
 
 `GROUP BY date_trunc('month', at)` touches the groups of the changed rows, but no column of the
 table finds the rows of a group. An index part does: `SELECT id, date_trunc('month', at) AS x0 FROM
-t`. In the tree that is traced (not in the text, which runs as it is) the table is joined to its
+t`. In the tree that is traced (not in the query, which runs as it is) the table is joined to its
 index by the primary key, and the expression is the index's column. So a trace goes from changed
 rows to their index rows, by x0 to those of the same group, and by id to the table's rows. The index
 changes only when its table does, in the same epoch, so its own changes need no trace.

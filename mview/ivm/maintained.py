@@ -7,8 +7,8 @@ decimals have the type that Spark gives them; where a slice alone leaves it, all
 
 Such an aggregate of S_new minus that of S_old is what has to be added to the group, whatever rows
 of the group are missing in both. The sums live in a state table, one row per group, with the number
-of rows in the group: at zero the group is gone. The partial query is made of pieces of the user's
-own text; the final one reads the state table, so it is generated, from a closed list of operators.
+of rows in the group: at zero the group is gone. The partial query is made of parts of the user's
+own; the final one reads the state table, so it is generated, from a closed list of operators.
 
 The smallest or largest value of a group is kept as well, and what stands beside it (`max_by`).
 While the rows that went away hold a less extreme value, or the rows that came a more extreme one,

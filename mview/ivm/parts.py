@@ -1,7 +1,7 @@
 """Cutting a view into parts: results in between that are kept as tables of their own.
 
 Two things concern all rows of a query at once, so no key can say what a change touches: the value
-of a subquery that stands alone, and the first rows of a result. Each is cut out of the text: the
+of a subquery that stands alone, and the first rows of a result. Each is cut out of the query: the
 subquery (or a derived table or a branch of a set operation that aggregates all rows, to one row)
 becomes a part with one row, and what a LIMIT is taken from becomes a part with all rows. First rows
 that the query reads as a table are a part, too.

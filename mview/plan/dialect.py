@@ -124,7 +124,7 @@ def _path(node: exp.Expr, part: exp.Expr) -> _Path | None:
 
 def _path_of_equal(node: exp.Expr, part: exp.Expr) -> _Path | None:
     """The same for a copy of the part."""
-    copied = next((one for one in node.walk() if one == part), None)
+    copied = next((below for below in node.walk() if below == part), None)
     return None if copied is None else _path(node, copied)
 
 
@@ -259,7 +259,7 @@ class _Generator(SparkGenerator):
         if words is None:
             return super().sql(expression, key, comment)
         return "".join(
-            one if isinstance(one, str) else self.sql(_at(expression, one)) for one in words
+            word if isinstance(word, str) else self.sql(_at(expression, word)) for word in words
         )
 
 

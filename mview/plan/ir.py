@@ -1,6 +1,6 @@
 """The relational IR: one frozen dataclass per operator, columns bound to (relation, name).
 
-The IR is never run. Views are evaluated with the user's own text; the IR only answers which rows
+The IR is never run. Views are evaluated with the user's own query; the IR only answers which rows
 of which tables an output row depends on, so ORDER BY and the values of expressions do not matter.
 """
 

@@ -53,10 +53,10 @@ def tokens(text: Text) -> list[Token]:
         UserError: it cannot be read, or not in one way only.
     """
     try:
-        found: list[Token] = sqlglot.tokenize(text.sql, read="spark")
+        listed: list[Token] = sqlglot.tokenize(text.sql, read="spark")
     except TokenError:
         raise open_quote(text) from None
-    _check_depth(text, found)
+    _check_depth(text, listed)
     ours: set[tuple[str, int]] = set()
     covered = bytearray(len(text.sql))
     for lexeme in _LEXEME.finditer(text.sql):
@@ -69,7 +69,7 @@ def tokens(text: Text) -> list[Token]:
         elif kind == "hint":
             covered[lexeme.start() : lexeme.end()] = b"\2" * (lexeme.end() - lexeme.start())
     theirs: set[tuple[str, int]] = set()
-    for token in found:
+    for token in listed:
         own = covered[token.start : token.end + 1]
         if 0 in own and token.token_type not in _QUOTED and not _is_phrase(token):
             raise _two_ways(text, token.start)
@@ -80,7 +80,7 @@ def tokens(text: Text) -> list[Token]:
         raise _two_ways(text, min(end for _, end in ours ^ theirs))
     if (left := covered.find(b"\1")) >= 0:
         raise _two_ways(text, left)
-    return found
+    return listed
 
 
 def word_of(token: Token) -> str:
@@ -101,32 +101,32 @@ def _is_phrase(token: Token) -> bool:
     return " " in token.text or "\n" in token.text or "\t" in token.text
 
 
-def _check_lexeme(text: Text, kind: str, start: int, found: str) -> None:
-    if kind == "hint" and not _HINTS.fullmatch(found):
+def _check_lexeme(text: Text, kind: str, start: int, lexeme: str) -> None:
+    if kind == "hint" and not _HINTS.fullmatch(lexeme):
         raise text.error(
             "a hint that is not known",
-            (start, start + len(found)),
+            (start, start + len(lexeme)),
             allowed="BROADCAST(t), MERGE(t), SHUFFLE_HASH(t), REPARTITION(n) and such",
         )
-    if kind == "comment" and ("/*" in found[2:] or found.endswith("\\")):
+    if kind == "comment" and ("/*" in lexeme[2:] or lexeme.endswith("\\")):
         raise text.error(
             "a comment that has no end of its own: a comment in it, or a \\ at the end of its line",
-            (start, start + len(found.splitlines()[0])),
+            (start, start + len(lexeme.splitlines()[0])),
         )
     odd = kind == "other" or (
-        kind == "word" and not all(c.isalpha() or c.isdigit() or c == "_" for c in found)
+        kind == "word" and not all(c.isalpha() or c.isdigit() or c == "_" for c in lexeme)
     )
     if odd:
         raise text.error(
-            f"syntax error: {found!r} means nothing in a view",
-            (start, start + len(found)),
+            f"syntax error: {lexeme!r} means nothing in a view",
+            (start, start + len(lexeme)),
             hint="names with such characters stand in backticks: `a b`",
         )
 
 
-def _check_depth(text: Text, found: Sequence[Token]) -> None:
+def _check_depth(text: Text, listed: Sequence[Token]) -> None:
     depth = 0
-    for token in found:
+    for token in listed:
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         if depth > _DEEPEST:
             raise text.error(

@@ -35,5 +35,5 @@ def _has_order(call: exp.Expr) -> bool:
         return isinstance(above, exp.ArraySort)
     select = above.find_ancestor(exp.Select)
     named = (select.args.get("windows") or []) if select is not None else []
-    same = [one for one in named if one.name.lower() == above.alias.lower()]
-    return any(one.args.get("order") is not None for one in (above, *same))
+    same = [window for window in named if window.name.lower() == above.alias.lower()]
+    return any(window.args.get("order") is not None for window in (above, *same))

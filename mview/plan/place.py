@@ -65,11 +65,11 @@ class Text:
 
 def span(node: exp.Expr) -> tuple[int, int]:
     """Characters [start, end) of an expression: from its first to its last token known."""
-    found = [part.meta for part in node.walk() if "start" in part.meta]
-    if not found:
+    places = [part.meta for part in node.walk() if "start" in part.meta]
+    if not places:
         parent = node.parent
         return span(parent) if parent is not None else (0, 1)
-    return min(m["start"] for m in found), max(m["end"] for m in found) + 1
+    return min(m["start"] for m in places), max(m["end"] for m in places) + 1
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:

@@ -88,7 +88,7 @@ def select_over(body: exp.Select, items: Iterable[exp.Expr], *more: str) -> exp.
     for name in ("from_", "joins", "laterals", "where", *more):
         value = body.args.get(name)
         if value:
-            made.set(name, [one.copy() for one in value] if type(value) is list else value.copy())
+            made.set(name, [part.copy() for part in value] if type(value) is list else value.copy())
     return made
 
 

@@ -53,7 +53,9 @@ def bind_tables(
 
 def _shorten_columns(tree: exp.Query, tables: list[exp.Table]) -> None:
     """Cut the connection off `connection.table.column`."""
-    pairs = {(one.db.lower(), one.name.lower()) for one in tables if one.db and not one.alias}
+    pairs = {
+        (table.db.lower(), table.name.lower()) for table in tables if table.db and not table.alias
+    }
     for column in tree.find_all(exp.Column):
         parts = column.parts
         if len(parts) > 2 and (parts[0].name.lower(), parts[1].name.lower()) in pairs:

@@ -1,4 +1,4 @@
-"""Rewrites Node -> Node: only what tracing needs, as evaluation uses the user's own text."""
+"""Rewrites Node -> Node: only what tracing needs, as evaluation uses the query itself."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _syntax_error(text: Text, error: ParseError) -> UserError:
     line, column = first["line"] or 1, first["col"] or 1
     token = first["highlight"] or ""
     # sqlglot gives the line and the column after the token; the context alone is cut at 100 chars.
-    begin = sum(len(one) + 1 for one in text.sql.split("\n")[: line - 1])
+    begin = sum(len(line_before) + 1 for line_before in text.sql.split("\n")[: line - 1])
     start = max(begin + column - len(token), 0)
     if text.sql[start : start + len(token)] != token:
         start = max(text.sql.find(token), 0)
@@ -143,9 +143,9 @@ class Header:
 
     def accept(self, word: str) -> bool:
         """Step over the word if it is next."""
-        found = self.at < len(self.tokens) and self.tokens[self.at].text.upper() == word
-        self.at += found
-        return found
+        is_next = self.at < len(self.tokens) and self.tokens[self.at].text.upper() == word
+        self.at += is_next
+        return is_next
 
     def _last(self) -> tuple[int, int]:
         end = self.tokens[-1].end + 1 if self.tokens else 0
@@ -169,7 +169,7 @@ class Header:
 
     def properties(self) -> dict[str, tuple[str, Token]]:
         """`(name = 'value', …)` by name, each with its token."""
-        found: dict[str, tuple[str, Token]] = {}
+        properties: dict[str, tuple[str, Token]] = {}
         self.next("(")
         while True:
             token = self.next()
@@ -179,14 +179,14 @@ class Header:
             name = name.lower()
             self.next("=")
             value = self.next()
-            self._check_property(name, token, found)
-            found[name] = (value.text, value)
+            self._check_property(name, token, properties)
+            properties[name] = (value.text, value)
             if self.next(",", ")").text == ")":
-                return found
+                return properties
 
-    def _check_property(self, name: str, token: Token, found: Iterable[str]) -> None:
+    def _check_property(self, name: str, token: Token, known: Iterable[str]) -> None:
         place = (token.start, token.end + 1)
-        if name in found:
+        if name in known:
             raise self.text.error(f"property {name!r} stands twice", place)
         if name not in _PROPERTIES and not name.startswith((SINK_PREFIX, FOLLOWER_PREFIX)):
             raise self.text.error(

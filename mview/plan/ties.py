@@ -63,11 +63,11 @@ def _is_one_row(query: exp.Expr) -> bool:
         return _is_one_row(query.this)
     if not isinstance(query, exp.Select) or query.args.get("group") is not None:
         return False
-    if any(aggregate_calls(one) for one in query.expressions):
+    if any(aggregate_calls(item) for item in query.expressions):
         return True
     from_ = query.args.get("from_")
     joined = [join.this for join in query.args.get("joins") or []]
-    return from_ is None or all(_is_one_row(one) for one in (from_.this, *joined))
+    return from_ is None or all(_is_one_row(source) for source in (from_.this, *joined))
 
 
 def _along_a_window(node: exp.Expr) -> bool:
@@ -78,8 +78,8 @@ def _along_a_window(node: exp.Expr) -> bool:
         return False
     select = above.find_ancestor(exp.Select)
     named = (select.args.get("windows") or []) if select is not None else []
-    same = [one for one in named if one.name.lower() == above.alias.lower()]
-    return any(one.args.get("order") is not None for one in (above, *same))
+    same = [window for window in named if window.name.lower() == above.alias.lower()]
+    return any(window.args.get("order") is not None for window in (above, *same))
 
 
 def _within(node: exp.Expr) -> exp.WithinGroup | None:
@@ -97,4 +97,4 @@ def _orders_its_own(node: exp.GroupConcat) -> bool:
         return False
     # DISTINCT must be ordered by its own value, says Spark.
     own = order.this.expressions[0] if isinstance(order.this, exp.Distinct) else order.this
-    return any(one.this == own for one in order.expressions)
+    return any(item.this == own for item in order.expressions)
