@@ -19,6 +19,10 @@ _LEAST_QUERIES = 64 << 20
 #: A message may have so many bytes at least: what brokers take unless they are told otherwise.
 _LEAST_MESSAGE = 1 << 20
 
+#: Bytes of the rows of a file: with less there would be too many files, with more a change of a
+#: row would only be dearer.
+_LEAST_FILE, _LARGEST_FILE = 4 << 20, 64 << 20
+
 #: Messages up to this part of the budget are taken. Decoded, netted, written and shown, one takes
 #: some six times as much at once.
 MESSAGE_PART = 32
@@ -88,6 +92,9 @@ class Memory:
         #: Messages of a batch as they are read: decoded, netted and written they take some four
         #: times as much, and the next batch is read while one is worked on.
         self.batch = max(1, total // 64)
+        #: Rows of one file of a table or view: where one of them changes, the file is read and
+        #: written anew, and takes some four times as much.
+        self.file = min(_LARGEST_FILE, max(_LEAST_FILE, total // 64))
         #: A message; a larger one is refused.
         self.message = max(_LEAST_MESSAGE, total // MESSAGE_PART)
 

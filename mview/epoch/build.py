@@ -263,7 +263,19 @@ def _batch(
     """Run a query into Parquet files, by key."""
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
-        return _write(engine.spark.sql(sql), folder, key)
+        rows = _rows_per_file(engine, definition, tables)
+        return _write(engine.spark.sql(sql), folder, key, rows)
+
+
+def _rows_per_file(
+    engine: Engine, definition: ViewDefinition, tables: Mapping[str, TableState]
+) -> int:
+    """So many rows that they are no larger than a file should be, if they have all columns."""
+    width = 0
+    for relation in reads_of(definition.table_names).values():
+        state = tables[relation]
+        width += engine.mirror(relation, state.schema).nbytes(state) // max(1, state.rows)
+    return max(1, min(_FILE_ROWS, engine.memory.file // max(1, width)))
 
 
 def _build_part(
@@ -276,7 +288,7 @@ def _build_part(
     _build_state(engine, part, tables, folder)
 
 
-def _write(frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Path]:
+def _write(frame: DataFrame, folder: Path, key: Sequence[str], rows: int) -> list[Path]:
     """Write Parquet files in key order, so that a later change touches few of them.
 
     Each of Spark's partitions has an order of its own. One order over all of them would touch fewer
@@ -286,7 +298,7 @@ def _write(frame: DataFrame, folder: Path, key: Sequence[str]) -> list[Path]:
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     if key:
         frame = frame.sortWithinPartitions(*(F.col(quoted(name)) for name in key))
-    writer = frame.write.mode("overwrite").option("maxRecordsPerFile", _FILE_ROWS)
+    writer = frame.write.mode("overwrite").option("maxRecordsPerFile", rows)
     writer.parquet(str(folder))
     return sorted(folder.glob("*.parquet"))
 

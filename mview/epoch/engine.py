@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from mview.clock import DAY_MS, Clock, WallMs, steady_clock
 from mview.config import Config, secret_values
 from mview.connector import Sink
-from mview.delta import recent
+from mview.delta import recent, tiers
 from mview.epoch.halts import at_its_sink, halted, halting
 from mview.epoch.names import VIEW, reads_of, state_of
 from mview.epoch.stages import Stage, run_stages
@@ -162,7 +162,7 @@ class Engine:
         #: What `now()` is in the epoch that is being made.
         self.pinned_ms = self.manifest.pinned_ms
         self.memory = Memory(config.engine.memory)
-        recent.POOL.limit = self.memory.files
+        recent.POOL.limit, tiers.LARGE.nbytes = self.memory.files, self.memory.file
         limit_memory(self.memory.queries)
         self.relations: dict[str, Relation] = {}
         self.views: dict[str, LiveView] = {}

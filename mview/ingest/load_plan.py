@@ -13,7 +13,7 @@ from mview.connector import Changelog, Offsets
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
-from mview.ingest.spec import open_changelog, open_database
+from mview.ingest.spec import chunk_bytes, open_changelog, open_database
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan
 from mview.store.manifest import Manifest
@@ -75,7 +75,8 @@ def plan_load(
     database = open_database(config, connection)
     try:
         asked = database.clock()
-        chunks = database.plan(name, schema, config.engine.chunk_rows, config.engine.chunk_bytes)
+        size = chunk_bytes(config.engine)
+        chunks = database.plan(name, schema, config.engine.chunk_rows, size)
     finally:
         database.close()
     return LoadPlan(start, replace(chunks, table=table), begin, since, asked)

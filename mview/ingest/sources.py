@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from mview.changelog import STREAM_DDL, StreamRow, stream_batch
 from mview.ingest.changelogs import Changelogs, Piece
 from mview.ingest.chunks import read_chunk
-from mview.ingest.spec import read_spec
+from mview.ingest.spec import chunks_per_epoch, read_spec
 from mview.session.worker import settle_worker
 
 SNAPSHOT = "mview_snapshot"
@@ -74,7 +74,7 @@ class SnapshotReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """A few chunks more; the limit is the configured number of chunks per epoch."""
         spec, config = read_spec(self.spec)
-        step = config.engine.chunks_per_epoch or 2 * spec.tasks
+        step = chunks_per_epoch(config.engine, spec.tasks)
         handed = dict(start["chunks"])
         for table, chunk in spec.chunks_after(handed)[:step]:
             handed[table.name] = chunk.number + 1

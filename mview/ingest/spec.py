@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mview.changelog import ChangeEvent
-from mview.config import Config
+from mview.config import Config, EngineSettings
 from mview.configfile import load_config
 from mview.connector import (
     Changelog,
@@ -202,6 +202,16 @@ def read_spec(reference: str) -> tuple[QuerySpec, Config]:
 
 def _digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def chunk_bytes(engine: EngineSettings) -> int:
+    """Bytes of a chunk at the most: it becomes a file of the table's mirror."""
+    return min(engine.chunk_bytes, Memory(engine.memory).file)
+
+
+def chunks_per_epoch(engine: EngineSettings, tasks: int) -> int:
+    """Chunks that are read in an epoch; more of them where a small budget makes them small."""
+    return engine.chunks_per_epoch or 2 * tasks * max(1, engine.chunk_bytes // chunk_bytes(engine))
 
 
 def open_database(config: Config, connection: str) -> Database:

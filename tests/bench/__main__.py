@@ -28,6 +28,8 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "freshness:memory": ("--sf", "{sf}", "--memory", "1000000"),
     "catchup": ("--sf", "{sf}"),
     "catchup:vectors": ("--sf", "{sf}", "--deletion-vectors"),
+    "memory": (),
+    "memory:wide": ("--rows", "1200", "--width", "900000", "--changes", "80"),
     "load_live": ("--sf", "{sf}"),
     "w2": (),
     "followers": (),

@@ -14,6 +14,7 @@ _TOPICS = {
     "Loading": ("bulk_load", "load_live", "first_build"),
     "An epoch": ("epoch", "growth", "views", "strategies"),
     "Freshness and catching up": ("freshness", "catchup"),
+    "Memory": ("memory",),
     "The pilot's workload": ("w2",),
     "Sinks": ("followers",),
     "Beside Flink SQL": ("peers", "flink_cdc"),

@@ -135,8 +135,7 @@ def main(folder: Path, budget: int) -> None:
     memory = Memory(budget)
     limit_memory(memory.queries)
     recent.POOL.limit = memory.files
-    # Files are smaller here, as the budget is.
-    tiers.TARGET_BYTES = 4 << 20
+    tiers.LARGE.nbytes = memory.file
     driver = Driver(folder, memory)
     for _ in range(2):
         driver.write(ROWS, 20)

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mview.clock import SourceMs
+from mview.config import EngineSettings
 from mview.configfile import load_config
 from mview.connector import Progress
 from mview.errors import CorruptionError, DecodeError
@@ -19,7 +20,14 @@ from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
 from mview.ingest.chunks import stage_chunk
 from mview.ingest.offsets import batch_offsets
 from mview.ingest.sources import SnapshotReader
-from mview.ingest.spec import QuerySpec, TableSpec, open_changelog, read_spec
+from mview.ingest.spec import (
+    QuerySpec,
+    TableSpec,
+    chunk_bytes,
+    chunks_per_epoch,
+    open_changelog,
+    read_spec,
+)
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
 
@@ -69,6 +77,14 @@ def test_a_load_goes_on_when_a_table_of_it_was_loaded(tmp_path: Path) -> None:
     # A batch that Spark had not noted is done again, without the table that needs no chunk more.
     assert [part.table for part in reader.partitions(begin, first)] == ["a.big", "a.big"]
     assert reader.latestOffset(second, ReadAllAvailable()) == second
+
+
+def test_a_small_budget_makes_small_chunks_and_more_of_them() -> None:
+    """An epoch reads as many bytes as with a large one."""
+    usual, small = EngineSettings(), EngineSettings(memory=128 << 20)
+    assert (chunk_bytes(usual), chunks_per_epoch(usual, 2)) == (64 << 20, 4)
+    assert (chunk_bytes(small), chunks_per_epoch(small, 2)) == (4 << 20, 64)
+    assert chunks_per_epoch(EngineSettings(memory=128 << 20, chunks_per_epoch=3), 2) == 3
 
 
 def test_a_spec_survives_its_file(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ _STORE = [
             "kept = without(rows, keys.select(list(self.schema.key)), self.schema.key)",
             "kept = rows",
         ),
-        ("if _last_epoch(file) <= current.folded]", "if _last_epoch(file) <= current.folded + 1]"),
+        ("if _last_epoch(file) <= upto]", "if _last_epoch(file) <= upto + 1]"),
         ('if current.phase == "loading" else None', 'if current.phase == "loaded" else None'),
         ("            upto = epoch\n", "            upto = epoch + 1\n"),
         ("file.stat().st_size,\n", "staged.size,\n"),

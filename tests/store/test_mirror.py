@@ -246,8 +246,7 @@ def test_a_row_at_the_edge_of_a_file_that_stays_goes(
 
 def test_wide_rows_make_files_of_few_rows(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are bounded in bytes, too: while they are written, and in what is merged."""
-    monkeypatch.setattr(tiers, "TARGET_BYTES", 1 << 20)
-    monkeypatch.setattr(tiers, "_LARGE", 1 << 15)
+    monkeypatch.setattr(tiers.LARGE, "nbytes", 1 << 20)
     draw = random.Random(1)
     state = mirror.create()
     for epoch in range(1, 21):
