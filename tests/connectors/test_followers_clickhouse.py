@@ -18,7 +18,7 @@ from mview_connectors.followers.clickhouse import ClickhouseFollower, Clickhouse
 from mview_connectors.followers.clickhouse_server import Server
 from pydantic import ValidationError
 
-from mview.errors import FencedError, MviewError, RetryableError, UserError
+from mview.errors import FencedError, MviewError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FaultError, FollowerContract, FollowerHarness
 from mview.testing.contract import World, schema_of
@@ -309,9 +309,9 @@ def test_a_commit_of_many_inserts_arrives_as_one_part(
     world: World, harness: ClickhouseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clickhouse_follower, "_ROWS", 100)
-    world.view.forget()
     world.view.publish([world.row(n, "many") for n in range(1000, 5000)])
-    parts = []
+    world.view.forget()
+    parts, merged = [], []
     run = Server.run
 
     def seen(self: Server, sql: str, content: bytes = b"") -> bytes:
@@ -319,11 +319,16 @@ def test_a_commit_of_many_inserts_arrives_as_one_part(
             name = sql.rpartition("`")[0].rpartition("`")[2]
             where = f"active AND database = '{harness.database}' AND table = '{name}'"
             parts.append(harness.execute(f"SELECT count() FROM system.parts WHERE {where}"))
-        return run(self, sql, content)
+        answer = run(self, sql, content)
+        if "OPTIMIZE" in sql:
+            merged.append(sql)
+            raise TimeoutError("a merge that takes longer than an answer is waited for")
+        return answer
 
     monkeypatch.setattr(Server, "run", seen)
     assert world.sync() == 1
     assert parts == [[("1",)]]
+    assert merged
     world.check()
 
 
@@ -355,8 +360,8 @@ def test_readers_see_the_old_rows_or_the_new_ones_while_the_sink_is_filled(
     world.check()
 
 
-def test_what_a_fill_replaced_is_dropped_by_maintenance(
-    world: World, harness: ClickhouseHarness
+def test_what_a_fill_replaced_is_dropped_by_maintenance_or_later(
+    world: World, harness: ClickhouseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitions = (
         "SELECT DISTINCT partition AS p FROM system.parts WHERE active AND "
@@ -371,6 +376,36 @@ def test_what_a_fill_replaced_is_dropped_by_maintenance(
     world.faulty.inner.maintain()
     assert harness.execute(partitions) == [control, second]
     world.check()
+    world.view.publish([world.row(1, "c")])
+    world.view.forget()
+    world.sync()
+    third = (str(int(first[0]) + 2),)
+    for kept, left in ((1e9, [control, second, third]), (-1.0, [control, third])):
+        monkeypatch.setattr(clickhouse_follower, "_KEPT", kept)
+        world.view.publish([world.row(1, f"{kept}")])
+        world.sync()
+        assert harness.execute(partitions) == left
+        world.check()
+
+
+def test_a_view_is_made_again_with_its_table(world: World, harness: ClickhouseHarness) -> None:
+    for dropped in (["t"], ["t__rows"]):
+        for name in dropped:
+            harness.execute(f"DROP TABLE {name}")
+        world.start()
+        world.view.publish([world.row(9, f"after {dropped}")])
+        world.sync()
+        world.check()
+
+
+def test_a_view_of_somebody_else_is_left_alone(harness: ClickhouseHarness, tmp_path: Path) -> None:
+    harness.execute("CREATE VIEW t AS SELECT name AS k FROM system.tables")
+    world = World(harness, tmp_path)
+    world.view.publish([world.row(1)])
+    with pytest.raises(TargetError, match="has not made"):
+        world.sync()
+    assert harness.tables() == ["t"]
+    world.close()
 
 
 def test_a_server_that_is_killed_loses_and_doubles_nothing(

@@ -26,7 +26,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -354,7 +354,7 @@ class ClickhouseFollower:
         rows = tables.get(self._rows_name)
         view = tables.get(self.target.table)
         if (rows is not None and "_generation" not in rows) or (
-            view is not None and not (view.startswith("CREATE VIEW ") and "__rows" in view)
+            view is not None and not self._is_ours(view)
         ):
             raise TargetError(
                 f"there is a table {self.target.table} that mview has not made",
@@ -374,6 +374,9 @@ class ClickhouseFollower:
             rows = view = None
             control = _Control()
         if rows is None:
+            if view is not None:  # of a table that somebody has dropped
+                server.run(f"DROP TABLE {self._view}")
+                view = None
             server.run(self._table_ddl(self._rows_name))
         if control.fence < self.target.fence or not control.is_ours:
             text = orjson.dumps([self.target.owner, self.target.fence, self._made_of()]).decode()
@@ -386,6 +389,10 @@ class ClickhouseFollower:
             step = name[len(self._prefix) :].partition("_")[0]
             other = f"{self._prefix}{step}_{secrets.token_hex(4)}"
             server.run(f"RENAME TABLE {quoted(name)} TO {quoted(other)}")
+
+    def _is_ours(self, view: str) -> bool:
+        """Whether what made a table makes a view of our rows."""
+        return view.startswith("CREATE VIEW ") and self._rows[1:-1] in view
 
     def position(self) -> Mark | None:
         """The mark; None: never filled, or shards do not stand at one step."""
@@ -492,6 +499,8 @@ class ClickhouseFollower:
                 left.append(shown)
             for server, (name, _), _ in todo:
                 server.run(f"DROP TABLE {quoted(name)}")
+            if step.is_fill:
+                self._older_since = None
             if len(todo) == len(self._urls):
                 self._is_tidy, self._left = True, left
             return {"epoch": step.epoch}
@@ -597,7 +606,6 @@ class ClickhouseFollower:
     def _forget_older(self, server: Server, control: _Control, *, at_once: bool) -> None:
         """Drop generations that were replaced, but not under queries that have just begun."""
         if not control.older:
-            self._older_since = None
             return
         now = time.monotonic()
         self._older_since = now if self._older_since is None else self._older_since
@@ -638,8 +646,15 @@ class ClickhouseFollower:
 
     def _make_one(self, server: Server, name: str, generation: int) -> None:
         """Merge a staging table until it is one part: only that arrives at once."""
+        merging = (
+            "SELECT count() FROM system.merges WHERE "
+            f"database = {literal(self._settings.database)} AND table = {literal(name)}"
+        )
         for _ in range(20):
-            server.run(f"OPTIMIZE TABLE {quoted(name)} PARTITION {generation} FINAL")
+            with suppress(TimeoutError):  # it goes on
+                server.run(f"OPTIMIZE TABLE {quoted(name)} PARTITION {generation} FINAL")
+            while int(server.rows(merging)[0][0]):
+                time.sleep(0.5)
             if int(server.rows(self._count_parts(name))[0][0]) == 1:
                 return
             time.sleep(0.5)  # a merge of the server's own is under way

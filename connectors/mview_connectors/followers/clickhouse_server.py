@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import http.client
 import re
+import selectors
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -120,7 +122,10 @@ class Server:
         self._used = time.monotonic()
 
     def _open(self) -> http.client.HTTPConnection:
-        if self._connection is not None and time.monotonic() - self._used > _IDLE:
+        connection = self._connection
+        if connection is not None and (
+            time.monotonic() - self._used > _IDLE or _is_dropped(connection.sock)
+        ):
             self.close()
         if self._connection is None:
             place = (self._host, self._port)
@@ -138,6 +143,15 @@ class Server:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _is_dropped(connection: socket.socket | None) -> bool:
+    """Whether the other side has ended an idle connection: there is something to read."""
+    if connection is None:
+        return True
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def quoted(name: str) -> str:
