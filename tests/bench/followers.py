@@ -29,6 +29,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
 from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.iceberg.follower import IcebergFollower
+from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
 from mview_connectors.followers.sql import SqlSettings
 from mview_connectors.followers.sqlite import SqliteFollower
@@ -218,11 +220,60 @@ def files() -> Iterator[Bench]:
             follower.close()
 
 
+@contextmanager
+def iceberg(upsert: bool = False) -> Iterator[Bench]:
+    """A SQLite catalog in a folder; plain: pyiceberg's own delete and append in one transaction."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = IcebergSettings(type="iceberg", warehouse=folder, table="t")
+        target = target_of(settings)
+        follower = IcebergFollower(target)
+        follower.create()
+        schema = rows_schema(target)
+        place = ("default", "plain")
+        follower._connected().create_table(place, schema)
+
+        def plain(batch: pa.RecordBatch) -> None:
+            from pyiceberg.expressions import In
+
+            table = follower._connected().load_table(place)
+            rows = pa.Table.from_batches([new_rows(batch)], schema)
+            with table.transaction() as transaction:
+                gone = gone_keys(batch, SCHEMA.key)["k"].to_pylist()
+                if upsert and gone:
+                    transaction.delete(In("k", gone))
+                    transaction.upsert(rows, join_cols=["k"])
+                    return
+                if gone:
+                    transaction.delete(In("k", gone + rows["k"].to_pylist()))
+                transaction.append(rows)
+
+        def count() -> tuple[int, int]:
+            tables = (
+                follower._connected().load_table(("default", name)) for name in ("t", "plain")
+            )
+            ours, theirs = (table.scan().to_arrow().num_rows for table in tables)
+            return ours, theirs
+
+        try:
+            yield Bench(follower, target, plain, None, count)
+        finally:
+            follower.close()
+
+
+@contextmanager
+def iceberg_upsert() -> Iterator[Bench]:
+    """The same beside pyiceberg's own upsert."""
+    with iceberg(upsert=True) as bench:
+        yield bench
+
+
 BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "clickhouse": clickhouse,
     "sqlite": sqlite,
     "kafka": kafka,
     "files": files,
+    "iceberg": iceberg,
+    "iceberg-upsert": iceberg_upsert,
 }
 
 

@@ -96,7 +96,7 @@ class TestIcebergInPartitionsWithoutAnIndex(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         folder = tmp_path / "warehouse"
-        return IcebergHarness(folder, partition=("bucket(3, k)",), index_bytes=1)
+        return IcebergHarness(folder, partition="bucket(3, k)", index_bytes=1)
 
 
 # --- what is its own -------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_partitions(
     harness: IcebergHarness, tmp_path: Path, partition: str, kind: str, values: tuple[Any, ...]
 ) -> None:
     schema = schema_of([("k", "bigint"), ("v", kind)])
-    with a_world(harness, tmp_path, schema, partition=(partition,)) as world:
+    with a_world(harness, tmp_path, schema, partition=partition) as world:
         world.view.publish([(n, values[n % len(values)]) for n in range(20)])
         world.sync()
         # Rows that move from one partition to another one.
@@ -352,7 +352,7 @@ def harness_rows(table: Any, file: Any) -> list[Any]:
 
 
 def test_several_partition_fields(harness: IcebergHarness, tmp_path: Path) -> None:
-    fields = ("day(at)", "bucket(2, k)", "g")
+    fields = "day(at), bucket(2, k), g"
     with a_world(harness, tmp_path, partition=fields) as world:
         rows = [(n, "xy"[n % 2], Decimal(n), (n % 3) * 86_400_000_000) for n in range(30)]
         world.view.publish(rows)
@@ -382,7 +382,7 @@ def test_partitions_that_are_none_are_refused(
     harness: IcebergHarness, tmp_path: Path, partition: str, kind: str
 ) -> None:
     schema = schema_of([("k", "bigint"), ("v", kind)])
-    with a_world(harness, tmp_path, schema, partition=(partition,)) as world:
+    with a_world(harness, tmp_path, schema, partition=partition) as world:
         world.view.publish([(1, None)])
         error = raised(world.sync, UserError)
         assert partition in str(error) or "column v" in str(error) or "partition" in str(error)
@@ -447,7 +447,7 @@ def test_a_warehouse_is_needed() -> None:
 
 
 def test_maintenance_keeps_the_rows_and_the_mark(harness: IcebergHarness, tmp_path: Path) -> None:
-    for number, partition in enumerate(((), ("bucket(2, k)",))):
+    for number, partition in enumerate(("", "bucket(2, k)")):
         options = {"table": f"t{number}", "partition": partition, "history": "1h"}
         with a_world(harness, tmp_path / f"{number}", **options) as world:
             world.view.publish([world.row(n) for n in range(200)])

@@ -16,6 +16,9 @@ from mview.secrets import REFERENCE, is_secret
 #: `bucket(16, k)`, `day(at)`, …; a column's name alone is its identity.
 _TRANSFORM = re.compile(r"(bucket|truncate)\((\d{1,6}),\s*(.+)\)|(year|month|day|hour)s?\((.+)\)")
 
+#: A comma that is not in parentheses.
+_COMMA = re.compile(r",(?![^(]*\))")
+
 
 def _by_reference(values: dict[str, str]) -> dict[str, str]:
     for name, text in values.items():
@@ -45,7 +48,8 @@ class IcebergSettings(FollowerSettings):
     catalog_name: Annotated[str, Field(min_length=1)] = "mview"
     namespace: Annotated[str, Field(min_length=1)] = "default"
     #: Columns, or `bucket(n, c)`, `truncate(n, c)`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`.
-    partition: tuple[str, ...] = ()
+    #: Several with commas.
+    partition: str = ""
     #: Properties of the table, as Iceberg names them.
     properties: dict[str, str] = Field(default_factory=dict)
     #: How long older snapshots stay.
@@ -62,7 +66,10 @@ class IcebergSettings(FollowerSettings):
             ConfigError: it is none, or of no column.
         """
         parts = []
-        for text in self.partition:
+        whole = self.partition.strip()
+        # A column may have any name, also with a comma in it.
+        texts = [whole] if whole in names else _COMMA.split(whole)
+        for text in filter(None, map(str.strip, texts)):
             found = _TRANSFORM.fullmatch(text)
             if text in names or found is None:
                 part = ("identity", text)
