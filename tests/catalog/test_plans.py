@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from sqlglot import exp
 
 from mview.epoch import views
 from mview.ivm import compile as compiler
@@ -48,11 +49,10 @@ def test_text_over_parts_with_other_columns_is_not_used(
 
     def other(definition: ViewDefinition, schemas: dict[str, TableSchema]) -> Split:
         found = real(definition, schemas)
-        sql = found.main.sql.replace("`total` FROM", "string(`total`) AS `total` FROM")
-        cut = found.main.tables[0]
-        moved = len(sql) - len(found.main.sql)
-        table = replace(cut, start=cut.start + moved, end=cut.end + moved)
-        return replace(found, main=replace(found.main, sql=sql, tables=(table,)))
+        tree = found.main.tree.copy()
+        total = tree.selects[1]
+        total.replace(exp.alias_(exp.cast(exp.column("total", quoted=True), "string"), "total"))
+        return replace(found, main=found.main.with_tree(tree))
 
     monkeypatch.setattr(compiler, "split", other)
     plan = compile_view(parse_view(FIRST, "v"), SCHEMAS, views.analyzer(spark))

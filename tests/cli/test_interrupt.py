@@ -122,6 +122,8 @@ def test_a_terminal_that_closes_drains_also_when_it_is_told_twice():
         process = subprocess.Popen(
             [sys.executable, "-c", script],
             stdin=slave, stdout=slave, stderr=slave, cwd=folder, start_new_session=True,
+            # Also where the tests themselves run under nohup.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )  # fmt: skip
         try:
             os.close(slave)
@@ -135,6 +137,7 @@ def test_a_terminal_that_closes_drains_also_when_it_is_told_twice():
             assert (Path(folder) / "ended").read_bytes() == b"drained"
         finally:
             process.kill()
+            process.wait()
 
 
 def test_a_run_under_nohup_goes_on(monkeypatch):
