@@ -216,6 +216,7 @@ def second(clickhouse: ClickhouseServer) -> Iterator[ClickhouseServer]:
         yield server
 
 
+@pytest.mark.long
 class TestClickhouseChangelog(FollowerContract):
     steps = 20
 
@@ -225,6 +226,7 @@ class TestClickhouseChangelog(FollowerContract):
             yield Changelog(clickhouse, database)
 
 
+@pytest.mark.long
 class TestClickhouseShards(FollowerContract):
     steps = 20
 

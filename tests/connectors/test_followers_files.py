@@ -154,24 +154,28 @@ class TestParquet(FollowerContract):
         return FilesHarness(tmp_path)
 
 
+@pytest.mark.long
 class TestCsv(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, format="csv")
 
 
+@pytest.mark.long
 class TestJsonLines(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, format="jsonl")
 
 
+@pytest.mark.long
 class TestBuckets(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, buckets=7)
 
 
+@pytest.mark.long
 class TestChangelogParquet(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:

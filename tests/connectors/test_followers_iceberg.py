@@ -90,6 +90,7 @@ class TestIceberg(FollowerContract):
         return IcebergHarness(tmp_path / "warehouse")
 
 
+@pytest.mark.long
 class TestIcebergInPartitionsWithoutAnIndex(FollowerContract):
     """Every step searches the files for its keys."""
 

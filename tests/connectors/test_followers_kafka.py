@@ -208,6 +208,7 @@ class TestKafka(FollowerContract):
         return KafkaHarness(kafka)
 
 
+@pytest.mark.long
 class TestKafkaPartitions(FollowerContract):
     steps = 40
 
@@ -216,6 +217,7 @@ class TestKafkaPartitions(FollowerContract):
         return KafkaHarness(kafka, partitions=3)
 
 
+@pytest.mark.long
 class TestKafkaChangelog(FollowerContract):
     steps = 40
 

@@ -169,6 +169,7 @@ def test_what_is_sent_again_is_told_and_is_no_lag(shop: Shop) -> None:
     assert (again.dropped, again.lag_ms, again.changes) == (2, None, {})
 
 
+@pytest.mark.long
 def test_a_declared_key_that_is_not_unique(shop: Shop) -> None:
     config = shop.config()
     text = "create materialized view {} with (key='{}') as select {} from shop.lines"

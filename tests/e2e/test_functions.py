@@ -118,6 +118,7 @@ def mview(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
+@pytest.mark.long
 def test_run_and_verify(project: Project, tmp_path: Path) -> None:
     config = project.config()
     files = []

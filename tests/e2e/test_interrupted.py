@@ -41,6 +41,7 @@ def test_without_any_table_there_is_nothing_to_keep(shop: Shop, views: dict[str,
         run_once(shop.config(), *views_of(**views))
 
 
+@pytest.mark.long
 def test_a_small_table_is_loaded_when_the_load_is_stopped(shop: Shop) -> None:
     config = shop.config(chunk_rows=4, chunks_per_epoch=1)
     views = views_of(**VIEWS)
@@ -62,6 +63,7 @@ def test_a_small_table_is_loaded_when_the_load_is_stopped(shop: Shop) -> None:
     assert status(config).epoch > loading.epoch
 
 
+@pytest.mark.long
 def test_what_the_errors_of_messages_advise_helps(shop: Shop) -> None:
     """A bad message stays in its log: only what begins after it gets past it."""
     config = shop.config()

@@ -55,6 +55,7 @@ def follow(shop: Shop, sql: Mapping[str, str], seed: int, runs: int) -> None:
             changes.one()
 
 
+@pytest.mark.long
 def test_every_epoch_equals_the_batch_query(shop: Shop) -> None:
     follow(shop, REWRITTEN | FULL, seed=5, runs=4)
 

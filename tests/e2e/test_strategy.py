@@ -93,6 +93,7 @@ def change_all(shop: Shop, price: int) -> None:
     shop.heartbeat()
 
 
+@pytest.mark.long
 def test_forced_ways_keep_the_same(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is computed as a whole counts as large here: it comes through files, in pieces."""
     for module in (build, stored):
