@@ -140,8 +140,10 @@ class Following:
         follower, epoch = self._follower, self.cursor.epoch
         settings, largest = self._target.settings, follower.capabilities.largest
         self._check()
-        if epoch is None or epoch < self._source.begins():
-            self._check_fillable()
+        begins = self._source.begins()
+        if epoch is None or epoch < begins:
+            if epoch is not None:
+                self._check_fillable(epoch, f"changes are kept after epoch {begins}")
             content = self._source.rows()
             step = self._begin(content.epoch, None, -1)
             rows = _Counted(content.parts, self._keyed)
@@ -216,15 +218,15 @@ class Following:
                     hint="leave such rows out, or give them a value: coalesce(…)",
                 )
 
-    def _check_fillable(self) -> None:
-        target, cursor = self._target, self.cursor
-        if self._follower.capabilities.fills or cursor.epoch is None:
+    def _check_fillable(self, epoch: int, why: str) -> None:
+        """Refuse to replace what is there, where the target has no such thing."""
+        target = self._target
+        if self._follower.capabilities.fills:
             return
         raise TargetError(
             f"sink {target.sink} of view {target.view} would have to be filled anew, which it "
             "cannot be",
-            got=f"it stands at epoch {cursor.epoch}; changes are kept after epoch "
-            f"{self._source.begins()}",
+            got=f"it stands at epoch {epoch}; {why}",
             safe="nothing was written there; other sinks go on",
             hint=f"empty or drop {target.table} there, or name another table",
         )
@@ -276,6 +278,9 @@ class Following:
         elif cursor.epoch is None and mark is None:
             return
         else:
+            if mark is not None:
+                noted = "none" if cursor.epoch is None else f"epoch {cursor.epoch}"
+                self._check_fillable(mark.epoch, f"the store has noted {noted}")
             moved = replace(cursor, epoch=None, step="")
         self.cursor = moved
         self._cursors.write(moved)

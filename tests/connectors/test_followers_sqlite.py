@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,24 @@ def value_of(value: Any, kind: str) -> Any:
     return bool(value) if kind == "bool" else value
 
 
+class Unfillable(SqliteFollower):
+    """As a target of which only an empty one can be filled."""
+
+    capabilities = replace(SqliteFollower.capabilities, fills=False)
+
+
+class UnfillableHarness(SqliteHarness):
+    def open(self, target: FollowerTarget) -> Follower:
+        return Unfillable(target)
+
+
 class TestSqlite(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return SqliteHarness(tmp_path / "sink.db")
+
+
+class TestUnfillable(FollowerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        return UnfillableHarness(tmp_path / "sink.db")
