@@ -23,6 +23,7 @@ from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.keys import IndexKeys
 from mview_connectors.databases.ranges import Limit, between, limits
 from mview_connectors.network import is_local
+from mview_connectors.pool import pool_of
 
 #: Words of drivers for a server that does not prove who it is.
 TLS_WORDS = ("certificate", "SSL", "TLS")
@@ -247,17 +248,8 @@ class SqlDatabase(ABC):
 
     def _connected(self) -> sa.Engine:
         if self._engine is None:
-            try:
-                self._engine = sa.create_engine(
-                    f"{self.driver}://", creator=self._open, pool_size=2, pool_pre_ping=True
-                )
-            except ModuleNotFoundError as error:
-                extra = self.driver.partition("+")[0]
-                raise ConfigError(
-                    f"the driver {error.name} is not installed",
-                    where=f"connections.{self._settings.name}",
-                    hint=f"pip install 'mview-engine[{extra}]'",
-                ) from None
+            place = f"connections.{self._settings.name}"
+            self._engine = pool_of(self.driver, self._open, place)
         return self._engine
 
     def _driver_errors(self) -> tuple[type[Exception], ...]:

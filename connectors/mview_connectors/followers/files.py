@@ -280,17 +280,10 @@ class FilesFollower:
         step = Step(token["id"], token["epoch"], token["after"])
         facts = {"epoch": step.epoch, "files": len(token["new"])}
         while True:
-            newest = self._newest()
-            if newest is None:
-                raise RetryableError(
-                    "the folder is gone, or has no manifest",
-                    where=str(self.folder),
-                    safe="nothing was written; it is made anew",
-                )
+            newest = self._there()
             if newest.mark.step == step.id:
                 return facts
-            check_owner(self.target, newest.mark)
-            admit(self.target, self._standing(newest), step)
+            self._admit(newest, step)
             if not self._is_prepared(newest, token):
                 raise RetryableError(
                     "what was staged is gone, or was made of another content",
@@ -401,6 +394,11 @@ class FilesFollower:
         return newest.mark
 
     def _admitted(self, step: Step) -> Manifest:
+        newest = self._there()
+        self._admit(newest, step)
+        return newest
+
+    def _there(self) -> Manifest:
         newest = self._newest()
         if newest is None:
             raise RetryableError(
@@ -408,9 +406,11 @@ class FilesFollower:
                 where=str(self.folder),
                 safe="nothing was written; it is made anew",
             )
+        return newest
+
+    def _admit(self, newest: Manifest, step: Step) -> None:
         check_owner(self.target, newest.mark)
         admit(self.target, self._standing(newest), step)
-        return newest
 
     # --- files -----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -83,14 +83,6 @@ class PostgresqlFollower(SqlFollower):
             if "sslrootcert" not in url.query:
                 options["sslrootcert"] = "system"
         return options
-
-    def on_conflict(self, others: Sequence[str]) -> str:
-        """PostgreSQL's upsert."""
-        key = ", ".join(map(self.quote, self.target.schema.key))
-        if not others:
-            return f"ON CONFLICT ({key}) DO NOTHING"
-        sets = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in others)
-        return f"ON CONFLICT ({key}) DO UPDATE SET {sets}"
 
     def insert(self, connection: Any, rows: pa.Table) -> None:
         """COPY, straight into the table."""

@@ -41,6 +41,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import REFERENCE, Mask, reveal, secrets_of
+from mview_connectors.pool import pool_of
 
 #: The table of marks, one row per table that mview writes, in the same database and schema.
 MARKS = "mview_marks"
@@ -140,9 +141,13 @@ class SqlFollower(ABC):
             rows,
         )
 
-    @abstractmethod
     def on_conflict(self, others: Sequence[str]) -> str:
         """What an INSERT says of keys that are there: these columns are updated."""
+        key = ", ".join(map(self.quote, self.target.schema.key))
+        if not others:
+            return f"ON CONFLICT ({key}) DO NOTHING"
+        sets = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in others)
+        return f"ON CONFLICT ({key}) DO UPDATE SET {sets}"
 
     def delete(self, connection: Any, keys: pa.Table) -> None:
         """Delete rows by key."""
@@ -458,17 +463,7 @@ class SqlFollower(ABC):
     def _connected(self) -> sa.Engine:
         if self._engine is None:
             place = f"sinks.{self.target.sink}"
-            try:
-                self._engine = sa.create_engine(
-                    f"{self.driver}://", creator=self._connect, pool_size=2, pool_pre_ping=True
-                )
-            except ModuleNotFoundError as error:
-                extra = self.driver.partition("+")[0]
-                raise ConfigError(
-                    f"the driver {error.name} is not installed",
-                    where=place,
-                    hint=f"pip install 'mview-engine[{extra}]'",
-                ) from None
+            self._engine = pool_of(self.driver, self._connect, place)
         return self._engine
 
     def _connect(self) -> Any:

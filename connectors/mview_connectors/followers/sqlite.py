@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -83,14 +82,6 @@ class SqliteFollower(SqlFollower):
     def options(self) -> dict[str, Any]:
         """Connections change threads with their sink."""
         return {"check_same_thread": False}
-
-    def on_conflict(self, others: Sequence[str]) -> str:
-        """SQLite's upsert."""
-        key = ", ".join(map(self.quote, self.target.schema.key))
-        if not others:
-            return f"ON CONFLICT ({key}) DO NOTHING"
-        sets = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in others)
-        return f"ON CONFLICT ({key}) DO UPDATE SET {sets}"
 
     def is_passing(self, error: BaseException) -> bool:
         """A lock, or a disk that is full."""
