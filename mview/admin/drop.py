@@ -59,9 +59,8 @@ def drop(config: Config, names: Sequence[str]) -> list[str]:
         for name in names:
             _check_droppable(store, manifest, name, names)
         unread = load_definitions(store, manifest).damaged
-        after = _without(store, manifest, names)
-        ManifestLog(store.manifests, lease).publish(
-            replace(after, token=lease.token, created_ms=clock.now())
+        after = ManifestLog(store.manifests, lease).publish_after(
+            _without(store, manifest, names), clock.now()
         )
         # Only now: what a manifest names must be there, whatever happens in between. What is left
         # by a crash here goes with the next run.
@@ -87,7 +86,7 @@ def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
 
 
 def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """The next manifest without these views and tables, and what only they need."""
+    """The manifest without these views and tables, and what only they need."""
     views = {n: s for n, s in manifest.views.items() if n not in names}
     definitions = load_definitions(store, manifest, but=names)
     known = definitions.found
@@ -110,7 +109,6 @@ def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest
     connections = {name.partition(".")[0] for name in kept if is_source(name)}
     return replace(
         manifest,
-        epoch=manifest.epoch + 1,
         generation=manifest.generation + 1,
         batch=-1,
         offsets={k: v for k, v in manifest.offsets.items() if k in connections},

@@ -49,16 +49,13 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
         damaged = _damaged(store, manifest, names)
         lost += [view_of(relation) for relation in damaged]
         views = {n: replace(s, stale=s.stale or n in lost) for n, s in manifest.views.items()}
-        after = replace(
-            manifest,
-            epoch=manifest.epoch + 1,
-            token=lease.token,
-            created_ms=clock.now(),
-            tables={n: state for n, state in manifest.tables.items() if n not in damaged},
-            views=views,
-        )
         if lost:
-            ManifestLog(store.manifests, lease).publish(after)
+            ManifestLog(store.manifests, lease).publish_after(
+                manifest,
+                clock.now(),
+                tables={n: state for n, state in manifest.tables.items() if n not in damaged},
+                views=views,
+            )
         return [name for name in names if views[name].stale]
 
 

@@ -106,15 +106,12 @@ def recover(
         if name in published.views and not published.views[name].stale
     }
     if states or damaged:
-        published = replace(
+        published = ManifestLog(store.manifests, lease).publish_after(
             published,
-            epoch=published.epoch + 1,
-            token=lease.token,
-            created_ms=clock.now(),
+            clock.now(),
             tables={n: state for n, state in published.tables.items() if n not in damaged},
             views={**published.views, **states},
         )
-        ManifestLog(store.manifests, lease).publish(published)
     # What is damaged is built anew, and the target itself says what is not to be built over.
     known = (CorruptionError, TargetError)
     refused = {name: error for name, error in wrong.items() if not isinstance(error, known)}

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,26 @@ class ManifestLog:
                     f"the next run goes on from epoch {older} and does the rest again",
                 )
         return "no epoch can be read", "restore the store from a copy, or begin a new one"
+
+    def publish_after(self, manifest: Manifest, now_ms: int, **changes: Any) -> Manifest:
+        """Publish as this runner's what follows a manifest beside the epochs of a run.
+
+        Args:
+            manifest: the published one.
+            now_ms: wall milliseconds.
+            changes: fields that change.
+
+        Returns:
+            What was published. Raises as `publish`.
+        """
+        own: dict[str, Any] = {
+            "epoch": manifest.epoch + 1,
+            "token": self._fence.token,
+            "created_ms": now_ms,
+        }
+        after = replace(manifest, **own | changes)
+        self.publish(after)
+        return after
 
     def publish(self, manifest: Manifest) -> None:
         """Make an epoch visible: all of it, once, and only if nobody else did.
