@@ -267,8 +267,9 @@ class Follower(Protocol):
     """A table somewhere that follows a view. Made by `factory(target)`, which opens nothing.
 
     Registered in the entry-point group `mview.followers` under the name that `type:` gives. All
-    methods but `check` may raise RetryableError (or any error of a driver): it is tried again with
-    back-off. UserError and its kind stand until somebody acts; they are tried again more seldom.
+    methods but `check` and `caution` may raise RetryableError (or any error of a driver): it is
+    tried again with back-off. UserError and its kind stand until somebody acts; they are tried
+    again more seldom.
     """
 
     @property
@@ -282,6 +283,10 @@ class Follower(Protocol):
         Raises:
             UserError: which column, its type, and why.
         """
+        ...
+
+    def caution(self) -> str | None:
+        """A warning where the way to the target is not safe; connects to nothing."""
         ...
 
     def create(self) -> None:

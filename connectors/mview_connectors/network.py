@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from mview.secrets import reveal
 
@@ -31,6 +32,44 @@ def caution(section: str, server: str, how: str, remedy: str) -> str:
     )
 
 
+def are_local(*settings: str | None) -> bool:
+    """Whether all hosts that settings name are this machine; each may list several.
+
+    >>> are_local(None, "localhost"), are_local("localhost,db.example.org")
+    (True, False)
+    """
+    hosts = [_host(host.strip()) for text in settings if text for host in text.split(",")]
+    return all(map(is_local, hosts))
+
+
+def postgresql_caution(section: str, server: str, mode: str | None) -> str | None:
+    """The warning of a PostgreSQL server beyond this machine; `mode` is `sslmode`, if it is set."""
+    if mode in (None, "verify-full"):
+        return None
+    how = "does not check the server's name" if mode == "verify-ca" else "is not verified"
+    remedy = "Leave sslmode away, or set it to verify-full."
+    return caution(section, server, f"{how} (sslmode: {mode})", remedy)
+
+
+def mysql_caution(section: str, server: str, query: Iterable[str]) -> str | None:
+    """The warning of a MySQL server beyond this machine; `query` has the names of options."""
+    settings = {name for name in query if name.startswith("ssl")}
+    off = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname"}
+    if not settings or ("ssl_ca" in settings and not settings & off):
+        return None
+    remedy = "Leave the ssl settings away, or set ssl_ca alone."
+    how = f"may not be verified ({', '.join(sorted(settings))})"
+    return caution(section, server, how, remedy)
+
+
+def http_caution(section: str, urls: Iterable[str]) -> str | None:
+    """The warning of servers beyond this machine that are asked without TLS."""
+    parts = [urlsplit(url.strip()) for url in urls]
+    if not any(url.scheme == "http" and not is_local(url.hostname) for url in parts):
+        return None
+    return caution(section, "its server", "is not encrypted", "Take https://.")
+
+
 class Brokers(Protocol):
     """Where a Kafka cluster is, and who asks: a section of the configuration."""
 
@@ -54,7 +93,7 @@ def kafka_caution(settings: Brokers) -> str | None:
     """The warning of brokers beyond this machine that are not proven to be those that are meant."""
     place = settings.section
     servers = reveal(settings.bootstrap_servers or "", f"{place}.bootstrap_servers")
-    if all(is_local(_host(one.strip())) for one in servers.split(",")):
+    if are_local(servers):
         return None
 
     def option(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from pydantic import ValidationError
@@ -81,6 +82,19 @@ def open_follower(
     if schema.columns:
         follower.check()
     return Opened(follower, target)
+
+
+def follower_cautions(config: Config, definitions: Iterable[ViewDefinition]) -> list[str]:
+    """Warnings of the sinks that follow views; of those that are wrong `check_followers` tells."""
+    store, found = Store(config.store), dict[str, None]()
+    for definition in definitions:
+        for sink in definition.sinks:
+            with suppress(UserError):
+                schema = TableSchema((), ())
+                text = open_follower(config, store, definition, sink, schema).follower.caution()
+                if text is not None:
+                    found[text] = None
+    return list(found)
 
 
 def check_followers(

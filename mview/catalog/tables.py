@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
+from mview.catalog.followers import follower_cautions
 from mview.config import Config
 from mview.connector import Database
 from mview.errors import ConfigError, UserError
@@ -76,8 +77,8 @@ def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
             changelog.close()
 
 
-def cautions(config: Config, views: Iterable[ViewDefinition]) -> list[str]:
-    """Warnings of the connections of all source tables of the views."""
+def cautions(config: Config, views: Sequence[ViewDefinition]) -> list[str]:
+    """Warnings of the connections of all source tables of the views, and of their sinks."""
     found = []
     for connection in sorted({name.partition(".")[0] for name in source_tables(views)}):
         database = open_database(config, connection)
@@ -85,6 +86,7 @@ def cautions(config: Config, views: Iterable[ViewDefinition]) -> list[str]:
         found += [database.caution(), changelog.caution()]
         database.close()
         changelog.close()
+    found += follower_cautions(config, views)
     return [text for text in found if text is not None]
 
 

@@ -64,6 +64,10 @@ class Faulty:
         """See `Follower`."""
         self.inner.check()
 
+    def caution(self) -> str | None:
+        """See `Follower`."""
+        return self.inner.caution()
+
     def create(self) -> None:
         """See `Follower`."""
         self._do("create", self.inner.create)

@@ -246,6 +246,20 @@ def test_a_connection_that_is_not_safe_is_said_before_a_run(project, tmp_path, m
     assert json.loads(result.stdout)[0]["ok"]
 
 
+def test_a_sink_that_is_not_verified_is_said_once(tmp_path, monkeypatch, project):
+    server = "{type: clickhouse, url: 'http://ch.example.org:8123'}"
+    sections = f"sinks:\n  away: {server}\n  wrong: {{type: nothing}}\n"
+    for name in ("v", "w"):
+        sql = "WITH (sinks = 'away') AS SELECT customer_id, name FROM shop.customers"
+        (tmp_path / f"{name}.sql").write_text(f"CREATE MATERIALIZED VIEW {name} {sql}")
+    config = project / "conf/sinks.yml"
+    config.write_text((project / "conf/mview.yml").read_text() + sections)
+    monkeypatch.chdir(project)
+    result = CliRunner().invoke(main, ["check", str(tmp_path), "-c", str(config)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("WARNING: sinks.away.url: the connection to its server") == 1
+
+
 def test_it_takes_no_spark_and_under_two_seconds(project, tmp_path):
     (tmp_path / "v.sql").write_text("SELECT order_id FROM shop.orders")
     script = (

@@ -5,13 +5,26 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from mview_connectors.changelogs.kafka import KafkaChangelog
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.databases.postgresql import PostgresqlDatabase
+from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.iceberg.follower import IcebergFollower
+from mview_connectors.followers.iceberg.settings import IcebergSettings
+from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
+from mview_connectors.followers.mysql import MysqlFollower
+from mview_connectors.followers.postgresql import PostgresqlFollower
+from mview_connectors.followers.sql import SqlSettings
+from mview_connectors.followers.sqlite import SqliteFollower
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings, ConnectionSettings
+from mview.errors import ConfigError
+from mview.follower import FollowerSettings, FollowerTarget
+from mview.schema import Column, TableSchema
 
 LOCAL = ["localhost", "127.0.0.1", "127.8.8.8", "::1", "/run/postgresql", None]
 REMOTE = ["db.example.org", "10.0.0.7", "localhost.example.org", "2001:db8::1"]
@@ -101,3 +114,61 @@ def test_kafka(servers: str, options: dict[str, str], said: str | None) -> None:
     )  # fmt: skip
     found = KafkaChangelog(section, UnifiedFormat({}), ["t"]).caution()
     assert found is None if said is None else said in str(found)
+
+
+# --- sinks ------------------------------------------------------------------------------------
+
+
+def sink(kind: Any, settings: FollowerSettings) -> Any:
+    schema = TableSchema((Column("k", pa.int64(), nullable=False),), ("k",))
+    return kind(FollowerTarget("v", "s", schema, settings, "store/v/s"))
+
+
+def sql_sink(kind: Any, url: str) -> Any:
+    return sink(kind, SqlSettings(type="sql", url=url))
+
+
+def test_remote_sinks_are_verified_by_default() -> None:
+    for place in ("db.example.org/d", "/d?host=db.example.org", "localhost/d?hostaddr=10.0.0.7"):
+        follower = sql_sink(PostgresqlFollower, f"postgresql://u@{place}")
+        assert follower.options()["sslmode"] == "verify-full"
+        assert follower.caution() is None
+    follower = sql_sink(MysqlFollower, "mysql://u@db.example.org/d")
+    assert follower.options()["ssl"].check_hostname
+    assert follower.caution() is None
+    for place in ("localhost/d", "/d?host=/run/postgresql", "/d?host=localhost:5432"):
+        assert "sslmode" not in sql_sink(PostgresqlFollower, f"postgresql://u@{place}").options()
+
+
+@pytest.mark.parametrize(
+    ("follower", "told"),
+    [
+        (sql_sink(PostgresqlFollower, "postgresql://u@db.example.org/?sslmode=allow"), "sslmode"),
+        (sql_sink(PostgresqlFollower, "postgresql://u@localhost/d?sslmode=disable"), None),
+        (sql_sink(MysqlFollower, "mysql://u@db.example.org/d?ssl_disabled=true"), "ssl_disabled"),
+        (sql_sink(SqliteFollower, "sqlite:////tmp/x.db"), None),
+        (sink(ClickhouseFollower, ClickhouseSettings(type="c", url="http://ch.example.org:8123")),
+         "is not encrypted"),
+        (sink(ClickhouseFollower, ClickhouseSettings(
+            type="c", url="http://localhost:8123, https://ch.example.org")), None),
+        (sink(KafkaFollower, KafkaSettings(type="k", bootstrap_servers="k.example.org:9092")),
+         "is not encrypted"),
+        (sink(KafkaFollower, KafkaSettings(type="k", bootstrap_servers="localhost:9092")), None),
+        (sink(IcebergFollower, IcebergSettings(
+            type="i", warehouse="s3://b/w", catalog={"type": "rest", "uri": "http://c.example.org"})),
+         "is not encrypted"),
+        (sink(FilesFollower, FilesSettings(type="f", path="/tmp/x")), None),
+    ],
+)  # fmt: skip
+def test_sinks_that_do_not_verify_are_said_loudly(follower: Any, told: str | None) -> None:
+    said = follower.caution()
+    assert said is None if told is None else told in said and said.startswith("WARNING: sinks.s")
+
+
+def test_what_is_no_url_is_said_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SINK_URL", "no url, but secret")
+    follower = sql_sink(PostgresqlFollower, "${env:SINK_URL}")
+    for call in (follower.caution, follower.create):
+        with pytest.raises(ConfigError, match="no URL of a database") as refused:
+            call()
+        assert "secret" not in refused.value.render()

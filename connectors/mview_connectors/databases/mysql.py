@@ -16,7 +16,7 @@ from mview_connectors.databases.mysql_packets import MalformedRowError, ServerEr
 from mview_connectors.databases.mysql_types import read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
-from mview_connectors.network import caution
+from mview_connectors.network import mysql_caution
 
 #: Seconds the server waits for a reader that is busy with its last rows.
 _PATIENCE = 3600
@@ -94,16 +94,10 @@ class MysqlDatabase(SqlDatabase):
 
     def caution(self) -> str | None:
         """A warning for a remote server with settings that do not verify."""
-        settings = self._tls_settings()
-        if not self._is_remote() or not settings:
-            return None
-        off = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "ssl_check_hostname"}
-        if "ssl_ca" in settings and not settings & off:
+        if not self._is_remote():
             return None
         place = f"connections.{self._settings.name}.query"
-        remedy = "Leave the ssl settings away, or set ssl_ca alone."
-        how = f"may not be verified ({', '.join(sorted(settings))})"
-        return caution(place, self._server(), how, remedy)
+        return mysql_caution(place, self._server(), self._settings.query)
 
     def _prepare(self, connection: Any) -> None:
         if "read_timeout" not in self._settings.query:

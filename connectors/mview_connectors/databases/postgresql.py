@@ -15,7 +15,7 @@ from mview_connectors.databases.chunking import Size, whole_number
 from mview_connectors.databases.postgresql_types import read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
-from mview_connectors.network import caution
+from mview_connectors.network import postgresql_caution
 
 #: Bytes of CSV that become one Arrow batch.
 _BLOCK = 4 << 20
@@ -112,13 +112,10 @@ class PostgresqlDatabase(SqlDatabase):
 
     def caution(self) -> str | None:
         """A warning for a remote server with an `sslmode` that does not verify."""
-        mode = self._query("sslmode")
-        if not self._is_remote() or mode in (None, "verify-full"):
+        if not self._is_remote():
             return None
-        how = "does not check the server's name" if mode == "verify-ca" else "is not verified"
         place = f"connections.{self._settings.name}.query"
-        remedy = "Leave sslmode away, or set it to verify-full."
-        return caution(place, self._server(), f"{how} (sslmode: {mode})", remedy)
+        return postgresql_caution(place, self._server(), self._query("sslmode"))
 
     def _prepare(self, connection: Any) -> None:
         connection.execute(_SESSION)

@@ -22,7 +22,7 @@ from mview.snapshot import Chunk, ChunkPlan, KeyValues
 from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.keys import IndexKeys
 from mview_connectors.databases.ranges import Limit, between, limits
-from mview_connectors.network import is_local
+from mview_connectors.network import are_local
 from mview_connectors.pool import pool_of
 
 #: Words of drivers for a server that does not prove who it is.
@@ -307,9 +307,7 @@ class SqlDatabase(ABC):
 
     def _is_remote(self) -> bool:
         # Drivers take a host, or several, from the query, too.
-        named = [self._part("host"), self._query("host"), self._query("hostaddr")]
-        hosts = [host.strip() for text in named if text for host in text.split(",")]
-        return not all(map(is_local, hosts))
+        return not are_local(self._part("host"), self._query("host"), self._query("hostaddr"))
 
     def _server(self) -> str:
         # As written in the settings: `${env:…}` stays, so nothing secret can get into a message.

@@ -60,6 +60,7 @@ from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers import clickhouse_native as native
 from mview_connectors.followers.clickhouse_server import Server, ServerError, literal, quoted
+from mview_connectors.network import http_caution
 
 #: Rows, or bytes in Arrow, of one INSERT: less than what the server makes two parts of.
 _ROWS, _BYTES = 500_000, 64 << 20
@@ -340,6 +341,10 @@ class ClickhouseFollower:
         return sha256(text).hexdigest()[:32]
 
     # --- Follower --------------------------------------------------------------------------------
+
+    def caution(self) -> str | None:
+        """A warning for a remote server without TLS."""
+        return http_caution(f"sinks.{self.target.sink}.url", self._urls)
 
     def create(self) -> None:
         """Make the table and the view, put the token in, and take staging tables over."""

@@ -194,6 +194,10 @@ class FilesFollower:
         lists = [n for n in schema.key if pa.types.is_nested(schema.column(n).type)]
         refuse_types(self.target, dict.fromkeys(lists, "no lists in a key"))
 
+    def caution(self) -> str | None:
+        """Nothing is sent."""
+        return None
+
     def create(self) -> None:
         """Make the folder, and put the fence's token in, as a manifest of the same content."""
         self.check()

@@ -60,6 +60,7 @@ from mview_connectors.changelogs.kafka_errors import FORBIDDEN
 from mview_connectors.followers.kafka_shapes import SHAPES
 from mview_connectors.formats.values import convert
 from mview_connectors.formats.written import json_keys, json_rows
+from mview_connectors.network import kafka_caution
 
 #: What Kafka takes as a topic's name.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -211,8 +212,8 @@ class KafkaFollower:
         self._marks = self._topic + _MARKS
         self._now: Callable[[], int] = SystemClock().now
         section = f"sinks.{target.sink}"
-        brokers = _Section(section, self._settings.bootstrap_servers, self._settings.options)
-        self._client = KafkaClient(brokers)
+        self._brokers = _Section(section, self._settings.bootstrap_servers, self._settings.options)
+        self._client = KafkaClient(self._brokers)
         self._producer: Producer | None = None
         self._record: _Record | None = None
         self._staged: _Record | None = None
@@ -230,6 +231,10 @@ class KafkaFollower:
                 allowed=f"letters A-Z and a-z, digits, '.', '_', '-', {249 - len(_MARKS)} at most",
                 hint="give the topic another name: table: …",
             )
+
+    def caution(self) -> str | None:
+        """A warning for remote brokers that are not proven to be those that are meant."""
+        return kafka_caution(self._brokers)
 
     def create(self) -> None:
         """Make the topics, end whoever wrote before, and put the fence's token in."""

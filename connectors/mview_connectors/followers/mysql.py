@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from mview_connectors.followers.sql import ROWS, SqlFollower, finite
-from mview_connectors.network import is_local
+from mview_connectors.network import mysql_caution
 
 #: Error numbers after which the same may succeed: too many connections, lock wait, deadlock, server
 #: shutting down or gone, a session that was ended, connection refused or lost.
@@ -102,11 +102,17 @@ class MariadbFollower(SqlFollower):
         )
         self._execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
+    def caution(self) -> str | None:
+        """A warning for a remote server with settings that do not verify."""
+        if not self.is_remote:
+            return None
+        return mysql_caution(f"sinks.{self.target.sink}.url", "its server", self.url().query)
+
     def options(self) -> dict[str, Any]:
         """Transactions are begun by us; a server beyond this machine proves who it is."""
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
         url = self.url()
-        if not is_local(url.host) and not any(name.startswith("ssl") for name in url.query):
+        if self.is_remote and not any(name.startswith("ssl") for name in url.query):
             options["ssl"] = ssl.create_default_context()
         return options
 

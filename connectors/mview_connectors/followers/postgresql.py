@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview_connectors.followers.sql import SqlFollower
-from mview_connectors.network import is_local
+from mview_connectors.network import postgresql_caution
 
 #: SQLSTATE classes and codes after which the same may succeed: connection, resources, operator
 #: intervention, system errors; deadlock, serialization, lock not available, idle in transaction.
@@ -72,13 +72,21 @@ class PostgresqlFollower(SqlFollower):
         ):
             self._execute(connection, f"SET {setting}")
 
+    def caution(self) -> str | None:
+        """A warning for a remote server with an `sslmode` that does not verify."""
+        if not self.is_remote:
+            return None
+        mode = self.url().query.get("sslmode")
+        place = f"sinks.{self.target.sink}.url"
+        return postgresql_caution(place, "its server", None if mode is None else str(mode))
+
     def options(self) -> dict[str, Any]:
         """Transactions are begun by us; a server beyond this machine proves who it is."""
         import psycopg
 
         options: dict[str, Any] = {"autocommit": True, "cursor_factory": psycopg.ClientCursor}
         url = self.url()
-        if not is_local(url.host) and "sslmode" not in url.query:
+        if self.is_remote and "sslmode" not in url.query:
             options["sslmode"] = "verify-full"
             if "sslrootcert" not in url.query:
                 options["sslrootcert"] = "system"

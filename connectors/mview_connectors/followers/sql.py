@@ -41,6 +41,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import REFERENCE, Mask, reveal, secrets_of
+from mview_connectors.network import are_local
 from mview_connectors.pool import pool_of
 
 #: The table of marks, one row per table that mview writes, in the same database and schema.
@@ -172,6 +173,10 @@ class SqlFollower(ABC):
             if found is None or found.startswith("!"):
                 wrong[column.name] = (found or "!another type")[1:]
         refuse_types(self.target, wrong)
+
+    def caution(self) -> str | None:
+        """A warning where the server is not proven to be the one that is meant."""
+        return None
 
     def create(self) -> None:
         """Make the marks, the table, and put the fence's token in."""
@@ -485,10 +490,26 @@ class SqlFollower(ABC):
     def url(self) -> sa.URL:
         """Where the database is, with its secrets."""
         place = f"sinks.{self.target.sink}"
-        url = sa.make_url(reveal(self._settings.url, f"{place}.url")).set(drivername=self.driver)
+        try:
+            url = sa.make_url(reveal(self._settings.url, f"{place}.url"))
+        except sa.exc.ArgumentError:
+            raise ConfigError(
+                "this is no URL of a database",
+                where=f"{place}.url",
+                allowed="postgresql://user@host:5432/database, for example",
+            ) from None
+        url = url.set(drivername=self.driver)
         if self._settings.password is not None:
             url = url.set(password=reveal(self._settings.password, f"{place}.password"))
         return url
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether somebody may be between: drivers take hosts from the query, too."""
+        url = self.url()
+        named = [url.query.get(name, ()) for name in ("host", "hostaddr")]
+        texts = [text for value in named for text in ([value] if isinstance(value, str) else value)]
+        return not are_local(url.host, *texts)
 
     def options(self) -> dict[str, Any]:
         """Driver options of every connection."""

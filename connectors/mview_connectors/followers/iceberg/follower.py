@@ -46,6 +46,7 @@ from mview.rows.hashing import is_hashable
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.iceberg.settings import IcebergSettings
+from mview_connectors.network import http_caution
 
 if TYPE_CHECKING:
     from mview_connectors.followers.iceberg.keys import Keys
@@ -102,6 +103,10 @@ class IcebergFollower:
                 where=f"sinks.{self.target.sink}",
                 hint="warehouse: a folder; or catalog: {type: rest, uri: …}",
             )
+
+    def caution(self) -> str | None:
+        """A warning for a remote catalog or storage without TLS."""
+        return http_caution(f"sinks.{self.target.sink}.catalog", self._settings.catalog.values())
 
     def create(self) -> None:
         """Make the table if it is not there, and move it on for a new runner."""
