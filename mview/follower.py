@@ -425,8 +425,3 @@ def gone_keys(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
 def batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """The batches of a reader that have rows."""
     return (batch for batch in reader if batch.num_rows)
-
-
-def options_of(section: Mapping[str, Any], of_view: Mapping[str, Any]) -> dict[str, Any]:
-    """What a connector's model validates: the section, and what the view says laid over it."""
-    return {**section, **of_view}

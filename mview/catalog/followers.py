@@ -12,7 +12,7 @@ from mview.config import Config
 from mview.connector import load
 from mview.errors import ConfigError, UserError, several
 from mview.files.yamlfile import shown
-from mview.follower import Follower, FollowerFactory, FollowerTarget, check_mode, options_of
+from mview.follower import Follower, FollowerFactory, FollowerTarget, check_mode
 from mview.plan.definition import ViewDefinition
 from mview.plan.place import did_you_mean
 from mview.schema import TableSchema
@@ -51,9 +51,9 @@ def open_follower(
             hint=did_you_mean(sink, known),
         )
     factory = cast(FollowerFactory, load("followers", str(section["type"])))
-    options = options_of(section, definition.sinks[sink])
     try:
-        settings = factory.settings(**options)
+        # What the view says is laid over the section.
+        settings = factory.settings(**{**section, **definition.sinks[sink]})
     except ValidationError as error:
         raise several(
             [
