@@ -6,9 +6,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PAIMON := connectors/mview_connectors/followers/paimon
 # Test processes: each has its own Spark session (about 2 GB).
 WORKERS ?= 2
-TEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --tb short
+# What is compiled once is kept: every process of the tests would compile it again.
+TEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --tb short
 # More arguments for pytest, e.g. make test ARGS='-k merge'
 ARGS ?=
 
@@ -80,10 +82,13 @@ wheel-check: venv ## sdist -> wheel -> clean environment: does it work as instal
 bench: java venv services ## measure; the results go to tests/bench/README.md
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-lock: venv ## write requirements.lock anew from pyproject.toml
+lock: venv ## write the locks anew: of pyproject.toml, of the environment for Paimon
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
-	  --generate-hashes --extra mysql --extra postgresql --extra iceberg --extra dev --upgrade \
+	  --generate-hashes --extra mysql --extra postgresql --extra iceberg --extra delta \
+	  --extra dev --upgrade \
 	  --output-file requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
+	  --generate-hashes --upgrade --output-file $(PAIMON)/requirements.lock $(PAIMON)/requirements.in
 
 clean: ## remove what make made, but not the caches of packages and jars
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

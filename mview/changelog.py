@@ -86,9 +86,12 @@ def encode_position(position: Sequence[int]) -> str:
 #: Column of changelog rows: a `RowKind`.
 KIND = "__kind"
 
+#: Column of a change batch: what a change does to the row of its key (c u d), or truncate.
+OP = "__op"
+
 #: Columns that stand before the table's own in a change batch.
 META = (
-    ("__kind", pa.string()),  # c u d truncate
+    (OP, pa.string()),
     ("__position", pa.string()),  # encode_position, never null
     ("__source_ms", pa.int64()),
     ("__partition", pa.string()),

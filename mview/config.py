@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -162,7 +163,8 @@ class ChangesSettings(Settings):
     hidden = ("options",)
 
     connection: str = ""
-    source: Literal["kafka", "files"]
+    #: The connector: the name of its entry point.
+    source: str
     format: Filled
     #: T: covers clock skew plus the time from commit to the changelog; see docs/sources.md.
     delay: Duration = Field(default=10_000, alias="T")
@@ -187,10 +189,19 @@ class ChangesSettings(Settings):
     def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
         return by_reference(value)
 
+    @field_validator("source")
+    @classmethod
+    def _is_there(cls, value: str) -> str:
+        known = sorted(entry.name for entry in entry_points(group="mview.changelogs"))
+        if value not in known:
+            raise ValueError(f"there is no source {value!r}; there are {', '.join(known)}")
+        return value
+
     @model_validator(mode="after")
     def _complete(self) -> ChangesSettings:
-        needed = ("path",) if self.source == "files" else ("bootstrap_servers", "topic")
-        for name in needed:
+        # What another one needs it says in its `check`.
+        needed = {"files": ("path",), "kafka": ("bootstrap_servers", "topic")}
+        for name in needed.get(self.source, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"source '{self.source}' needs '{name}'")
         if self.topic is not None and "{table}" not in self.topic:

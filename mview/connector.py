@@ -61,14 +61,6 @@ class Database(Protocol):
         """The database's own clock."""
         ...
 
-    def position(self) -> tuple[int, ...]:
-        """The log's position now, noted beside each chunk; () if unknown.
-
-        Nothing is decided by it: a server that chunks are read from may number its log otherwise
-        than the one that the changelog comes from.
-        """
-        ...
-
     def tables(self) -> Sequence[str]:
         """Table names that can be read, for messages."""
         ...

@@ -168,6 +168,7 @@ _REFUSALS: dict[tuple[int, ...], tuple[str, str]] = {
         "give it to the user that runs mview, or name another folder",
     ),
     (errno.EIO,): ("the disk fails", "look at the disk and at the system's log"),
+    (errno.ENAMETOOLONG,): ("the name of a file is too long", "name a shorter one"),
     (errno.EMFILE, errno.ENFILE): ("too many files are open", "raise the limit: ulimit -n"),
 }
 

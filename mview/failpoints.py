@@ -1,10 +1,10 @@
 """Faults on purpose, for tests: at a place with a name a process is killed, paused, or fails.
 
 `MVIEW_FAILPOINT=name[:nth][=fault[:argument]]`, for example `after-sink:2` or
-`after-intent=pause:/tmp/go`. Faults: `kill` this process (the default), `kill-tree` it and all that
-it has started, `kill-jvm` only Java, `pause` until the file of the argument is there (or for that
-many seconds), `raise` an error: behind a commit, one that was made and is reported as failed.
-`MVIEW_FAILPOINT_HIT` names a file that is made when the place is reached.
+`after-intent=pause:/tmp/go`. Faults: `kill` this process (the default), `kill-tree` the driver and
+all that it has started, `kill-jvm` only its Java, `pause` until the file of the argument is there
+(or for that many seconds), `raise` an error: behind a commit, one that was made and is reported as
+failed. `MVIEW_FAILPOINT_HIT` names a file that is made when the place is reached.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ FAILPOINTS = {
 }
 
 
+#: The process that was armed first: workers of Spark are of its tree, too.
+_ROOT = "MVIEW_FAILPOINT_ROOT"
+
+
 class FaultError(OSError):
-    """What the fault `raise` raises."""
+    """What a fault raises: it looks as a disk or network that went away does."""
 
 
 @dataclass
@@ -141,14 +145,15 @@ def _kill() -> None:
 
 
 def _kill_tree() -> None:
-    for pid in _descendants():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for pid in _tree():
+        if pid != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     _kill()
 
 
 def _kill_jvm() -> None:
-    for pid in _descendants():
+    for pid in _tree():
         with suppress(OSError):
             if Path(f"/proc/{pid}/exe").readlink().name == "java":
                 os.kill(pid, signal.SIGKILL)
@@ -166,17 +171,19 @@ def _raise() -> None:
     raise FaultError("a fault on purpose")
 
 
-def _descendants() -> list[int]:
+def _tree() -> list[int]:
+    """The driver and what it has started, also where this is a worker of it."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(fields[1])
-    found = [os.getpid()]
+    found = [int(os.environ.get(_ROOT, os.getpid()))]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
-    return found[1:]
+    return found
 
 
 if _wanted := os.environ.get("MVIEW_FAILPOINT"):
+    os.environ.setdefault(_ROOT, str(os.getpid()))
     arm(_wanted, os.environ.get("MVIEW_FAILPOINT_HIT", ""))

@@ -75,8 +75,6 @@ class Capabilities:
             Where it does not, `stage` may hold an open transaction, and `state` is UNKNOWN after.
         marks: the target keeps a `Mark`, written in the atomic step of the commit.
         fills: `fill` replaces all rows in one atomic step. Without, only an empty target is filled.
-        atomic: a commit is seen whole by readers, over all partitions.
-        time_travel: readers can ask for older commits.
         reads: `read` works, so that `mview verify` can compare.
         null_keys: key columns may be NULL, and NULL is one value.
         largest: rows of one commit at the most; None: any number.
@@ -86,8 +84,6 @@ class Capabilities:
     durable_prepare: bool = False
     marks: bool = True
     fills: bool = True
-    atomic: bool = True
-    time_travel: bool = False
     reads: bool = True
     null_keys: bool = False
     largest: int | None = None
@@ -343,8 +339,24 @@ class Follower(Protocol):
         """The rows as readers see them: the view's columns, for comparison."""
         ...
 
-    def maintain(self) -> None:
-        """Compact what the target does not compact itself; between steps, now and then."""
+    def maintain(self, *, thorough: bool) -> Facts:
+        """Compact what the target does not compact itself, remove what no reader needs any more.
+
+        The rows and the mark stay as they are. Called by a runner between steps, and by
+        `mview maintain` in a process of its own, under the runner's token, while that one stages
+        and commits: what may be staged is left alone, and whoever meets a commit of the other
+        begins again after it.
+
+        Args:
+            thorough: until nothing is left to do, however long it takes. Else what takes seconds:
+                the next step waits for it.
+
+        Returns:
+            What was done: numbers by what they count. Empty: nothing was to be done.
+
+        Raises:
+            FencedError: a newer runner has written there.
+        """
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 #: DuckDB gets so many bytes at least: with less it cannot sort a few thousand rows.
 _LEAST_QUERIES = 64 << 20
@@ -27,43 +27,70 @@ _LEAST_FILE, _LARGEST_FILE = 4 << 20, 64 << 20
 #: some six times as much at once.
 MESSAGE_PART = 32
 
-#: Freed blocks from this size on go back to the system: small ones are used again anyway.
-_GIVEN_BACK = 128 << 10
+#: Freed blocks from this part of the budget on go back to the system at once, of this size at least
+#: and at most: smaller ones are used again anyway, and larger ones glibc lets nobody keep.
+_BLOCK_PART, _LEAST_BLOCK, _LARGEST_BLOCK = 256, 128 << 10, 32 << 20
 
-#: So many of them at once at the most; the system allows a process 65,530 mappings.
+#: Of smaller ones, this part of the budget may be left at the end of a heap.
+_KEPT_PART = 64
+
+#: So many large blocks at once at the most; the system allows a process 65,530 mappings.
 _MOST_BLOCKS = 32_768
 
 #: Parameters of glibc's `mallopt`.
-_MMAP_THRESHOLD, _MMAP_MAX = -3, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 
 
-def give_back_what_is_freed() -> None:
-    """Let this process give large blocks back to the system as soon as they are freed.
-
-    Allocators keep what was freed, in pieces that the next rows do not fit into: shares would
-    bound what is held and not what the process has. With wide rows through a budget of 32 MB, of
-    which Arrow held 45 MB at the most, a driver without Spark grew by 155 MB with Arrow's own
-    allocator, by 245 MB with that of the system, and by 80 MB with that of the system after this.
-    An epoch of 300 rows took 16.7 ms of CPU before and 17.1 ms after it, within the noise.
+def use_the_systems_allocator() -> None:
+    """Have Arrow take memory from where `give_back_what_is_freed` has a say, if there is such.
 
     To be called before pyarrow is imported: it chooses its allocator once. Processes that are
-    started are not concerned. Where the C library is not glibc, nothing changes.
+    started are not concerned.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    # Either also stops glibc from raising the size by itself.
-    if mallopt(_MMAP_THRESHOLD, _GIVEN_BACK) != 1 or mallopt(_MMAP_MAX, _MOST_BLOCKS) != 1:
-        return
     name = "ARROW_DEFAULT_MEMORY_POOL"
-    if name in os.environ:
+    if _mallopt() is None or name in os.environ:
         return
     os.environ[name] = "system"
     try:
         import pyarrow  # noqa: F401
     finally:
         del os.environ[name]
+
+
+def give_back_what_is_freed(total: int) -> None:
+    """Let this process give blocks that are large for its budget back as soon as they are freed.
+
+    Allocators keep what was freed, in pieces that the next rows do not fit into: shares would
+    bound what is held and not what the process has. With wide rows through a budget of 32 MB, of
+    which Arrow held 45 MB at the most, a driver without Spark grew by 155 MB with Arrow's own
+    allocator, by 245 MB with that of the system, and by 80 MB with that of the system after this.
+
+    It has a price: each page that is taken anew is cleared. To write a file of 60,000 rows took
+    34 ms of CPU instead of 15 where blocks of 128 kB went back, and 14 where those of 4 MB did. So
+    only blocks that count go back: with a small budget others than with a large one.
+
+    Where the C library is not glibc, nothing changes.
+
+    Args:
+        total: bytes of `engine.memory`.
+    """
+    mallopt = _mallopt()
+    if mallopt is None:
+        return
+    block = min(_LARGEST_BLOCK, max(_LEAST_BLOCK, total // _BLOCK_PART))
+    kept = min(_LARGEST_BLOCK, max(_LEAST_BLOCK, total // _KEPT_PART))
+    # Any of these also stops glibc from raising the sizes by itself.
+    mallopt(_MMAP_THRESHOLD, block)
+    mallopt(_MMAP_MAX, _MOST_BLOCKS)
+    mallopt(_TRIM_THRESHOLD, kept)
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    try:
+        mallopt: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return None
+    return mallopt
 
 
 class Memory:

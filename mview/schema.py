@@ -93,7 +93,7 @@ def check_distinct(names: Iterable[str]) -> None:
 
 #: Columns that mview adds to rows, and those of its state tables and parts.
 _OWN = re.compile(
-    r"__(epoch|kind|weight|position|source_ms|partition|offset|unchanged|mark|number|nth|copy"
+    r"__(epoch|kind|op|weight|position|source_ms|partition|offset|unchanged|mark|number|nth|copy"
     r"|doubt|today|now|key_.*|[a-z]\d+|[nscm]\d*(_kept|_come|_gone)?)"
 )
 

@@ -170,10 +170,7 @@ class Marker:
         rows: rows in the file.
         size: bytes of the file.
         digest: CRC-32 of the file (hex): a torn or foreign file is never registered.
-        search_ms: source clock before the read.
         high_ms: source clock after the read.
-        position_after: the log's position after the read, in the same shape as
-            ChangeEvent.position; empty when the database cannot tell.
     """
 
     table: str
@@ -182,9 +179,7 @@ class Marker:
     rows: int
     size: int
     digest: str
-    search_ms: int
     high_ms: int
-    position_after: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form; see `from_json`."""

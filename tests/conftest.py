@@ -71,6 +71,14 @@ def _is_long(item: pytest.Item) -> bool:
     return timeout is not None and timeout.args[0] >= 1800
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _power_stays_on() -> Iterator[None]:
+    """Tests end processes, not the power: nothing has to wait for a disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., Config]:
     """`make_config(connections=…, changes=…)`: a configuration with its own store."""

@@ -11,7 +11,6 @@ from mview.catalog.definitions import load_definitions
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
-from mview.epoch.names import STATE, VIEW, is_source, view_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import open_sinks
 from mview.errors import (
@@ -20,6 +19,7 @@ from mview.errors import (
 )
 from mview.failpoints import failpoint
 from mview.plan.place import did_you_mean
+from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.session.disks import disks_told
 from mview.store.history import ManifestLog
@@ -76,12 +76,12 @@ def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
     """The tables that follow views elsewhere, `<sink>: <table>`: a drop leaves them as they are."""
     store = Store(config.store)
     manifest = ManifestLog(store.manifests).latest()
-    found = {} if manifest is None else load_definitions(store, manifest).found
+    views = {} if manifest is None else load_definitions(store, manifest).views
     return [
         f"{sink}: {({**config.sinks.get(sink, {}), **options}).get('table', name)}"
         for name in names
-        if name in found
-        for sink, options in found[name].sinks.items()
+        if name in views
+        for sink, options in views[name].sinks.items()
     ]
 
 
@@ -89,24 +89,23 @@ def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest
     """The manifest without these views and tables, and what only they need."""
     views = {n: s for n, s in manifest.views.items() if n not in names}
     definitions = load_definitions(store, manifest, but=names)
-    known = definitions.found
+    known = definitions.views
     reads = {n: known[n].table_names if n in known else () for n in views}
     # No delta leads to what reads a table that starts over, only a new build.
     stale = set(names)
-    while found := [n for n in views if n not in stale and stale & set(reads[n])]:
-        stale.update(found)
+    while readers := [n for n in views if n not in stale and stale & set(reads[n])]:
+        stale.update(readers)
     read = {table for tables in reads.values() for table in tables}
     if definitions.damaged:  # nobody knows what they read
-        read |= {name for name in manifest.tables if is_source(name)}
+        read |= manifest.source_tables.keys()
     # What was half loaded starts over, too: its merge goes by the old query's checkpoint.
     kept = {
         name: state
         for name, state in manifest.tables.items()
-        if (name not in names and (name in read or name.removeprefix(VIEW) in read))
-        or (_is_inner(name) and view_of(name) in views)
+        if (name not in names and name in read) or _view_inside(name) in views
         if state.phase == "loaded"
     }
-    connections = {name.partition(".")[0] for name in kept if is_source(name)}
+    connections = {RelationId.of(name).connection for name in kept}
     return replace(
         manifest,
         generation=manifest.generation + 1,
@@ -114,21 +113,20 @@ def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest
         offsets={k: v for k, v in manifest.offsets.items() if k in connections},
         tables=kept,
         views={n: replace(s, stale=s.stale or n in stale) for n, s in views.items()},
-        positions={k: v for k, v in manifest.positions.items() if k.rpartition("@")[0] in kept},
-        newest={k: v for k, v in manifest.newest.items() if k.rpartition("@")[0] in kept},
+        positions={k: v for k, v in manifest.positions.items() if k in kept},
+        newest={k: v for k, v in manifest.newest.items() if k in kept},
     )
 
 
-def _is_inner(relation: str) -> bool:
-    """Whether a relation is a state table, or of a part: nobody but its view reads it."""
-    inner = relation.startswith(STATE) or relation.count(":") > 1
-    return inner and not is_source(relation)
+def _view_inside(name: str) -> str:
+    """The view that nobody but it reads a relation of: its state, or of a part; else empty."""
+    return "" if (view := RelationId.of(name).view) == name else view
 
 
 def _check_droppable(store: Store, manifest: Manifest, name: str, names: Sequence[str]) -> None:
-    known = [*manifest.views, *(t for t in manifest.tables if is_source(t))]
+    known = [*manifest.views, *manifest.source_tables]
     if name not in known:
         raise UserError(f"there is no view or table {name!r}", hint=did_you_mean(name, known))
-    for view, definition in load_definitions(store, manifest, but=names).found.items():
+    for view, definition in load_definitions(store, manifest, but=names).views.items():
         if name in manifest.views and name in definition.table_names:
             raise UserError(f"view {view} reads {name}", hint=f"mview drop {view} {name}")

@@ -9,13 +9,13 @@ from mview.admin.content import published
 from mview.catalog.definitions import load_definition
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.epoch.names import is_source, view_of
 from mview.epoch.views import open_sinks
 from mview.errors import (
     CorruptionError,
     UserError,
 )
 from mview.plan.place import did_you_mean
+from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
@@ -47,7 +47,7 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
         given = {name: manifest.views[name].sink for name in names}
         lost = [name for name, facts in given.items() if facts and not sinks[name].repair(facts)]
         damaged = _damaged(store, manifest, names)
-        lost += [view_of(relation) for relation in damaged]
+        lost += [RelationId.of(relation).view for relation in damaged]
         views = {n: replace(s, stale=s.stale or n in lost) for n, s in manifest.views.items()}
         if lost:
             ManifestLog(store.manifests, lease).publish_after(
@@ -61,12 +61,12 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
 
 def _damaged(store: Store, manifest: Manifest, views: Sequence[str]) -> list[str]:
     """What some views keep beside their sinks and cannot be read."""
-    found = []
+    damaged = []
     for name, state in manifest.tables.items():
-        if not is_source(name) and view_of(name) in views:
+        if RelationId.of(name).view in views:
             try:
                 for _ in Mirror(store.mirror(name), state.schema).parts(state):
                     pass
             except CorruptionError:
-                found.append(name)
-    return found
+                damaged.append(name)
+    return damaged

@@ -12,7 +12,6 @@ from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.cost import Ran, runs_of
-from mview.epoch.names import VIEW, is_source
 from mview.errors import (
     UserError,
 )
@@ -131,13 +130,12 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
     tables = tuple(
         TableStatus(name, state.phase, state.rows, len(state.released))
-        for name, state in manifest.tables.items()
-        if is_source(name)
+        for name, state in manifest.source_tables.items()
     )
     views = []
     kept = load_definitions(store, manifest)
     for name, state in manifest.views.items():
-        definition = kept.found.get(name)
+        definition = kept.views.get(name)
         promised = definition.freshness_ms if definition else None
         missed = promised is not None and (lag is None or lag > promised or state.halted != "")
         path = sink_path(config, store, definition) if definition else ""
@@ -174,8 +172,8 @@ def _sinks(
     config: Config, store: Store, manifest: Manifest, definition: ViewDefinition, now: int
 ) -> tuple[SinkStatus, ...]:
     """How far the sinks of a view have followed it."""
-    found = []
-    source = ViewSource(store, definition.name, VIEW + definition.name)
+    sinks = []
+    source = ViewSource(store, definition.name)
     source.move(manifest)
     for sink, options in definition.sinks.items():
         folder = store.follower(definition.name, sink)
@@ -187,7 +185,7 @@ def _sinks(
             elif cursor.epoch < source.newest():
                 waiting = source.waiting_epochs(cursor.epoch)
                 size = source.waiting_bytes(cursor.epoch)
-        found.append(
+        sinks.append(
             SinkStatus(
                 name=sink,
                 table=str({**config.sinks.get(sink, {}), **options}.get("table", definition.name)),
@@ -200,7 +198,7 @@ def _sinks(
                 error_since_ms=problem.since_ms if problem else 0,
             )
         )
-    return tuple(found)
+    return tuple(sinks)
 
 
 def _runs(log: ManifestLog, newest: Manifest, view: str) -> Iterator[Ran]:

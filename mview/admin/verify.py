@@ -18,7 +18,6 @@ from mview.catalog.spark_functions import function_errors, register_functions
 from mview.config import Config, secret_values
 from mview.connector import WEIGHT
 from mview.epoch.halts import halting, has_halted, in_a_batch, told_of
-from mview.epoch.names import reads_of
 from mview.epoch.results import is_small, result_parts
 from mview.errors import (
     MviewError,
@@ -85,7 +84,9 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
     if readable:
         with jvm_errors():
             spark = spark_session(config)
-            compared = {one.name: _verified(config, spark, manifest, one) for one in readable}
+            compared = {
+                stored.name: _verified(config, spark, manifest, stored) for stored in readable
+            }
     results = []
     for view in views:
         results.append(compared.get(view.name) or _not_compared(manifest, view.name))
@@ -162,9 +163,9 @@ def _compared(
     # The published definition: a file that was edited since is not what is in the sink.
     definition = load_definition(store, manifest, stored.name)
     frames, read = {}, []
-    for name, relation in reads_of(definition.table_names).items():
-        state = manifest.tables[relation]
-        mirror = Mirror(store.mirror(relation), state.schema)
+    for name in definition.table_names:
+        state = manifest.tables[name]
+        mirror = Mirror(store.mirror(name), state.schema)
         read.append((mirror, state))
         frames[name] = mirror_dataframe(spark, mirror, state)
     if not is_declared(config, definition):
@@ -172,7 +173,7 @@ def _compared(
             f"view {stored.name} was built with functions"
             " that the configuration does not declare so",
             where=str(config.path),
-            got=", ".join(f"{one.name}: {one.python}" for one in definition.called),
+            got=", ".join(f"{function.name}: {function.python}" for function in definition.called),
             hint="declare them as they were, or run the view again: it is built anew",
         )
     register_functions(spark, [definition], folder_of(config))
@@ -219,7 +220,8 @@ def _held_against(
     missing: list[Mapping[str, object]] = []
     extra: list[Mapping[str, object]] = []
     held = stored.parts() if there is None else there
-    for piece in differences(counted(), held, stored.schema, most):
+    # Which of equal values min, say, shows is chance: 0.0 or -0.0.
+    for piece in differences(counted(), held, stored.schema, most, signs=False):
         weights, content = piece[WEIGHT], piece.drop_columns([WEIGHT])
         for sample, is_one in ((missing, pc.greater(weights, 0)), (extra, pc.less(weights, 0))):
             sample += content.filter(is_one).slice(0, _SAMPLE - len(sample)).to_pylist()

@@ -50,7 +50,7 @@ def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefiniti
 class Kept(NamedTuple):
     """Definitions that a store has, and why others cannot be read; by view, or by file."""
 
-    found: dict[str, ViewDefinition]
+    views: dict[str, ViewDefinition]
     damaged: dict[str, CorruptionError]
 
 
@@ -80,7 +80,7 @@ def _kept(files: dict[str, Path]) -> Kept:
     kept = Kept({}, {})
     for name, file in files.items():
         try:
-            kept.found[name] = _read(file)
+            kept.views[name] = _read(file)
         except CorruptionError as error:
             kept.damaged[name] = error
     return kept
@@ -155,4 +155,4 @@ def all_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefini
         if (other := named.setdefault(view.name.lower(), view)) is not view:
             raise same_name(other, view)
     kept = load_definitions(store, manifest, but={view.name for view in given})
-    return Wanted(order_views([*kept.found.values(), *given]), kept.damaged)
+    return Wanted(order_views([*kept.views.values(), *given]), kept.damaged)

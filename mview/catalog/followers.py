@@ -19,7 +19,7 @@ from mview.schema import TableSchema
 from mview.store.layout import Store
 
 
-class Opened(NamedTuple):
+class OpenedFollower(NamedTuple):
     """A follower and what it was made with."""
 
     follower: Follower
@@ -33,7 +33,7 @@ def open_follower(
     sink: str,
     schema: TableSchema,
     fence: int = 0,
-) -> Opened:
+) -> OpenedFollower:
     """The follower of a view for one of its sinks; connects to nothing.
 
     Raises:
@@ -42,7 +42,7 @@ def open_follower(
     where = definition.file or f"view {definition.name}"
     section = config.sinks.get(sink)
     if section is None or "type" not in section:
-        known = [name for name, one in config.sinks.items() if "type" in one]
+        known = [name for name, section in config.sinks.items() if "type" in section]
         raise ConfigError(
             f"view {definition.name}: there is no sink {sink!r} to follow it"
             + ("" if section is None else ", as its section has no type"),
@@ -58,14 +58,14 @@ def open_follower(
         raise several(
             [
                 ConfigError(
-                    f"sinks.{shown(sink)}.{'.'.join(map(str, one['loc']))}: "
-                    + one["msg"].removeprefix("Value error, "),
+                    f"sinks.{shown(sink)}.{'.'.join(map(str, mistake['loc']))}: "
+                    + mistake["msg"].removeprefix("Value error, "),
                     where=str(config.path),
                     allowed=", ".join(factory.settings.model_fields)
-                    if one["type"] == "extra_forbidden"
+                    if mistake["type"] == "extra_forbidden"
                     else None,
                 )
-                for one in error.errors(include_url=False, include_input=False)
+                for mistake in error.errors(include_url=False, include_input=False)
             ]
         ) from None
     target = FollowerTarget(
@@ -81,20 +81,20 @@ def open_follower(
     check_mode(target, follower.capabilities)
     if schema.columns:
         follower.check()
-    return Opened(follower, target)
+    return OpenedFollower(follower, target)
 
 
 def follower_cautions(config: Config, definitions: Iterable[ViewDefinition]) -> list[str]:
     """Warnings of the sinks that follow views; of those that are wrong `check_followers` tells."""
-    store, found = Store(config.store), dict[str, None]()
+    store, said = Store(config.store), dict[str, None]()
     for definition in definitions:
         for sink in definition.sinks:
             with suppress(UserError):
                 schema = TableSchema((), ())
                 text = open_follower(config, store, definition, sink, schema).follower.caution()
                 if text is not None:
-                    found[text] = None
-    return list(found)
+                    said[text] = None
+    return list(said)
 
 
 def check_followers(

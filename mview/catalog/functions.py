@@ -22,9 +22,9 @@ def declared_functions(config: Config) -> tuple[Function, ...]:
         ConfigError: a name is taken, or the Python behind it cannot be found.
     """
     functions = []
-    for name, one in config.functions.items():
+    for name, declared in config.functions.items():
         _check_name(config, name)
-        functions.append(Function(name, one.python, one.returns, one.kind))
+        functions.append(Function(name, declared.python, declared.returns, declared.kind))
         find(functions[-1], folder_of(config))
     return tuple(functions)
 

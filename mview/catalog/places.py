@@ -132,5 +132,5 @@ def _holds(path: Path, inner: Path) -> bool:
     return path == inner or path in inner.parents
 
 
-def _touch(one: Path, other: Path) -> bool:
-    return _holds(one, other) or _holds(other, one)
+def _touch(path: Path, other: Path) -> bool:
+    return _holds(path, other) or _holds(other, path)

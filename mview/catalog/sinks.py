@@ -83,7 +83,7 @@ def forget_views(config: Config, manifest: Manifest, fence: Fence) -> Left:
     named = {store.view(name) for name in manifest.views}
     for folder in sorted(store.views.iterdir()) if store.views.is_dir() else ():
         if folder not in named:
-            for definition in kept_definitions(folder).found.values():
+            for definition in kept_definitions(folder).views.values():
                 if error := _forgotten(config, store, definition, fence):
                     left.folders.add(folder)
                     left.errors.append(error)

@@ -25,7 +25,7 @@ def register_functions(
         definitions: the views.
         folder: of the configuration file: modules of functions may lie there.
     """
-    for function in {one for definition in definitions for one in definition.called}:
+    for function in {function for definition in definitions for function in definition.called}:
         call = _hinted(Callee(function, folder))
         # The stubs want the kind as an argument, of which Spark warns.
         udf = arrow_udf(call, function.returns)  # type: ignore[call-overload]

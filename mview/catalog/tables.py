@@ -11,12 +11,13 @@ from mview.connector import Database
 from mview.errors import ConfigError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId, by_connection
 from mview.schema import TableSchema, check_free
 
 
 def source_tables(views: Iterable[ViewDefinition]) -> list[str]:
     """`<connection>.<table>` of every source table the views read, in a stable order."""
-    names = {use.name for view in views for use in view.tables if "." in use.name}
+    names = {use.name for view in views for use in view.tables if RelationId.of(use.name).is_table}
     return sorted(names)
 
 
@@ -41,12 +42,12 @@ def describe_tables(
             if name in known:
                 schemas[name] = known[name]
                 continue
-            connection, _, table = name.partition(".")
-            _check_connection(config, views, name, connection)
-            if connection not in databases:
-                databases[connection] = open_database(config, connection)
+            table = RelationId.of(name)
+            _check_connection(config, views, name, table.connection)
+            if table.connection not in databases:
+                databases[table.connection] = open_database(config, table.connection)
             try:
-                schemas[name] = databases[connection].describe(table)
+                schemas[name] = databases[table.connection].describe(table.name)
                 check_free(schemas[name].names)
             except ConfigError:
                 raise  # about the configuration, not about the view's text
@@ -65,11 +66,7 @@ def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
         ConfigError: a topic, folder or heartbeat is missing.
         RetryableError: a broker cannot be reached.
     """
-    by_connection: dict[str, list[str]] = {}
-    for name in source_tables(views):
-        connection, _, table = name.partition(".")
-        by_connection.setdefault(connection, []).append(table)
-    for connection, tables in by_connection.items():
+    for connection, tables in by_connection(source_tables(views)).items():
         changelog = open_changelog(config, connection, tables)
         try:
             changelog.check()
@@ -79,15 +76,15 @@ def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
 
 def cautions(config: Config, views: Sequence[ViewDefinition]) -> list[str]:
     """Warnings of the connections of all source tables of the views, and of their sinks."""
-    found = []
-    for connection in sorted({name.partition(".")[0] for name in source_tables(views)}):
+    said = []
+    for connection in by_connection(source_tables(views)):
         database = open_database(config, connection)
         changelog = open_changelog(config, connection, [])
-        found += [database.caution(), changelog.caution()]
+        said += [database.caution(), changelog.caution()]
         database.close()
         changelog.close()
-    found += follower_cautions(config, views)
-    return [text for text in found if text is not None]
+    said += follower_cautions(config, views)
+    return [text for text in said if text is not None]
 
 
 def _check_connection(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mview.cli.commands import check, drop, explain, repair, status, verify
+from mview.cli.commands import check, drop, explain, maintain, repair, status, verify
 from mview.cli.demo.command import demo
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
@@ -47,5 +47,5 @@ def main() -> None:
     """
 
 
-for _command in (check, explain, run, status, verify, repair, drop, demo):
+for _command in (check, explain, run, status, verify, maintain, repair, drop, demo):
     main.add_command(_command)

@@ -75,12 +75,14 @@ class Checker:
             ConfigError: the configuration does not fit, whatever the views say.
             RetryableError: a database or changelog cannot be reached, and no schema is kept.
         """
-        found = {one.definition.name: Checked(one.definition, error=one.error) for one in unread}
-        names = {*found, *(definition.name for definition in given)}
+        checks = {
+            view.definition.name: Checked(view.definition, error=view.error) for view in unread
+        }
+        names = {*checks, *(definition.name for definition in given)}
         functions = declared_functions(self.config)
         for definition in with_functions(self._with_those_they_read(given), functions):
-            found[definition.name] = self._check(definition, found)
-        sound = [checked.definition for checked in found.values() if checked.plan]
+            checks[definition.name] = self._check(definition, checks)
+        sound = [checked.definition for checked in checks.values() if checked.plan]
         if not self.offline:
             for caution in cautions(self.config, sound):
                 self.note(caution)
@@ -90,7 +92,7 @@ class Checker:
         places |= check_followers(self.config, kept)
         return [
             replace(checked, error=checked.error or places.get(name))
-            for name, checked in found.items()
+            for name, checked in checks.items()
             if name in names
         ]
 
@@ -99,7 +101,7 @@ class Checker:
         if self.manifest is None:
             return list(given)
         names = {view.name for view in given}
-        kept = load_definitions(self._store, self.manifest, but=names).found
+        kept = load_definitions(self._store, self.manifest, but=names).views
         return [*(kept[name] for name in sorted(kept)), *given]
 
     def _with_those_they_read(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
@@ -112,11 +114,11 @@ class Checker:
                     waiting.append(views[name])
         return order_views(list(views.values()))
 
-    def _check(self, definition: ViewDefinition, found: Mapping[str, Checked]) -> Checked:
-        wrong = [name for name in definition.table_names if name in found and found[name].error]
+    def _check(self, definition: ViewDefinition, earlier: Mapping[str, Checked]) -> Checked:
+        wrong = [name for name in definition.table_names if name in earlier and earlier[name].error]
         if wrong:
             return Checked(definition, error=UserError(f"it reads view {wrong[0]!r}, see there"))
-        views = [name for name in definition.table_names if name in found]
+        views = [name for name in definition.table_names if name in earlier]
         if any(name not in self.schemas for name in views):
             return Checked(definition)
         for name in views:

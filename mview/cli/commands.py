@@ -29,9 +29,9 @@ def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> 
     """Find what is wrong in views and configuration, without Spark."""
     from mview.cli.render import checked_json, checked_text
 
-    _, found = _check(app, files, config_path, offline)
-    app.output.result([checked_json(one) for one in found], checked_text(found))
-    if any(one.error for one in found):
+    _, views = _check(app, files, config_path, offline)
+    app.output.result([checked_json(view) for view in views], checked_text(views))
+    if any(view.error for view in views):
         sys.exit(ExitCode.CHECK_FAILED)
 
 
@@ -47,12 +47,12 @@ def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -
     from mview.cli.render import explained_json
     from mview.ivm.explain import explain as explain_plan
 
-    checker, found = _check(app, files, config_path, offline)
-    if wrong := [one.error for one in found if one.error]:
+    checker, views = _check(app, files, config_path, offline)
+    if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
-    plans = [one.plan for one in found if one.plan]
+    plans = [view.plan for view in views if view.plan]
     costs = partial(plan_cost, manifest=checker.manifest)
-    text = "\n\n".join(explain_plan(plan, lambda one: cost_lines(costs(one))) for plan in plans)
+    text = "\n\n".join(explain_plan(plan, lambda part: cost_lines(costs(part))) for plan in plans)
     app.output.result([explained_json(plan, costs) for plan in plans], text)
 
 
@@ -90,14 +90,14 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
     from mview.admin.status import status as store_status
     from mview.cli.render import status_text
 
-    found = store_status(app.config(config_path), epochs=epochs)
-    app.output.result(found, status_text(found))
-    missed = [view.name for view in found.views if view.missed]
+    told = store_status(app.config(config_path), epochs=epochs)
+    app.output.result(told, status_text(told))
+    missed = [view.name for view in told.views if view.missed]
     if check_freshness and missed:
         raise FreshnessError(
             f"older than promised: {', '.join(missed)}",
-            where=found.store,
-            hint=None if found.running else "nobody runs the store: mview run FILE…",
+            where=told.store,
+            hint=None if told.running else "nobody runs the store: mview run FILE…",
         )
 
 
@@ -118,6 +118,29 @@ def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
     results = verify_views(config, views)
     app.output.result(results, verified_text(results))
     if not all(result.equal for result in results):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[VIEW…]")
+@config_option
+@json_option
+@click.pass_obj
+def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
+    """Compact the tables of views in their sinks, and remove what no reader needs any more.
+
+    All views, or those that are named. What is read stays as it is. It may run beside `mview run`.
+    """
+    from mview.admin.maintain import maintain as maintain_views
+    from mview.cli.render import maintained_text
+
+    results = []
+    for result in maintain_views(app.config(config_path), names):
+        results.append(result)
+        app.output.line(maintained_text(result))
+    if app.output.as_json or not results:
+        app.output.result(results, "no view has a sink that follows it")
+    if any(result.error for result in results):
         sys.exit(ExitCode.CHECK_FAILED)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mview.epoch.cost import Costs, costs_of, full_rows
-from mview.epoch.names import VIEW, reads_of, view_of
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
+from mview.plan.clocks import is_clock
+from mview.relation import RelationId
 from mview.store.manifest import Manifest
 
 #: Changed rows that a cost is told for.
@@ -53,11 +54,11 @@ class PlanCost:
 
 def plan_cost(plan: ViewPlan, manifest: Manifest | None) -> PlanCost | None:
     """The costs of a view or part; None before all its tables are in the store."""
-    reads = reads_of(plan.tables)
-    if manifest is None or not set(reads.values()) <= set(manifest.tables):
+    reads = [name for name in plan.tables if not is_clock(name)]
+    if manifest is None or not set(reads) <= set(manifest.tables):
         return None
-    rows = {name: manifest.tables[relation].rows for name, relation in reads.items()}
-    view = manifest.views.get(view_of(VIEW + plan.name))
+    rows = {name: manifest.tables[name].rows for name in reads}
+    view = manifest.views.get(RelationId.of(plan.name).view)
     costs = Costs() if view is None else costs_of(view, plan.name)
     full = full_rows(plan, manifest.tables)
     deltas = [] if plan.evaluation == "full" else [_delta(plan, t, rows, costs) for t in rows]
@@ -76,10 +77,10 @@ def cost_lines(cost: PlanCost | None) -> Sequence[str]:
     if cost is None:
         return ["cost: not known before its tables are loaded"]
     lines = [
-        f"  {one.changed:,} changed rows of {one.table}:"
-        f" {one.lookups} look-up{'' if one.lookups == 1 else 's'},"
-        f" about {one.rows_read:,} rows read, {_seconds(one.seconds)}"
-        for one in cost.deltas
+        f"  {delta.changed:,} changed rows of {delta.table}:"
+        f" {delta.lookups} look-up{'' if delta.lookups == 1 else 's'},"
+        f" about {delta.rows_read:,} rows read, {_seconds(delta.seconds)}"
+        for delta in cost.deltas
     ]
     full = f"  full: {cost.full_rows:,} rows read, {_seconds(cost.full_seconds)}"
     return [f"cost, as of epoch {cost.epoch}:", *lines, full]

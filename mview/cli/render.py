@@ -12,6 +12,7 @@ from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 
 if TYPE_CHECKING:
+    from mview.admin.maintain import SinkMaintained
     from mview.admin.status import SinkStatus, StoreStatus, ViewStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from mview.store.failure import Failure
 
 
-def checked_text(found: Sequence[Checked]) -> str:
+def checked_text(views: Sequence[Checked]) -> str:
     """A line per sound view, a block per wrong one."""
-    return "\n".join(_checked_block(one) for one in found)
+    return "\n".join(_checked_block(view) for view in views)
 
 
-def _checked_block(one: Checked) -> str:
-    name = one.definition.name
-    if one.error:
-        return f"{name}: {one.error.render()}"
-    if one.plan is None:
+def _checked_block(view: Checked) -> str:
+    name = view.definition.name
+    if view.error:
+        return f"{name}: {view.error.render()}"
+    if view.plan is None:
         return f"{name}: not checked, it reads a view whose columns only Spark can tell"
-    plan = one.plan
+    plan = view.plan
     key = f"key {', '.join(plan.key)}" if plan.key else "no key"
     reads = one_line(", ".join(plan.sources)) or "no table"
     return f"{name}: ok, {key}, reads {reads}; {', '.join(_strategies(plan))}"
@@ -43,23 +44,23 @@ def _strategies(plan: ViewPlan) -> list[str]:
     if plan.refused:
         return ["FULL"]
     every = (plan, *plan.parts)
-    return list(dict.fromkeys(note.strategy for one in every for note in one.nodes))
+    return list(dict.fromkeys(note.strategy for part in every for note in part.nodes))
 
 
-def checked_json(one: Checked) -> dict[str, Any]:
+def checked_json(view: Checked) -> dict[str, Any]:
     """A checked view as data."""
-    found: dict[str, Any] = {
-        "view": one.definition.name,
-        "file": one.definition.file,
-        "ok": one.error is None,
+    told: dict[str, Any] = {
+        "view": view.definition.name,
+        "file": view.definition.file,
+        "ok": view.error is None,
     }
-    if one.error:
-        found["error"] = error_json(one.error)
-    if one.plan:
-        found["key"] = one.plan.key
-        found["tables"] = one.plan.sources
-        found["strategies"] = _strategies(one.plan)
-    return found
+    if view.error:
+        told["error"] = error_json(view.error)
+    if view.plan:
+        told["key"] = view.plan.key
+        told["tables"] = view.plan.sources
+        told["strategies"] = _strategies(view.plan)
+    return told
 
 
 def error_json(error: MviewError) -> dict[str, Any]:
@@ -99,26 +100,26 @@ def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None])
     }
 
 
-def status_text(found: StoreStatus) -> str:
+def status_text(store: StoreStatus) -> str:
     """A store in a few lines: who runs it, its epoch, tables, views."""
-    lines = [f"store {found.store}: {found.running or 'nobody runs it'}"]
-    failed = _failure_lines(found.failure) if found.failure else []
-    if found.published_ms is None:
+    lines = [f"store {store.store}: {store.running or 'nobody runs it'}"]
+    failed = _failure_lines(store.failure) if store.failure else []
+    if store.published_ms is None:
         return "\n".join([*lines, "nothing was published yet", *failed])
-    ago = duration_text(max(0, time.time_ns() // 1_000_000 - found.published_ms))
-    lines += [f"epoch {found.epoch:,}, published {ago} ago", *failed]
+    ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
+    lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
     tables = [
         (table.name, f"{table.rows:,} rows", table.phase)
         if table.phase != "loading"
         else (table.name, f"{table.rows:,} rows", f"loading, {table.chunks_released} chunks done")
-        for table in found.tables
+        for table in store.tables
     ]
     views = [
         (view.name, f"{view.rows:,} rows", view.strategy, _freshness(view), view.path)
-        for view in found.views
+        for view in store.views
     ]
     lines += ["", "tables", *_aligned(tables), "", "views"]
-    for line, view in zip(_aligned(views), found.views, strict=True):
+    for line, view in zip(_aligned(views), store.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += _sink_lines(view.sinks)
         lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
@@ -203,6 +204,15 @@ def _verified_block(result: VerifyResult) -> str:
     ):
         lines += [f"  {title}: {_row_text(row)}" for row in rows]
     return "\n".join(lines)
+
+
+def maintained_text(result: SinkMaintained) -> str:
+    """A line: what was done to the table of a view in a sink."""
+    name = f"{result.view}, sink {result.sink}"
+    if result.error:
+        return f"{name}: NOT MAINTAINED: {result.error}"
+    done = ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in result.done.items())
+    return f"{name}: {done or 'nothing was to be done'}"
 
 
 def _row_text(row: Mapping[str, object]) -> str:

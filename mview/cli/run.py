@@ -23,12 +23,13 @@ def run(app: App, files: tuple[str, ...], config_path: str, once: bool) -> None:
     Runs until Ctrl-C, which finishes the running epoch first; a second Ctrl-C ends at once.
     Either way the same command continues later where it was.
     """
-    from mview.memory import give_back_what_is_freed
+    from mview.memory import give_back_what_is_freed, use_the_systems_allocator
 
-    give_back_what_is_freed()
+    use_the_systems_allocator()
     from mview.plan.definition import load_views
 
     config = app.config(config_path)
+    give_back_what_is_freed(config.engine.memory)
     views = load_views(files)
     # Only now, because it brings Spark in: a wrong file or setting is told at once.
     from mview.run.pipeline import Pipeline

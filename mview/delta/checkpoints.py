@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,23 @@ def checkpoint_actions(folder: Path, version: int) -> list[dict[str, Any]]:
     """
     file = _file(folder, version)
     try:
-        with pq.ParquetFile(file) as parquet:
-            rows = parquet.read(_COLUMNS).to_pylist(maps_as_pydicts="strict")
-        actions = [{name: row[name]} for row in rows for name in _COLUMNS if row[name] is not None]
-        check_paths(actions)
-        return actions
+        return actions_in(file)
     except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
         raise damaged(version, file, error) from None
+
+
+def actions_in(file: Path | pa.NativeFile, more: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The actions that a checkpoint has; of `more` kinds than make a table, where it has them.
+
+    Raises:
+        ValueError: it names a file elsewhere. Arrow's errors, where it cannot be read.
+    """
+    with pq.ParquetFile(file) as parquet:
+        names = [*_COLUMNS, *(name for name in more if name in parquet.schema_arrow.names)]
+        rows = parquet.read(names).to_pylist(maps_as_pydicts="strict")
+    actions = [{name: row[name]} for row in rows for name in names if row[name] is not None]
+    check_paths(actions)
+    return actions
 
 
 def damaged(version: int, file: Path, error: Exception) -> CorruptionError:
@@ -99,10 +109,10 @@ def damaged(version: int, file: Path, error: Exception) -> CorruptionError:
 
 def _digest_of(state: TableVersion) -> str:
     """Of all that decides on rows, whoever wrote it down, and how."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in _parts(state):
-        found.update(json.dumps(part, sort_keys=True).encode() + b"\n")
-    return found.hexdigest()
+        digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _parts(state: TableVersion) -> Iterator[Any]:

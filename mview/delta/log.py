@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from mview.clock import Clock, SystemClock
 from mview.delta.actions import (
     NO_TABLE,
@@ -40,7 +43,7 @@ from mview.delta.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from mview.delta.parquet import DataFile, read_footer
+from mview.delta.parquet import DataFile, describe, read_footer, read_parquet, write_rows
 from mview.errors import CorruptionError, FencedError
 from mview.failpoints import failpoint
 from mview.files.durable import delete_named, put_if_absent, sweep
@@ -151,8 +154,8 @@ class DeltaLog:
 
     def note(self, version: int) -> Note | None:
         """What mview wrote about the commit of a version; None for a foreign commit."""
-        found = _note_of(self._actions(version))
-        return None if found is None else {k: v for k, v in found.items() if k != _DIGEST}
+        note = _note_of(self._actions(version))
+        return None if note is None else {k: v for k, v in note.items() if k != _DIGEST}
 
     def is_kept(self, version: int) -> bool:
         """Whether the log still has the commit of a version."""
@@ -163,22 +166,7 @@ class DeltaLog:
 
         Rows, columns, or how files are to be read: a feature that this library does not know.
         """
-        actions, before = self._actions(version), self.at(version - 1)
-        for action in actions:
-            if (action.get("add") or action.get("remove") or {}).get("dataChange"):
-                return "rows"
-            changed = action.get("metaData")
-            if changed and (changed["schemaString"], changed["id"]) != (
-                before.metadata.get("schemaString"),
-                before.id,
-            ):
-                return "the columns"
-            protocol = action.get("protocol", {})
-            unknown = set(protocol.get("readerFeatures") or ()) - _READ
-            unknown |= set(protocol.get("writerFeatures") or ()) - _READ - _WRITTEN
-            if unknown or protocol.get("minReaderVersion", 1) == 2:
-                return f"the protocol ({', '.join(sorted(unknown)) or 'columnMapping'})"
-        return ""
+        return change_for_readers(self._actions(version), self.at(version - 1))
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -187,6 +175,29 @@ class DeltaLog:
         name = f"{prefix}-{uuid.uuid4().hex[:16]}.parquet"
         self.protect([name])
         return name
+
+    @property
+    def where(self) -> str:
+        """The table's folder, for messages."""
+        return str(self.folder)
+
+    def read_file(
+        self, path: str, schema: pa.Schema, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a data file, without regard to deletion vectors; see `read_parquet`."""
+        return read_parquet(self.folder / path, schema, columns)
+
+    def footer(self, file: DataFile) -> pq.FileMetaData:
+        """The metadata of a data file."""
+        return read_footer(self.folder / file.path)
+
+    def write_file(
+        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
+    ) -> tuple[DataFile, pq.FileMetaData]:
+        """Write rows as a new file, with bounds of the `indexed` columns."""
+        name = self.new_file(prefix)
+        footer = write_rows(self.folder / name, rows)
+        return describe(self.folder, name, indexed, footer), footer
 
     def protect(self, paths: Iterable[str]) -> None:
         """Keep files that are not in the log from being cleaned away."""
@@ -354,7 +365,7 @@ class DeltaLog:
         if self._superseded is not None and self._cleanings % _LOOK_EVERY:
             return
         # The disk first, the log after: a file that is committed in between is seen as live.
-        found = self._own_files()
+        own = self._own_files()
         gone: dict[str, int] = {}
         commits = self._numbers(_COMMIT) if self._superseded is None else []
         for version in commits:
@@ -366,7 +377,7 @@ class DeltaLog:
                 _follow(gone, version, self._actions(version))
             known = {**gone, **(self._superseded or {})}
             # What no log knows any more: left by a dead writer, or in old versions alone.
-            for path in found:
+            for path in own:
                 if path not in self._pending and path not in self.head.files:
                     known.setdefault(path, NO_TABLE)
             self._superseded = known
@@ -483,8 +494,8 @@ class DeltaLog:
 
     def describe(self, version: int) -> str:
         """Who wrote a version, and how."""
-        found = [a["commitInfo"] for a in self._actions(version) if "commitInfo" in a]
-        info: Note = found[0] if found else {}
+        infos = [a["commitInfo"] for a in self._actions(version) if "commitInfo" in a]
+        info: Note = infos[0] if infos else {}
         return (
             f"{info.get('operation', 'a write')} by {info.get('engineInfo', 'an unknown writer')}"
         )
@@ -524,10 +535,36 @@ class DeltaLog:
         for file in listed:
             if (commit := _COMMIT.match(file.name)) and int(commit.group(1)) < oldest:
                 file.unlink()
-            elif found := CHECKPOINT.match(file.name) or SEAL.match(file.name):
-                number = int(found.group(1))
+            elif named := CHECKPOINT.match(file.name) or SEAL.match(file.name):
+                number = int(named.group(1))
                 if number < oldest and number not in history:
                     file.unlink()
+
+
+def change_for_readers(actions: Iterable[Mapping[str, Any]], before: TableVersion) -> str:
+    """What a commit changes for who reads the table; empty: nothing (OPTIMIZE, properties).
+
+    Rows, columns, or how files are to be read: a feature that this library does not know.
+
+    Args:
+        actions: of the commit.
+        before: the table before it.
+    """
+    for action in actions:
+        if (action.get("add") or action.get("remove") or {}).get("dataChange"):
+            return "rows"
+        changed = action.get("metaData")
+        if changed and (changed["schemaString"], changed["id"]) != (
+            before.metadata.get("schemaString"),
+            before.id,
+        ):
+            return "the columns"
+        protocol = action.get("protocol", {})
+        unknown = set(protocol.get("readerFeatures") or ()) - _READ
+        unknown |= set(protocol.get("writerFeatures") or ()) - _READ - _WRITTEN
+        if unknown or protocol.get("minReaderVersion", 1) == 2:
+            return f"the protocol ({', '.join(sorted(unknown)) or 'columnMapping'})"
+    return ""
 
 
 def _note_of(actions: Iterable[Mapping[str, Any]]) -> Note | None:
@@ -544,10 +581,10 @@ def _note_of(actions: Iterable[Mapping[str, Any]]) -> Note | None:
 
 def _digest_of(lines: Sequence[str | bytes]) -> str:
     """Of all lines but the first, which has the note."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in lines[1:]:
-        found.update(line.encode() if isinstance(line, str) else line)
-    return found.hexdigest()[:16]
+        digest.update(line.encode() if isinstance(line, str) else line)
+    return digest.hexdigest()[:16]
 
 
 def _follow(gone: dict[str, int], version: int, actions: Iterable[Mapping[str, Any]]) -> None:

@@ -54,7 +54,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Range:
+class Bounds:
     """Smallest and largest value of a column in a file (micros for timestamps), and its NULLs."""
 
     low: Any
@@ -70,32 +70,47 @@ def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str
 def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
     """Write rows as a file and return its footer; see `durable`."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    with naming(target):
+        footer = encode(rows, target)
+    later(target)
+    return footer
+
+
+def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
+    """Write rows as Parquet, and return the footer."""
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
     # large values they, and the bounds, would hold two copies more.
     large = {name for name in rows.column_names if _is_large(rows[name])}
     texts = [f.name for f in rows.schema if _is_text(f.type) and f.name not in large]
     bounded = [name for name in rows.column_names if name not in large]
     footers: list[pq.FileMetaData] = []
-    with naming(target):
-        pq.write_table(
-            rows,
-            target,
-            compression="snappy",
-            row_group_size=ROW_GROUP,
-            use_dictionary=texts or False,
-            write_statistics=bounded if large else True,
-            store_decimal_as_integer=True,
-            write_page_checksum=True,
-            metadata_collector=footers,
-        )
-    later(target)
+    pq.write_table(
+        rows,
+        target,
+        compression="snappy",
+        row_group_size=ROW_GROUP,
+        use_dictionary=texts or False,
+        write_statistics=bounded if large else True,
+        store_decimal_as_integer=True,
+        write_page_checksum=True,
+        metadata_collector=footers,
+    )
     return footers[0]
 
 
 def read_parquet(
-    file: Path, schema: pa.Schema | None, columns: Sequence[str] | None = None
+    file: Path | pa.NativeFile,
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None = None,
+    where: str = "",
 ) -> pa.Table:
     """The rows of a file; only `columns` where given, and those of `schema` as it types them.
+
+    Args:
+        file: a path, or an open file.
+        schema: types of columns.
+        columns: those that are read.
+        where: for messages, of an open file.
 
     Raises:
         CorruptionError: the file is gone, damaged, or not Parquet.
@@ -118,22 +133,24 @@ def read_parquet(
         wanted = [schema.field(f.name) if f.name in schema.names else f for f in table.schema]
         return table.cast(pa.schema(wanted))
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise _unreadable(file, error) from None
+        raise _unreadable(where or str(file), error) from None
 
 
 def _check_scale(stored: pa.Field, wanted: pa.Field) -> None:
     """Make sure that the footer has the scale of the numbers: by another they are others."""
-    one, other = stored.type, wanted.type
-    if pa.types.is_decimal(one) or pa.types.is_decimal(other):
-        same = pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale
-    elif pa.types.is_timestamp(one) or pa.types.is_timestamp(other):
+    kind, other = stored.type, wanted.type
+    if pa.types.is_decimal(kind) or pa.types.is_decimal(other):
         same = (
-            pa.types.is_timestamp(one) and pa.types.is_timestamp(other) and one.unit == other.unit
+            pa.types.is_decimal(kind) and pa.types.is_decimal(other) and kind.scale == other.scale
+        )
+    elif pa.types.is_timestamp(kind) or pa.types.is_timestamp(other):
+        same = (
+            pa.types.is_timestamp(kind) and pa.types.is_timestamp(other) and kind.unit == other.unit
         )
     else:
         return
     if not same:
-        raise ValueError(f"column {stored.name} is {one}, not {other}")
+        raise ValueError(f"column {stored.name} is {kind}, not {other}")
 
 
 def _check_counts(footer: pq.FileMetaData, rows: int) -> None:
@@ -163,20 +180,24 @@ def describe(
 ) -> DataFile:
     """What the footer of `folder/path` says, with bounds of the `indexed` columns."""
     footer = footer or read_footer(folder / path)
+    return described(path, (folder / path).stat().st_size, footer, indexed)
+
+
+def described(path: str, size: int, footer: pq.FileMetaData, indexed: Sequence[str]) -> DataFile:
+    """A file of a table, by its footer."""
     stats: dict[str, Any] = {"numRecords": footer.num_rows}
-    bounds = {name: found for name in indexed if (found := column_range(footer, name))}
-    shown = {name: _bounds_as_json(footer, name, found) for name, found in bounds.items()}
+    bounds = {name: extent for name in indexed if (extent := column_range(footer, name))}
+    shown = {name: _bounds_as_json(footer, name, extent) for name, extent in bounds.items()}
     lows = {name: pair[0] for name, pair in shown.items() if pair}
     if lows:
         stats["minValues"] = lows
         stats["maxValues"] = {name: pair[1] for name, pair in shown.items() if pair}
         stats["nullCount"] = {name: bounds[name].nulls for name in lows}
-    size = (folder / path).stat().st_size
     return DataFile(path, size, footer.num_rows, json.dumps(stats))
 
 
-def read_footer(file: Path) -> pq.FileMetaData:
-    """The metadata of a Parquet file.
+def read_footer(file: Path | pa.NativeFile, where: str = "") -> pq.FileMetaData:
+    """The metadata of a Parquet file; `where`: for messages, of an open one.
 
     Raises:
         CorruptionError: the file is gone or is not Parquet.
@@ -184,7 +205,7 @@ def read_footer(file: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(file)
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, error) from None
+        raise _unreadable(where or str(file), error) from None
 
 
 def check_columns(file: Path, schema: pa.Schema) -> None:
@@ -211,7 +232,7 @@ def check_columns(file: Path, schema: pa.Schema) -> None:
             )
 
 
-def column_range(footer: pq.FileMetaData, name: str) -> Range | None:
+def column_range(footer: pq.FileMetaData, name: str) -> Bounds | None:
     """Bounds of a column over all rows of a file; None when they are not known.
 
     Floats have none: a NaN is in no bound. Neither has a column that is all NULL.
@@ -227,17 +248,17 @@ def column_range(footer: pq.FileMetaData, name: str) -> Range | None:
         return None
     lows, highs, nulls = [], [], 0
     for group in range(footer.num_row_groups):
-        found = footer.row_group(group).column(index).statistics
-        if found is None or not found.has_null_count:
+        statistics = footer.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_null_count:
             return None
-        nulls += found.null_count
-        if found.null_count == footer.row_group(group).num_rows:
+        nulls += statistics.null_count
+        if statistics.null_count == footer.row_group(group).num_rows:
             continue
-        if not found.has_min_max:
+        if not statistics.has_min_max:
             return None
-        lows.append(found.min_raw if instant else found.min)
-        highs.append(found.max_raw if instant else found.max)
-    return Range(min(lows), max(highs), nulls) if lows else None
+        lows.append(statistics.min_raw if instant else statistics.min)
+        highs.append(statistics.max_raw if instant else statistics.max)
+    return Bounds(min(lows), max(highs), nulls) if lows else None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -255,9 +276,9 @@ def _column_index(footer: pq.FileMetaData, name: str) -> int | None:
     return None
 
 
-def _bounds_as_json(footer: pq.FileMetaData, name: str, found: Range) -> tuple[Any, Any] | None:
+def _bounds_as_json(footer: pq.FileMetaData, name: str, bounds: Bounds) -> tuple[Any, Any] | None:
     """Bounds as Delta's statistics write them; None for types that readers disagree on."""
-    low, high = found.low, found.high
+    low, high = bounds.low, bounds.high
     if isinstance(low, bool) or not isinstance(low, int | str | dt.date):
         return None
     if isinstance(low, str):
@@ -279,10 +300,10 @@ def _bounds_as_json(footer: pq.FileMetaData, name: str, found: Range) -> tuple[A
     return texts[0], texts[1]
 
 
-def _unreadable(file: Path, error: Exception) -> CorruptionError:
+def _unreadable(where: str, error: Exception) -> CorruptionError:
     return CorruptionError(
         "a data file cannot be read",
-        where=str(file),
+        where=where,
         got=str(error).splitlines()[0],
         safe="nothing of it was used; what was published before the damage is right",
         hint="restore the file; or `mview repair` the view, or `mview drop` the table (its folder "
@@ -291,7 +312,7 @@ def _unreadable(file: Path, error: Exception) -> CorruptionError:
 
 
 def comparable(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column as `Range` holds them: timestamps in micros."""
+    """The values of a column as `Bounds` holds them: timestamps in micros."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     values: list[Any] = column.to_pylist()

@@ -64,8 +64,8 @@ class Pool:
     def _sweep(self) -> None:
         while self._gone:
             owner = self._gone.popleft()
-            for one, path in [key for key in self._order if key[0] == owner]:
-                self.free(one, path)
+            for whose, path in [key for key in self._order if key[0] == owner]:
+                self.free(whose, path)
 
 
 #: The pool of this process; a run sets its limit to the share of `engine.memory`.

@@ -3,8 +3,9 @@
 Copy on write: a file with a row that goes is written anew. With deletion vectors it stays, and the
 log says which of its rows count no more, until there are so many that writing it anew pays.
 
-Rows are matched as SQL groups them (NULL = NULL, NaN = NaN): by key, or by all columns where there
-is no key and equal rows are counted. In a file that is written anew a changed row stays at its
+Rows are matched by what is equal in SQL (mview/rows/equality.py): by key, or by all columns where
+there is no key and rows are counted; of these the identical ones go, and only where there are none
+others that are equal. In a file that is written anew a changed row stays at its
 place, so files stay in key order.
 """
 
@@ -16,8 +17,9 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,21 +27,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mview.delta.deletion import Deleted
-from mview.delta.log import DeltaLog
 from mview.delta.parquet import (
+    Bounds,
     DataFile,
-    Range,
     column_range,
     comparable,
-    describe,
-    read_footer,
-    read_parquet,
-    write_rows,
 )
 from mview.delta.recent import Recent
 from mview.delta.tiers import crowded, is_full, is_small, pieces
 from mview.errors import CorruptionError, UserError
-from mview.rows.match import IndexedRows, Positions, first_rows, row_codes
+from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
+from mview.rows.match import IndexedRows, Positions, Same, first_rows, row_codes
 
 #: Bytes of a table's rows that are remembered at the most: rows that were just written are read
 #: again soon, and all keys are looked through in most epochs (some 30 bytes per row with their
@@ -123,11 +121,36 @@ class _Part(NamedTuple):
         return replace(self.file, stats=stats, deleted=Deleted.at(self.deleted))
 
 
+class Files(Protocol):
+    """The data files of one table, wherever they lie."""
+
+    @property
+    def where(self) -> str:
+        """The table's place, for messages."""
+        ...
+
+    def read_file(
+        self, path: str, schema: pa.Schema, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a file, without regard to deletion vectors; see `read_parquet`."""
+        ...
+
+    def footer(self, file: DataFile) -> pq.FileMetaData:
+        """The metadata of a file."""
+        ...
+
+    def write_file(
+        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
+    ) -> tuple[DataFile, pq.FileMetaData]:
+        """Write rows as a new file, invisible until it is committed."""
+        ...
+
+
 class Rewriter:
     """Turns upserts into file changes of one table.
 
     Args:
-        log: the table's; new files are written into its folder, invisible until committed.
+        files: the table's.
         schema: the table's columns, all nullable.
         key: the table's key; empty for multiset semantics.
         owner: whose table it is, for messages.
@@ -139,7 +162,7 @@ class Rewriter:
 
     def __init__(
         self,
-        log: DeltaLog,
+        files: Files,
         schema: pa.Schema,
         key: Sequence[str],
         owner: str,
@@ -147,11 +170,11 @@ class Rewriter:
         vectors: bool = False,
         ordered: bool = False,
     ) -> None:
-        self._log, self._schema, self._owner = log, schema, owner
+        self._files, self._schema, self._owner = files, schema, owner
         self._vectors, self._ordered = vectors, ordered
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
-        self._ranges: dict[str, Mapping[str, Range | None]] = {}
+        self._ranges: dict[str, Mapping[str, Bounds | None]] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
         self._written: Recent[pa.Table] = Recent(0 if ordered else _WRITTEN)
         self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED)
@@ -171,7 +194,7 @@ class Rewriter:
         # By key, rows that come are looked for too: such a key must not be there already.
         parts = [removed, comes.select(self._names)] if self._key else [removed]
         looked = pa.concat_tables(parts)
-        first, group = first_rows(row_codes([looked])[0])
+        first, group = first_rows(row_codes([looked if self._key else as_shown(looked)])[0])
         gone = -weight[weight < 0]
         goes = np.bincount(group[: removed.num_rows], weights=gone, minlength=len(first))
         instead = np.full(len(first), -1, dtype=np.int64)
@@ -197,7 +220,7 @@ class Rewriter:
             CorruptionError: a row to be removed is not in the table.
         """
         self._forget(live)
-        hits = self._select(upsert, self._look(live.values(), upsert.keys))
+        hits = self._hits(upsert, live.values())
         marked = {path: hit for path, hit in hits.items() if self._is_marked(path, hit)}
         anew = {path: hit for path, hit in hits.items() if path not in marked}
         others = {path: file for path, file in live.items() if path not in marked}
@@ -210,7 +233,20 @@ class Rewriter:
 
     # --- which rows ------------------------------------------------------------------------------
 
-    def _look(self, live: Iterable[DataFile], keys: pa.Table) -> list[_Part]:
+    def _hits(self, upsert: Upsert, live: Iterable[DataFile]) -> dict[str, _Part]:
+        """The rows that go, by file."""
+        if not self._key and any(has_floats(kind) for kind in self._schema.types):
+            with suppress(CorruptionError):
+                return self._select(upsert, self._look(live, upsert.keys, identical_rows))
+            # Which of 0.0 and -0.0 a value is may be chance: min has another each time.
+            first, group = first_rows(row_codes([upsert.keys])[0])
+            goes = np.bincount(group, upsert.goes).astype(np.int64)
+            upsert = replace(upsert, keys=upsert.keys.take(first), goes=goes)
+        return self._select(upsert, self._look(live, upsert.keys))
+
+    def _look(
+        self, live: Iterable[DataFile], keys: pa.Table, same: Same = same_rows
+    ) -> list[_Part]:
         """The rows that have a key, by file."""
         if not keys.num_rows:
             return []
@@ -218,27 +254,27 @@ class Rewriter:
         # Small files first: where equal rows are in several files, the cheap one is rewritten.
         files = sorted((f for f in live if self._may_hold(f, values)), key=lambda file: file.rows)
         wanted = IndexedRows.of(keys)
-        return self._each(lambda file: self._find(file, wanted), files)
+        return self._each(lambda file: self._find(file, wanted, same), files)
 
-    def _find(self, file: DataFile, wanted: IndexedRows) -> _Part:
+    def _find(self, file: DataFile, wanted: IndexedRows, same: Same) -> _Part:
         indexed = self._looked.get(file.path)
         if indexed is None:
             rows = self._written.get(file.path)
             if rows is None:
-                rows = read_parquet(self._log.folder / file.path, self._schema, self._names)
+                rows = self._files.read_file(file.path, self._schema, self._names)
             indexed = IndexedRows.of(rows.select(self._names))
             self._looked.add(file.path, indexed)
-        positions, keys = indexed.match(wanted)
+        positions, keys = indexed.match(wanted, same)
         if file.deleted is not None and len(positions):
             counts = np.isin(positions, file.deleted.positions, invert=True)
             positions, keys = positions[counts], keys[counts]
         return _Part(file, positions, keys)
 
-    def _select(self, upsert: Upsert, found: Sequence[_Part]) -> dict[str, _Part]:
+    def _select(self, upsert: Upsert, parts: Sequence[_Part]) -> dict[str, _Part]:
         """Of all rows that match, those that go: as many of each as the upsert says."""
         left = None if upsert.goes is None else upsert.goes.copy()
         selected = {}
-        for part in found:
+        for part in parts:
             if left is not None:
                 order = np.argsort(part.keys, kind="stable")
                 ranked = part.keys[order]
@@ -254,7 +290,7 @@ class Rewriter:
         if left is not None and left.any():
             raise CorruptionError(
                 f"{self._owner}: a row that is to be removed is not in its table",
-                where=str(self._log.folder),
+                where=self._files.where,
                 got=upsert.keys.take(np.flatnonzero(left)[:1]).to_pylist()[0],
                 safe="the view's table keeps the rows of its last good epoch",
                 hint="compare with `mview verify`; `mview drop` the view and build it again",
@@ -311,11 +347,10 @@ class Rewriter:
     def _write(self, prefix: str, group: Sequence[_Part], upsert: Upsert) -> list[DataFile]:
         files = []
         for rows in self._packed(group, upsert):
-            name = self._log.new_file(prefix)
-            self._written.add(name, rows)
-            footer = write_rows(self._log.folder / name, rows)
-            self._learn(name, footer)
-            files.append(describe(self._log.folder, name, self._key, footer))
+            file, footer = self._files.write_file(prefix, rows, self._key)
+            self._written.add(file.path, rows)
+            self._learn(file.path, footer)
+            files.append(file)
         return files
 
     def _packed(self, group: Sequence[_Part], upsert: Upsert) -> Iterator[pa.Table]:
@@ -338,7 +373,7 @@ class Rewriter:
             return added
         rows = self._written.get(part.file.path)
         if rows is None:
-            rows = read_parquet(self._log.folder / part.file.path, self._schema)
+            rows = self._files.read_file(part.file.path, self._schema)
         if not len(part.deleted):
             return [rows, *added]
         instead = upsert.instead[part.keys]
@@ -367,11 +402,11 @@ class Rewriter:
         ranged = sorted(((b.low, n) for n, (b, _) in enumerate(bounds) if b))
         return [*(file for b, file in bounds if not b), *(bounds[n][1] for _, n in ranged)]
 
-    def _bounds(self, file: DataFile) -> Mapping[str, Range | None]:
+    def _bounds(self, file: DataFile) -> Mapping[str, Bounds | None]:
         known = self._ranges.get(file.path)
-        return known or self._learn(file.path, read_footer(self._log.folder / file.path))
+        return known or self._learn(file.path, self._files.footer(file))
 
-    def _learn(self, path: str, footer: pq.FileMetaData) -> Mapping[str, Range | None]:
+    def _learn(self, path: str, footer: pq.FileMetaData) -> Mapping[str, Bounds | None]:
         """Remember what a file's footer says of the columns that are looked through."""
         ranges = self._ranges[path] = {name: column_range(footer, name) for name in self._names}
         return ranges

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from mview.delta.parquet import read_parquet, write_rows
 from mview.epoch.cost import COSTS, Costs, full_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted
-from mview.epoch.names import VIEW, is_source, reads_of, state_of
 from mview.epoch.results import is_small, result_parts
 from mview.epoch.views import strategy_of
 from mview.errors import MviewError, UserError, concerning
@@ -38,8 +38,10 @@ from mview.execute.program import ViewDelta
 from mview.failpoints import failpoint
 from mview.files.durable import later
 from mview.ivm.plan import ViewPlan
+from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
 from mview.store.frames import mirror_dataframe, read_files
 from mview.store.manifest import NEVER, TableState, ViewState
@@ -50,10 +52,10 @@ _FILE_ROWS = 130_000
 
 def unbuilt(engine: Engine) -> list[LiveView]:
     """Views that are to be built now: new or changed ones, and all that read such a view."""
-    found: list[LiveView] = []
+    missing: list[LiveView] = []
     for view in engine.views.values():
         state = engine.manifest.views.get(view.name)
-        upstream = {built.name for built in found}
+        upstream = {built.name for built in missing}
         if (
             state is None
             or state.stale
@@ -61,8 +63,8 @@ def unbuilt(engine: Engine) -> list[LiveView]:
             or state.definition != digest_of(view.definition)
             or upstream & set(view.definition.table_names)
         ):
-            found.append(view)
-    return found
+            missing.append(view)
+    return missing
 
 
 def build_views(
@@ -83,7 +85,11 @@ def build_views(
     before = engine.manifest.tables
     build = _Build(
         epoch=engine.manifest.epoch + 1,
-        tables={name: state for name, state in before.items() if is_source(name) or name in owned},
+        tables={
+            name: state
+            for name, state in before.items()
+            if RelationId.of(name).is_table or name in owned
+        },
         states=dict(engine.manifest.views),
         failed=dict(engine.refused),
     )
@@ -203,20 +209,20 @@ def _build(
     if view.is_read:
         kept = files if view.schema.key else _numbered(view.schema, files, folder / "numbered")
         schema = kept_as(view.schema)
-        tables[VIEW + view.name] = _as_mirror(engine, VIEW + view.name, schema, kept)
+        tables[view.name] = _as_mirror(engine, view.name, schema, kept)
     return files
 
 
 def _numbered(schema: TableSchema, files: Sequence[Path], folder: Path) -> list[Path]:
     """The files with a number for each of their rows, which have no key."""
     folder.mkdir()
-    begin, found = 0, []
+    begin, numbered = 0, []
     for file in files:
         rows = read_parquet(file, schema.arrow)
-        found.append(folder / file.name)
-        write_rows(found[-1], number_first(rows, begin))
+        numbered.append(folder / file.name)
+        write_rows(numbered[-1], number_first(rows, begin))
         begin += rows.num_rows
-    return found
+    return numbered
 
 
 def _built(view: LiveView, epoch: int, files: Sequence[Path], watch: _Watch) -> ViewState:
@@ -245,9 +251,9 @@ def _frames(
 ) -> Iterator[dict[str, str]]:
     """The relations of a query as temporary Spark views; yields their names."""
     frames = {}
-    for name, relation in reads_of(definition.table_names).items():
-        state = tables[relation]
-        mirror = engine.mirror(relation, state.schema)
+    for name in filterfalse(is_clock, definition.table_names):
+        state = tables[name]
+        mirror = engine.mirror(name, state.schema)
         frames[name] = mirror_dataframe(engine.spark, mirror, state)
     with temporary_views(engine.spark, frames) as names:
         yield names
@@ -272,7 +278,7 @@ def _rows_per_file(
 ) -> int:
     """So many rows that they are no larger than a file should be, if they have all columns."""
     width = 0
-    for relation in reads_of(definition.table_names).values():
+    for relation in filterfalse(is_clock, definition.table_names):
         state = tables[relation]
         width += engine.mirror(relation, state.schema).nbytes(state) // max(1, state.rows)
     return max(1, min(_FILE_ROWS, engine.memory.file // max(1, width)))
@@ -283,7 +289,7 @@ def _build_part(
 ) -> None:
     """Add a part's rows and its state table to the tables."""
     files = _batch(engine, part.definition, tables, folder, part.key)
-    tables[VIEW + part.name] = _as_mirror(engine, VIEW + part.name, part.output, files)
+    tables[part.name] = _as_mirror(engine, part.name, part.output, files)
     shutil.rmtree(folder)
     _build_state(engine, part, tables, folder)
 
@@ -355,7 +361,7 @@ def _build_state(
     engine: Engine, plan: ViewPlan, tables: dict[str, TableState], folder: Path
 ) -> None:
     """Add the state table of a view or part, if it has one."""
-    relation, definition = state_of(plan), plan.state_definition
+    relation, definition = plan.state, plan.state_definition
     if relation is None or definition is None:
         return
     assert plan.state_result is not None
@@ -380,7 +386,7 @@ def recompute(
         old: its published rows, in parts.
     """
     rows = _change(engine, plan.full_definition, tables, old, plan.result)
-    relation = state_of(plan)
+    relation = plan.state
     if relation is None or plan.state_definition is None:
         return ViewDelta(rows)
     kept = engine.relations[relation]
@@ -400,9 +406,8 @@ def _change(
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     most = engine.memory.whole
-    read = [
-        (engine.relations[r].mirror, tables[r]) for r in reads_of(definition.table_names).values()
-    ]
+    mirrored = filterfalse(is_clock, definition.table_names)
+    read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         folder = engine.store.comparison(definition.name)

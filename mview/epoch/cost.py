@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from mview.epoch.names import reads_of
 from mview.files.records import record
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
@@ -130,7 +129,7 @@ class Costs:
 
 def full_rows(plan: ViewPlan, tables: Mapping[str, TableState]) -> int:
     """The rows of the relations from which a view or part is computed as a whole."""
-    return sum(tables[one].rows for one in reads_of(plan.full_definition.table_names).values())
+    return sum(tables[name].rows for name in plan.full_definition.table_names if not is_clock(name))
 
 
 @dataclass(frozen=True)
@@ -275,11 +274,11 @@ def runs_of(view: ViewState) -> dict[str, Ran]:
 
 def _facts(view: ViewState, name: str, kind: type[F]) -> dict[str, F]:
     """By plan. What another version wrote is no history: nothing but estimates comes of it."""
-    found: dict[str, F] = {}
+    facts: dict[str, F] = {}
     for plan, data in _by_plan(view.facts, name).items():
         with suppress(ValueError):
-            found[plan] = record(kind, data)
-    return found
+            facts[plan] = record(kind, data)
+    return facts
 
 
 def with_run(facts: Mapping[str, Any], plan: str, ran: Ran, costs: Costs) -> dict[str, Any]:

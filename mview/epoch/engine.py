@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mview.clock import DAY_MS, Clock, WallMs, steady_clock
@@ -17,9 +16,9 @@ from mview.config import Config, secret_values
 from mview.connector import Sink
 from mview.delta import recent, tiers
 from mview.epoch.halts import at_its_sink, halted, halting
-from mview.epoch.names import VIEW, reads_of, state_of
 from mview.epoch.stages import Stage, run_stages
 from mview.errors import FencedError, MviewError
+from mview.execute.delta import Delta
 from mview.execute.executors import Executors
 from mview.execute.numbered import looked_up
 from mview.execute.queries import limit_memory
@@ -27,10 +26,10 @@ from mview.execute.relations import Relation
 from mview.execute.spark import SparkExecutor
 from mview.failpoints import failpoint
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Band, Whole
 from mview.memory import Memory
-from mview.plan.clocks import INSTANT
+from mview.plan.clocks import INSTANT, is_clock
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.store.history import IntentLog, ManifestLog
@@ -57,21 +56,11 @@ class LiveView:
         return self.definition.name
 
     @property
-    def reads(self) -> dict[str, str]:
-        """The relation of each table, view or part that it reads."""
-        return reads_of(self.plan.tables)
-
-    @property
-    def state(self) -> str | None:
-        """The relation of its state table, if it has one."""
-        return state_of(self.plan)
-
-    @property
     def relations(self) -> tuple[str, ...]:
         """All that is kept beside its sink."""
-        own = [VIEW + self.name] if self.is_read else []
-        own += [VIEW + part.name for part in self.plan.parts]
-        states = [state_of(plan) for plan in (*self.plan.parts, self.plan)]
+        own = [self.name] if self.is_read else []
+        own += [part.name for part in self.plan.parts]
+        states = [plan.state for plan in (*self.plan.parts, self.plan)]
         return (*own, *(state for state in states if state is not None))
 
 
@@ -179,17 +168,15 @@ class Engine:
 
     def look_up_keys(self) -> dict[str, set[tuple[str, ...]]]:
         """The columns by which views look rows up, by keys or in bands, per relation."""
-        found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        keys: dict[str, set[tuple[str, ...]]] = defaultdict(set)
         for view in self.views.values():
             if view.is_read and not view.schema.key and (columns := looked_up(view.schema)):
-                found[VIEW + view.name].add(columns)
+                keys[view.name].add(columns)
             for plan in (*view.plan.parts, view.plan):
-                reads = reads_of(plan.tables)
                 for step in (step for trace in plan.traces for step in trace.steps):
-                    if not isinstance(step, Whole) and step.table in reads:
-                        columns = (step.column,) if isinstance(step, Band) else step.columns
-                        found[reads[step.table]].add(columns)
-        return found
+                    if step.columns and not is_clock(step.table):
+                        keys[step.table].add(step.columns)
+        return keys
 
     def open_relations(self) -> None:
         """Open every mirror the manifest names."""
@@ -218,6 +205,16 @@ class Engine:
 
     def _relation(self, name: str, state: TableState) -> Relation:
         return Relation(self.mirror(name, state.schema), state, self.memory.tails)
+
+    def most_changes(self) -> int:
+        """Changes that an epoch may take: the rows they replace must fit into memory, too.
+
+        A delete of a few bytes may be one of a row of a megabyte. Any thread may ask.
+        """
+        relations = [*self.relations.items()]
+        sources = [relation for name, relation in relations if RelationId.of(name).is_table]
+        widest = max((relation.row_bytes for relation in sources), default=0)
+        return max(1, self.memory.found // max(1, widest))
 
     def next_manifest(self, **changes: Any) -> Manifest:
         """The manifest after the current one, with what changed."""
@@ -280,19 +277,20 @@ class Engine:
         self.followers.published(staged.manifest)
         return staged
 
-    def move(self, deltas: Mapping[str, pa.Table]) -> None:
+    def move(self, deltas: Mapping[str, Delta]) -> None:
         """Step 8: memory follows the published manifest.
 
         Args:
-            deltas: changelog rows of this epoch per relation.
+            deltas: what the epoch has changed, per relation.
         """
         for name, state in self.manifest.tables.items():
             relation = self.relations.get(name)
             if relation is None:
                 self.relations[name] = self._relation(name, state)
             else:
-                relation.move(state, deltas.get(name), self.manifest.epoch)
-        self.executors.move(deltas)
+                changelog = deltas[name].changelog if name in deltas else None
+                relation.move(state, changelog, self.manifest.epoch)
+        self.executors.move({name: delta.rows for name, delta in deltas.items()})
 
 
 def empty_manifest() -> Manifest:

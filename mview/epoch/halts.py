@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mview.epoch.names import STATE, VIEW, inputs_of, state_of
 from mview.errors import (
     AlreadyRunningError,
     CorruptionError,
@@ -32,12 +31,12 @@ from mview.ivm.plan import ViewPlan
 from mview.secrets import Mask
 from mview.session.jvm import SparkEndedError
 from mview.session.spark_errors import WorkerStartError, first_words
-from mview.store.layout import Store, folder_name
+from mview.store.layout import Store
 from mview.store.manifest import NEVER, ViewState
 
 if TYPE_CHECKING:  # `mview status` starts without the engine
     from mview.epoch.engine import Engine
-    from mview.execute.kinds import Delta
+    from mview.execute.delta import Delta
 
 #: What Spark says of a query that fails on the data, by the classes of SQLSTATE: data exception,
 #: and more than one row where one is wanted.
@@ -89,10 +88,10 @@ def in_a_batch(view: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if (found := _said(error)) is None:
+        if (said := _said(error)) is None:
             raise
         raise UserError(
-            f"the batch query of view {view} fails on the data: {_told(found)}",
+            f"the batch query of view {view} fails on the data: {_told(said)}",
             safe="the view keeps its rows; they were not compared",
             hint="Spark's sums may fail by the order in which rows are added up, where the sum "
             "itself fits: then use a wider type, sum(CAST(x AS DECIMAL(38, 0)))",
@@ -124,8 +123,8 @@ def told_of(
     """The error for the user of what failed while a view was computed."""
     if isinstance(error, MviewError):
         return error
-    if (found := _said(error)) is not None:
-        what = f"the query of {subject} fails on the data: {_told(found)}"
+    if (said := _said(error)) is not None:
+        what = f"the query of {subject} fails on the data: {_told(said)}"
         told: MviewError = UserError(what, safe=safe, hint=hint or _NEXT)
     elif (refused := of_the_system(error)) is not None:
         told = TargetError(
@@ -159,8 +158,7 @@ def _is_of_all(error: Exception, store: Store, spark: SparkSession | None) -> bo
 
 def _is_of_a_view(error: CorruptionError, store: Store) -> bool:
     """Whether what is damaged is kept for one view: it can be made anew from the tables."""
-    folders = tuple(str(store.mirrors / folder_name("table", kind)) for kind in (VIEW, STATE))
-    return (error.where or "").startswith(folders)
+    return (error.where or "").startswith(str(store.beside_views))
 
 
 def _runs(spark: SparkSession) -> bool:
@@ -216,19 +214,18 @@ def with_rows(
     """What is told of an error, with the changed rows that brought it about, where found."""
     if not of_the_data(error):
         return told
-    for one in (*plan.parts, plan):
-        if one.evaluation == "full":
+    for part in (*plan.parts, plan):
+        if part.evaluation == "full":
             continue
-        inputs = inputs_of(one.tables)
-        changed = {n: deltas[r].changes.rows for n, r in inputs.items() if r in deltas}
-        found = None
+        changed = {name: deltas[name].changes.rows for name in part.tables if name in deltas}
+        failing = None
         # To look for them may fail as well; the error without them is still the error.
         with suppress(Exception):
-            found = engine.executors.failing_rows(one, inputs, state_of(one), changed, of_the_data)
-        if found is not None:
-            table, rows = found
+            failing = engine.executors.failing_rows(part, changed, of_the_data)
+        if failing is not None:
+            table, rows = failing
             listed = "; ".join(
-                str(row) for row in rows.select(one.schemas[table].names).to_pylist()
+                str(row) for row in rows.select(part.schemas[table].names).to_pylist()
             )
             return UserError(told.what, got=listed[:600], where=table, safe=_SAFE, hint=_NEXT)
     return told

@@ -21,17 +21,17 @@ from mview.catalog.spark_functions import function_errors
 from mview.epoch.cost import FULL, Ran, costs_of, with_run
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted, with_rows
-from mview.epoch.names import VIEW, state_of
 from mview.epoch.report import ViewChange
 from mview.epoch.stages import Begun
 from mview.epoch.strategy import Task, perform
 from mview.epoch.tables import Changed, Moved, appended
 from mview.errors import MviewError, concerning
-from mview.execute.kinds import Counts, Delta, with_kinds
+from mview.execute.delta import Counts, Delta, count_changes
 from mview.execute.numbered import number_changes
 from mview.execute.turns import turn
 from mview.ivm.plan import ViewPlan
 from mview.store.manifest import TableState, ViewState
+from mview.store.mirror import ROW
 
 #: Views at a time: while the query of one runs in DuckDB, another computes in Python.
 _maintainers = ThreadPoolExecutor(3, "mview-view")
@@ -70,7 +70,7 @@ Outcomes = Mapping[str, Outcome]
 
 
 @dataclass(frozen=True)
-class Maintained:
+class MaintainedViews:
     """What a batch changes in tables, and in views: some of that is still being written."""
 
     changed: Changed
@@ -82,7 +82,7 @@ class Maintained:
 
 def maintain(
     engine: Engine, damaged: Mapping[str, MviewError], begun: Begun, changed: Changed
-) -> Maintained:
+) -> MaintainedViews:
     """Maintain all views, those first that others read; some are still being written then.
 
     Args:
@@ -102,7 +102,7 @@ def maintain(
             wait(running)
             done = [outcome.result() for outcome in running]
         outcomes.update({outcome.view.name: outcome for outcome in done})
-    return Maintained(changed, outcomes)
+    return MaintainedViews(changed, outcomes)
 
 
 def _is_live(engine: Engine, view: LiveView) -> bool:
@@ -162,20 +162,21 @@ class _Level:
             return before
         facts = with_run(before.state.facts, plan.name, done.ran, done.costs)
         after = replace(before, state=replace(before.state, facts=facts))
-        rows, state = done.delta.rows, done.delta.state
-        if rows.num_rows:
-            changes, counts = with_kinds(rows, plan.key, plan.name)
+        change, state = Delta(done.delta.rows, plan.key), done.delta.state
+        if change.rows.num_rows:
+            counts = count_changes(change, plan.name)
             if plan is view.plan:
-                staging = self.begun.submit(_writers, self._stage, view, rows)
+                staging = self.begun.submit(_writers, self._stage, view, change.rows)
                 after = replace(_counted(after, epoch, counts, done.ran), staging=staging)
             if plan is not view.plan or view.is_read:
-                relation, delta = VIEW + plan.name, Delta(self._numbered(view, plan, changes))
+                relation, delta = plan.name, self._numbered(view, plan, change)
                 table = self._appended(relation, delta)
                 after = replace(
                     after, moved=after.moved | Moved({relation: table}, {relation: delta})
                 )
-        if (relation_of_state := state_of(plan)) and state is not None and state.num_rows:
-            delta = Delta(with_kinds(state, plan.state_key, plan.name)[0])
+        if (relation_of_state := plan.state) and state is not None and state.num_rows:
+            delta = Delta(state, plan.state_key)
+            count_changes(delta, plan.name)  # refuses what is no key
             # Nothing in the epoch reads a state table once its own view is done: it need not wait.
             append = concerning(f"view {view.name}")(self._appended)
             appending = self.begun.submit(_writers, append, relation_of_state, delta)
@@ -186,12 +187,12 @@ class _Level:
             )
         return after
 
-    def _numbered(self, view: LiveView, plan: ViewPlan, changes: pa.Table) -> pa.Table:
-        """Changelog rows as the mirror of a view or part keeps them."""
+    def _numbered(self, view: LiveView, plan: ViewPlan, change: Delta) -> Delta:
+        """What changes in the mirror of a view or part."""
         if plan is not view.plan or view.schema.key:
-            return changes
+            return change
         epoch, fetch = self.changed.epoch, self.engine.executors.fetch
-        return number_changes(VIEW + view.name, view.schema, changes, epoch, fetch)
+        return Delta(number_changes(view.name, view.schema, change.rows, epoch, fetch), (ROW,))
 
     def _appended(self, relation: str, delta: Delta) -> TableState:
         state = self.changed.tables[relation]
@@ -252,7 +253,7 @@ def _halted(engine: Engine, outcome: Outcome, error: MviewError) -> Outcome:
 # --- 4. stage ------------------------------------------------------------------------------------
 
 
-def settle(engine: Engine, begun: Begun, maintained: Maintained) -> Maintained:
+def settle(engine: Engine, begun: Begun, maintained: MaintainedViews) -> MaintainedViews:
     """Wait until all is written, and have views halt whose writers have failed."""
     begun.wait()
     settled: dict[str, Outcome] = {}
@@ -269,4 +270,4 @@ def settle(engine: Engine, begun: Begun, maintained: Maintained) -> Maintained:
             read = _read_by(outcome.view, maintained.changed, settled)
             outcome = _halting(engine, outcome, read, error)
         settled[name] = outcome
-    return Maintained(maintained.changed, settled)
+    return MaintainedViews(maintained.changed, settled)

@@ -27,10 +27,10 @@ from mview.clock import Clock
 from mview.connector import Sink
 from mview.epoch.engine import Staged, commit_sinks, empty_manifest
 from mview.epoch.halts import halted, halting, of_its_target
-from mview.epoch.names import is_source, view_of
 from mview.errors import CorruptionError, FencedError, MviewError, TargetError
 from mview.failpoints import failpoint
 from mview.files.durable import force, is_aside, sweep, take_away
+from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
@@ -92,7 +92,7 @@ def recover(
     wrong.update(load_definitions(store, published, but=leaving).damaged)
     wrong |= _roll_back(kept, published, store, lease)
     damaged = _restore(published, store, lease, leaving)
-    wrong |= {view_of(relation): error for relation, error in damaged.items()}
+    wrong |= {RelationId.of(relation).view: error for relation, error in damaged.items()}
     _adopt_query(store, published.generation, lease.token)
     failpoint("recover-fenced")
     for folder in (store.manifests, store.intents):
@@ -157,7 +157,7 @@ def _restore(
         try:
             insist(lease, partial(mirror.restore, table))
         except CorruptionError as error:
-            if is_source(name):
+            if RelationId.of(name).is_table:
                 raise
             damaged[name] = error
         failpoint("recover-mirror")
@@ -222,11 +222,11 @@ def forget_folders(
     named = {*spared, store.checkpoint(manifest.generation, lease.token)}
     named |= {store.mirror(name) for name in manifest.tables}
     named |= {store.view(name) for name in manifest.views}
-    parents = (store.mirrors, store.views, store.checkpoints)
-    found = [f for parent in parents if parent.is_dir() for f in parent.iterdir() if _is_ours(f)]
+    parents = (store.mirrors, store.beside_views, store.views, store.checkpoints)
+    ours = [f for parent in parents if parent.is_dir() for f in parent.iterdir() if _is_ours(f)]
     store.trash.mkdir(exist_ok=True)
     # Whole and at once: half of a folder under its name would be taken for the whole.
-    for folder in (folder for folder in found if folder not in named):
+    for folder in (folder for folder in ours if folder not in named):
         take_away(folder, store.trash / uuid.uuid4().hex, lease.check)
         failpoint("forget-folder")
     shutil.rmtree(store.trash, ignore_errors=True)

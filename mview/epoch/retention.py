@@ -70,7 +70,7 @@ def _slot(ms: int, now: int, files_ms: int, history_ms: int) -> tuple[int, int] 
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptEpoch:
     """What is needed of a manifest: its time, and what each view's sink said."""
 
     published_ms: int
@@ -82,7 +82,7 @@ class Retention:
 
     def __init__(self, manifests: ManifestLog, settings: EngineSettings) -> None:
         self._manifests, self._settings = manifests, settings
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _KeptEpoch] = {}
         #: Most epochs change few views: equal facts are held once.
         self._shared: dict[tuple[str, bytes], Mapping[str, Any]] = {}
 
@@ -110,9 +110,9 @@ class Retention:
     def needed(self, view: str) -> list[Mapping[str, Any]]:
         """What a view's sink said at the epochs that are kept, each once."""
         facts = (kept.facts.get(view) for kept in self._kept.values())
-        return list({id(one): one for one in facts if one is not None}.values())
+        return list({id(fact): fact for fact in facts if fact is not None}.values())
 
-    def _of(self, manifest: Manifest) -> _Kept:
+    def _of(self, manifest: Manifest) -> _KeptEpoch:
         views: Iterable[tuple[str, Mapping[str, Any]]] = (
             (name, state.sink) for name, state in manifest.views.items() if state.sink
         )
@@ -120,4 +120,4 @@ class Retention:
             name: self._shared.setdefault((name, orjson.dumps(facts)), facts)
             for name, facts in views
         }
-        return _Kept(manifest.created_ms, shared)
+        return _KeptEpoch(manifest.created_ms, shared)

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from mview.clock import END_OF_TIME, SourceMs
 from mview.epoch.engine import Engine, Staged
-from mview.epoch.maintain import Maintained, maintain, settle
+from mview.epoch.maintain import MaintainedViews, maintain, settle
 from mview.epoch.report import EpochReport, ViewChange
 from mview.epoch.stages import Begun, Stage, run_stages
-from mview.epoch.tables import Changed, EpochInput, net, write_mirrors
+from mview.epoch.tables import Changed, net, write_mirrors
 from mview.epoch.upkeep import Upkeep
-from mview.execute.kinds import Delta
+from mview.execute.delta import Delta
+from mview.ingest.batches import Batch
 
 #: Bytes of a batch after which memory is given back: it takes about a millisecond.
 _LARGE_BATCH = 8 << 20
@@ -62,7 +63,7 @@ def stages_of(
 
 
 def run_epoch(
-    engine: Engine, upkeep: Upkeep, batch: EpochInput, chunks: Mapping[str, int]
+    engine: Engine, upkeep: Upkeep, batch: Batch, chunks: Mapping[str, int]
 ) -> EpochReport:
     """Run and publish one epoch.
 
@@ -86,14 +87,16 @@ def run_epoch(
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
         changes={name: delta.rows.num_rows for name, delta in staged.changed.deltas.items()},
-        views={name: one for name, one in staged.changes.items() if name not in staged.halted},
+        views={
+            name: change for name, change in staged.changes.items() if name not in staged.halted
+        },
         watermark=staged.manifest.watermark,
         dropped=sum(table.duplicates for table in netted),
         halted=staged.halted,
     )
 
 
-def stage(engine: Engine, settled: Maintained) -> StagedEpoch:
+def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:
     """Put together what is to be published, views that have halted left out.
 
     Raises:
@@ -112,7 +115,7 @@ def stage(engine: Engine, settled: Maintained) -> StagedEpoch:
         watermark = SourceMs(max(changed.batch.offsets.watermark, watermark or 0))
     manifest = engine.next_manifest(
         generation=changed.batch.generation,
-        batch=changed.batch.batch,
+        batch=changed.batch.number,
         offsets=engine.manifest.offsets | changed.batch.offsets.connections,
         positions=changed.positions,
         newest=changed.newest,
@@ -132,8 +135,7 @@ def stage(engine: Engine, settled: Maintained) -> StagedEpoch:
 
 def move(engine: Engine, upkeep: Upkeep, staged: StagedEpoch) -> StagedEpoch:
     """Have memory follow what is published, and begin what keeps the store small."""
-    deltas = {**staged.changed.deltas, **staged.deltas}
-    engine.move({name: delta.rows for name, delta in deltas.items()})
+    engine.move({**staged.changed.deltas, **staged.deltas})
     upkeep.after_epoch()
     batches = staged.changed.batch.changes.values()
     if sum(part.nbytes for parts in batches for part in parts) >= _LARGE_BATCH:

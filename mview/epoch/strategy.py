@@ -17,14 +17,14 @@ from mview.epoch.build import recompute
 from mview.epoch.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink
-from mview.epoch.names import VIEW, inputs_of, reads_of, state_of
+from mview.execute.delta import Delta
 from mview.execute.executors import row_bytes
-from mview.execute.kinds import Delta
 from mview.execute.program import BatchNeededError, Request, ViewDelta
 from mview.execute.slices import consolidate, distinct, weighted
 from mview.execute.turns import seconds
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
+from mview.plan.clocks import is_clock
 from mview.rows.match import match
 from mview.schema import as_schema
 from mview.store.manifest import TableState
@@ -60,8 +60,7 @@ class Done:
 
 def perform(engine: Engine, task: Task) -> Done | None:
     """Bring a view or part up to the epoch; None when nothing changed for it."""
-    inputs = inputs_of(task.plan.tables)
-    changed = {name: relation for name, relation in inputs.items() if relation in task.deltas}
+    changed = {name: task.deltas[name] for name in task.plan.tables if name in task.deltas}
     if not changed:
         return None
     load = _load(engine, task, changed)
@@ -109,17 +108,18 @@ def _choice(engine: Engine, task: Task, load: Load) -> Choice:
     )
 
 
-def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
+def _load(engine: Engine, task: Task, changed: Mapping[str, Delta]) -> Load:
     plan = task.plan
-    counts = {name: task.deltas[relation].changed for name, relation in changed.items()}
+    counts = {name: delta.changed for name, delta in changed.items()}
     # Rows that go away are changed rows, too.
     rows = {
-        name: max(task.tables[relation].rows, engine.manifest.tables[relation].rows)
-        for name, relation in reads_of(plan.tables).items()
+        name: max(task.tables[name].rows, engine.manifest.tables[name].rows)
+        for name in plan.tables
+        if not is_clock(name)
     }
     rows |= dict.fromkeys(plan.clocks, 1)
     kept = [(_rows_of(engine, plan), row_bytes(plan.output.columns))]
-    if (state := state_of(plan)) is not None:
+    if (state := plan.state) is not None:
         kept.append((task.tables[state].rows, row_bytes(task.tables[state].schema.columns)))
     return Load(
         changed=counts,
@@ -133,14 +133,14 @@ def _load(engine: Engine, task: Task, changed: Mapping[str, str]) -> Load:
 def _rows_of(engine: Engine, plan: ViewPlan) -> int:
     if plan.name in engine.views:
         return engine.manifest.views[plan.name].rows
-    return engine.relations[VIEW + plan.name].state.rows
+    return engine.relations[plan.name].state.rows
 
 
 def _follow(engine: Engine, task: Task, load: Load) -> tuple[ViewDelta | None, str]:
     """The delta from the changes (None: nothing has changed), and the executor."""
-    plan, inputs = task.plan, inputs_of(task.plan.tables)
-    deltas = {name: task.deltas[inputs[name]].changes for name in load.changed}
-    delta, executor = engine.executors.run(plan, inputs, state_of(plan), deltas)
+    plan = task.plan
+    deltas = {name: task.deltas[name].changes for name in load.changed}
+    delta, executor = engine.executors.run(plan, deltas)
     if delta is not None:
         delta = replace(delta, rows=_as_published(engine, plan, delta.rows))
     return delta, executor
@@ -162,13 +162,13 @@ def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
         old = pa.concat_tables(_published(engine, plan))
     elif not plan.key:
         raise BatchNeededError("rows without a key hold a value that depends on the order of rows")
-    elif VIEW + plan.name not in engine.relations:
+    elif plan.name not in engine.relations:
         return rows  # nobody reads the view, and its sink finds rows by their keys
     else:
         keys = rows.filter(goes).select(list(plan.key))
-        request = Request(VIEW + plan.name, distinct(keys), names, null_safe=True)
-        (found,) = engine.executors.fetch([request])
-        old = found.take(pa.array(match(found.select(list(plan.key)), keys)[0]))
+        request = Request(plan.name, distinct(keys), names, null_safe=True)
+        (rows_by_key,) = engine.executors.fetch([request])
+        old = rows_by_key.take(pa.array(match(rows_by_key.select(list(plan.key)), keys)[0]))
     come = rows.filter(pc.invert(goes))
     gone = weighted(old.select(names), -1).select(rows.column_names)
     return consolidate(pa.concat_tables([come, as_schema(gone, rows.schema)]))
@@ -181,5 +181,5 @@ def _published(engine: Engine, plan: ViewPlan) -> Iterator[pa.Table]:
         with at_its_sink():
             yield from sink.parts(engine.manifest.views[plan.name].sink)
         return
-    kept = engine.relations[VIEW + plan.name]
+    kept = engine.relations[plan.name]
     yield from kept.mirror.parts(kept.state)

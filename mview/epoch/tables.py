@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
-from mview.changelog import RowKind, from_ipc
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
 from mview.epoch.upkeep import Upkeep
 from mview.errors import concerning
-from mview.execute.kinds import Delta
+from mview.execute.delta import Delta
 from mview.execute.program import Request
-from mview.ingest.offsets import BatchOffsets
+from mview.execute.slices import difference
+from mview.ingest.batches import Batch
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.merge.rules import Release
 from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
-from mview.store.mirror import KIND
-
-V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class EpochInput:
-    """What a micro-batch brought, by table.
-
-    Attributes:
-        changes: change batches per table.
-        releases: released chunks per table.
-        offsets: where the batch ends.
-        generation: number of the query.
-        batch: number of the batch in the query.
-    """
-
-    changes: Mapping[str, list[pa.Table]]
-    releases: Mapping[str, list[Release]]
-    offsets: BatchOffsets
-    generation: int
-    batch: int
-
-    @classmethod
-    def of(cls, rows: pa.Table, offsets: BatchOffsets, generation: int, batch: int) -> EpochInput:
-        """Sort the stream rows of a batch."""
-        changes: dict[str, list[pa.Table]] = defaultdict(list)
-        releases: dict[str, list[Release]] = defaultdict(list)
-        columns = (rows[name] for name in ("kind", "table", "body"))
-        for kind, table, body in zip(*columns, strict=True):
-            if kind.as_py() == "changes":
-                # The table lies in the body: to make bytes of it would be a copy.
-                changes[table.as_py()].append(from_ipc(body.as_buffer()))
-            elif kind.as_py() == "release":
-                releases[table.as_py()].append(Release.from_body(body.as_py()))
-        return cls(dict(changes), dict(releases), offsets, generation, batch)
 
 
 @dataclass(frozen=True)
@@ -79,18 +41,18 @@ class Changed:
         epoch: number of the epoch.
         batch: what came.
         tables: the relations with it, and with the compactions that are finished.
-        positions: what is taken of each table and source partition.
+        positions: by table and source partition, what is taken.
         newest: beside each position, the newest source time up to it.
         netted: the net changes, by table.
-        deltas: their changelog rows, by table.
+        deltas: what they change in the tables.
         clocks: the same of the clocks, which have no mirror.
     """
 
     epoch: int
-    batch: EpochInput
+    batch: Batch
     tables: Mapping[str, TableState]
-    positions: Mapping[str, str]
-    newest: Mapping[str, int]
+    positions: Mapping[str, dict[str, str]]
+    newest: Mapping[str, dict[str, int]]
     netted: Mapping[str, Netted]
     deltas: Mapping[str, Delta]
     clocks: Mapping[str, Delta]
@@ -104,7 +66,7 @@ class Changed:
 # --- 1. net --------------------------------------------------------------------------------------
 
 
-def net(engine: Engine, upkeep: Upkeep, batch: EpochInput) -> Changed:
+def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     """Net the changes by key, and look up the rows that they replace."""
     before = engine.manifest
     tables = upkeep.take_over(before.tables)
@@ -114,13 +76,11 @@ def net(engine: Engine, upkeep: Upkeep, batch: EpochInput) -> Changed:
     requests = []
     for name, batches in batch.changes.items():
         schema = engine.relations[name].schema
-        known, times = of_table(name, positions), of_table(name, newest)
+        known, times = positions.get(name, {}), newest.get(name, {})
         with concerning(f"table {name}"):
             changes = netted[name] = net_changes(batches, schema, known, times)
-        positions |= {position_key(name, p): mark for p, mark in changes.high_water.items()}
-        newest |= {
-            position_key(name, p): max(ms, times.get(p, ms)) for p, ms in changes.newest.items()
-        }
+        positions[name] = {**known, **changes.high_water}
+        newest[name] = times | {p: max(ms, times.get(p, ms)) for p, ms in changes.newest.items()}
         keys = None if changes.truncated else _touched(changes, schema)
         if keys is None or keys.num_rows:
             requests.append(Request(name, keys, schema.names))
@@ -128,9 +88,10 @@ def net(engine: Engine, upkeep: Upkeep, batch: EpochInput) -> Changed:
     for request, old_rows in zip(requests, engine.executors.fetch(requests), strict=True):
         name = request.table
         with concerning(f"table {name}"):
-            rows = old_and_new(netted[name], old_rows, engine.relations[name].schema)
+            schema = engine.relations[name].schema
+            rows = old_and_new(netted[name], old_rows, schema)
         if rows.num_rows:
-            deltas[name] = Delta(rows)
+            deltas[name] = Delta(rows, schema.key)
     clocks = _clock_changes(before.pinned_ms, engine.pinned_ms)
     return Changed(before.epoch + 1, batch, tables, positions, newest, netted, deltas, clocks)
 
@@ -148,20 +109,8 @@ def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
     for clock in CLOCKS:
         old, new = pinned_rows(clock, before_ms), pinned_rows(clock, pinned_ms)
         if not old.equals(new):
-            kinds = pa.array([RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value])
-            deltas[clock] = Delta(pa.concat_tables([old, new]).add_column(0, KIND, kinds))
+            deltas[clock] = Delta(difference(new, old), ())
     return deltas
-
-
-def position_key(table: str, partition: str) -> str:
-    """The manifest's entry for what was taken of a table from a source partition."""
-    return f"{table}@{partition}"
-
-
-def of_table(table: str, entries: Mapping[str, V]) -> dict[str, V]:
-    """A table's entries of the manifest's positions or times, by source partition."""
-    prefix = position_key(table, "")
-    return {k.removeprefix(prefix): v for k, v in entries.items() if k.startswith(prefix)}
 
 
 # --- 2. mirrors ----------------------------------------------------------------------------------
@@ -183,7 +132,7 @@ def appended(
     engine: Engine, epoch: int, relation: str, delta: Delta, state: TableState
 ) -> TableState:
     """A relation with the changes of an epoch."""
-    version = engine.relations[relation].mirror.append(epoch, delta.rows)
+    version = engine.relations[relation].mirror.append(epoch, delta.changelog)
     return replace(state, changelog_version=version, rows=state.rows + delta.gained)
 
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from mview.clock import SteadyClock, steady_clock
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink, halted, halting
-from mview.epoch.names import VIEW, is_source, view_of
 from mview.epoch.retention import Retention, last_ended_ms
 from mview.errors import CorruptionError, MviewError
 from mview.execute.relations import Relation
 from mview.failpoints import failpoint
+from mview.relation import RelationId
 from mview.store.manifest import Manifest, TableState
 from mview.store.mirror import Mirror
 
@@ -79,9 +79,9 @@ class Upkeep:
 
     def _note_damage(self, relation: str, error: Exception) -> None:
         """Note why a view halts; raises what is of all."""
-        if is_source(relation) or not isinstance(error, CorruptionError):
+        name = RelationId.of(relation).view
+        if not name or not isinstance(error, CorruptionError):
             raise error
-        name = view_of(relation)
         self.damaged[name] = halting(error, name, self._engine.store)
 
     def after_epoch(self) -> None:
@@ -90,7 +90,7 @@ class Upkeep:
             self._tell(_LEAPT)
         manifest = self._engine.manifest
         for name, relation in self._engine.relations.items():
-            if not is_source(name) and view_of(name) in self.damaged:
+            if RelationId.of(name).view in self.damaged:
                 continue
             if self._is_due(relation) and name not in self._compactions:
                 self._compactions[name] = self._worker.submit(
@@ -176,23 +176,21 @@ class Upkeep:
             if state := newest.tables.get(name):
                 begun = replace(state, base_version=0, changelog_version=0)
                 then = oldest.tables.get(name, begun)
+                view = RelationId.of(name).view
                 try:
-                    followed = "" if is_source(name) else view_of(name)
-                    is_spool = name == VIEW + followed
-                    needed = engine.followers.floor(followed) if is_spool else sys.maxsize
+                    needed = engine.followers.floor(view) if name == view else sys.maxsize
                     relation.mirror.maintain(state, then, newest.generation, needed)
                 except Exception as error:
-                    if is_source(name):
+                    if not view:
                         raise
-                    view = view_of(name)
                     self._note(view, halting(error, view, engine.store))
-        for name, one in engine.views.items():
+        for name, live in engine.views.items():
             if name in newest.views and newest.views[name].sink:
                 old = oldest.views.get(name)
                 facts = old.sink if old and old.sink else None
                 try:
                     with at_its_sink():
-                        one.sink.maintain(facts, self._retention.needed(name))
+                        live.sink.maintain(facts, self._retention.needed(name))
                 except Exception as error:
                     engine.lease.check()
                     self._note(name, halting(error, name, engine.store))

@@ -30,7 +30,7 @@ from mview.store.layout import Store
 from mview.store.manifest import Manifest
 
 
-class Opened(NamedTuple):
+class OpenedViews(NamedTuple):
     """Views that can be worked on, in DAG order, and why others cannot."""
 
     views: dict[str, LiveView]
@@ -45,7 +45,7 @@ def open_views(
     fence: Fence = UNFENCED,
     refused: Mapping[str, MviewError] | None = None,
     mirrored: Collection[str] | None = None,
-) -> Opened:
+) -> OpenedViews:
     """Compile all views. One that cannot be is left out, with those that read it.
 
     Args:
@@ -63,7 +63,7 @@ def open_views(
     if mirrored is None:
         mirrored = {name for definition in definitions for name in definition.table_names}
         mirrored |= {definition.name for definition in definitions if definition.sinks}
-    opened = Opened({}, dict(refused or {}))
+    opened = OpenedViews({}, dict(refused or {}))
     for definition in definitions:
         name = definition.name
         if name in opened.refused:
@@ -104,7 +104,7 @@ def wrong_texts(
     definitions: Sequence[ViewDefinition], refused: Mapping[str, MviewError], manifest: Manifest
 ) -> list[UserError]:
     """Why new or edited views are refused, as far as `mview check` tells it as well."""
-    new = [one.name for one in definitions if not _is_kept(one, manifest)]
+    new = [definition.name for definition in definitions if not _is_kept(definition, manifest)]
     return [
         error
         for error in map(refused.get, new)
@@ -154,10 +154,10 @@ def _result(spark: SparkSession, plan: ViewPlan, schemas: Mapping[str, TableSche
         return _loose(analyze(spark, plan.definition, schemas))
     wanted = _loose(analyze(spark, declared, schemas))
     try:
-        found = _loose(analyze(spark, plan.definition, schemas))
+        analyzed = _loose(analyze(spark, plan.definition, schemas))
     except UserError:
         raise OtherColumnsError from None
-    if found != wanted:
+    if analyzed != wanted:
         raise OtherColumnsError
     return wanted
 
@@ -195,8 +195,8 @@ def open_sinks(config: Config, manifest: Manifest, fence: Fence) -> dict[str, Si
     """
     store, views = Store(config.store), manifest.views
     return {
-        name: open_sink(config, store, one, views[name].schema, views[name].definition, fence)
-        for name, one in load_definitions(store, manifest).found.items()
+        name: open_sink(config, store, view, views[name].schema, views[name].definition, fence)
+        for name, view in load_definitions(store, manifest).views.items()
     }
 
 

@@ -74,16 +74,16 @@ class Callee:
 
         arguments = [column.to_pandas(types_mapper=_nullable().get) for column in columns]
         try:
-            found = call(*arguments)
+            returned = call(*arguments)
         except Exception as error:
             raise self._raised(error, call, None) from None
-        if not isinstance(found, pd.Series) or len(found) != len(columns[0]):
-            size = f" of {len(found)} rows" if isinstance(found, pd.Series) else ""
+        if not isinstance(returned, pd.Series) or len(returned) != len(columns[0]):
+            size = f" of {len(returned)} rows" if isinstance(returned, pd.Series) else ""
             raise self._error(
-                f"gave a {type(found).__name__}{size}",
+                f"gave a {type(returned).__name__}{size}",
                 allowed=f"a pandas Series of {len(columns[0])} rows, as the arguments have",
             )
-        return found
+        return returned
 
     def _typed(self, values: Any, rows: Sequence[Sequence[Any]] | None) -> pa.Array:
         arrow = parse_type(self.function.returns)
@@ -147,15 +147,15 @@ def _imported(name: str, path: str, folder: str) -> Callable[..., Any]:
             f"{type(error).__name__}: {error}",
             hint=f"install it where Spark's executors run, too, or put it into {folder}",
         ) from None
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    target = getattr(module, attribute, None)
+    if not callable(target):
         kind = "no function" if hasattr(module, attribute) else "nothing"
         raise ConfigError(
             f"functions.{name}: {kind} is called {attribute!r} in {module_name}",
             where=str(getattr(module, "__file__", module_name)),
             hint="correct 'python' in the configuration: my_package.my_module:my_function",
         )
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 @cache
@@ -176,16 +176,16 @@ def _nullable() -> dict[pa.DataType, Any]:
 
 def _exactly(values: Any, arrow: pa.DataType, *, from_pandas: bool) -> pa.Array:
     """Values as an array of a type, without loss: `pa.array(…, type)` cuts 1.5 to 1."""
-    found = pa.array(values, from_pandas=from_pandas)
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
-    for one in _types_in(values, found.type, from_pandas):
-        if not _may_become(one, arrow):
-            raise TypeError(f"it is a {one}")
-    if pa.types.is_integer(found.type) and pa.types.is_decimal(arrow):
+    array = pa.array(values, from_pandas=from_pandas)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    for kind in _types_in(values, array.type, from_pandas):
+        if not _may_become(kind, arrow):
+            raise TypeError(f"it is a {kind}")
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(arrow):
         # Arrow wants room for all numbers of the integer's type.
-        found = found.cast(pa.decimal128(38, arrow.scale))
-    return found.cast(arrow)
+        array = array.cast(pa.decimal128(38, arrow.scale))
+    return array.cast(arrow)
 
 
 def _types_in(values: Any, common: pa.DataType, from_pandas: bool) -> list[pa.DataType]:
@@ -195,16 +195,16 @@ def _types_in(values: Any, common: pa.DataType, from_pandas: bool) -> list[pa.Da
     """
     if not isinstance(values, list) and values.dtype != object:
         return [common]
-    samples = {(type(one), getattr(one, "tzinfo", None) is None): one for one in values}
-    return [pa.array([one], from_pandas=from_pandas).type for one in samples.values()]
+    samples = {(type(value), getattr(value, "tzinfo", None) is None): value for value in values}
+    return [pa.array([value], from_pandas=from_pandas).type for value in samples.values()]
 
 
-def _may_become(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _may_become(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of a type are values of another, or may be; the cast looks at each."""
-    if pa.types.is_list(found) and pa.types.is_list(wanted):
-        return _may_become(found.value_type, wanted.value_type)
-    kinds = _kind(found), _kind(wanted)
-    return kinds[0] == kinds[1] or pa.types.is_null(found) or kinds in _BETWEEN_NUMBERS
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return _may_become(given.value_type, wanted.value_type)
+    kinds = _kind(given), _kind(wanted)
+    return kinds[0] == kinds[1] or pa.types.is_null(given) or kinds in _BETWEEN_NUMBERS
 
 
 def _kind(arrow: pa.DataType) -> str:

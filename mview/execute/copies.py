@@ -30,7 +30,8 @@ from mview.delta.parquet import read_parquet
 from mview.execute.ranges import Range
 from mview.execute.scan import scan_files
 from mview.files.modes import PRIVATE
-from mview.rows.hashing import Hashes, hash_rows, is_hashable, same_rows
+from mview.rows.equality import same_rows
+from mview.rows.hashing import Hashes, hash_rows
 from mview.rows.lookup_keys import typed_keys
 from mview.rows.sorted_index import SortedIndex
 
@@ -53,7 +54,7 @@ def look_up_files(
         null_safe: NULL matches NULL.
     """
     typed = typed_keys(table, keys.column_names, keys, null_safe)
-    if typed is None:  # values that have no hash
+    if typed is None:  # values that are not compared by hash
         return scan_files(files, schema, keys, null_safe)
     needles = Needles.of(typed)
     parts = _rows_of(
@@ -100,12 +101,12 @@ def _rows_of(
     """What is found in each file: in its copy, or in itself where there is no room for one."""
     for file in files:
         try:
-            found = look(_opened(file, table))
+            rows = look(_opened(file, table))
         except OSError as error:
             print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
-            found = scan(file)
-        if found.num_rows:
-            yield found
+            rows = scan(file)
+        if rows.num_rows:
+            yield rows
 
 
 def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[str, ...]]) -> None:
@@ -114,8 +115,7 @@ def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[
         try:
             copy = _opened(file, table)
             for names in columns:
-                if all(is_hashable(table.field(name).type) for name in names):
-                    copy.index(tuple(name for name in table.names if name in names))
+                copy.index(tuple(name for name in table.names if name in names))
         except OSError:  # the look-up says so
             return
 
@@ -187,9 +187,9 @@ class FileCopy:
         # The rows last: where they are, the hashes are.
         _write(self._file(names, "hashes"), lambda file: np.save(file, index.hashes))
         _write(self._file(names, "rows"), lambda file: np.save(file, rows))
-        found = self._read(names)
-        assert found is not None
-        return found
+        mapped = self._read(names)
+        assert mapped is not None
+        return mapped
 
     def _file(self, names: tuple[str, ...], what: str) -> Path:
         numbers = "-".join(str(self._rows.schema.get_field_index(name)) for name in names)
@@ -197,8 +197,8 @@ class FileCopy:
 
 
 def _mapped(file: Path) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = np.asarray(np.load(file, mmap_mode="r"))
-    return found
+    values: NDArray[np.int64] = np.asarray(np.load(file, mmap_mode="r"))
+    return values
 
 
 def _write(file: Path, write: Callable[[Path], object]) -> None:

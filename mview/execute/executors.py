@@ -14,6 +14,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.connector import WEIGHT
 from mview.errors import CorruptionError, DataError, UserError
 from mview.execute.culprit import failing_rows
 from mview.execute.local.evaluate import LocalEvaluator
@@ -30,12 +31,12 @@ from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.execute.relations import Relation
 from mview.execute.slices import Changes
 from mview.execute.spark import SparkExecutor
-from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
+from mview.relation import RelationId
 from mview.schema import Column
-from mview.store.mirror import KIND, ROW
+from mview.store.mirror import ROW
 
 Choice = Literal["auto", "spark", "local"]
 
@@ -107,8 +108,8 @@ class Executors:
             # Else what was needed to read one table adds to what the next one needs.
             pa.default_memory_pool().release_unused()
         for name, columns in self._keys.items():
-            for one in columns:
-                self._lookups.prepare(name, one)
+            for names in columns:
+                self._lookups.prepare(name, names)
         for name in left_out:
             self.prepare(name, self._relations[name].base_files)
         return left_out
@@ -156,36 +157,32 @@ class Executors:
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """Rows of relations and clocks as published."""
-        found: dict[int, pa.Table] = {}
+        replies: dict[int, pa.Table] = {}
         far = []
         for number, request in enumerate(requests):
             if is_clock(request.table):
-                found[number] = pinned_rows(request.table, self._pinned())
+                replies[number] = pinned_rows(request.table, self._pinned())
             elif self._lookups.resident(request.table, request.select):
-                (found[number],) = self._lookups.fetch([request])
-                request.check(found[number])
+                (replies[number],) = self._lookups.fetch([request])
+                request.check(replies[number])
             else:
                 far.append(number)
         if far:
             answers = self._spark.fetch([requests[number] for number in far])
-            found.update(zip(far, answers, strict=True))
-        self._read.rows += sum(rows.num_rows for rows in found.values())
-        return [found[number] for number in range(len(requests))]
+            replies.update(zip(far, answers, strict=True))
+        self._read.rows += sum(rows.num_rows for rows in replies.values())
+        return [replies[number] for number in range(len(requests))]
 
     def run(
         self,
         plan: ViewPlan,
-        relations: Mapping[str, str],
-        state: str | None,
         deltas: Mapping[str, Changes],
     ) -> tuple[ViewDelta | None, str]:
         """One epoch of one view.
 
         Args:
             plan: the view's plan.
-            relations: relation name of each table or view that the plan reads.
-            state: relation name of the view's aggregate state, if it has one.
-            deltas: what has changed, by the plan's names.
+            deltas: what has changed, by relation.
 
         Returns:
             The delta (None: nothing changed) and the name of the executor.
@@ -196,8 +193,8 @@ class Executors:
                 it has so many, or a look-up finds more than its share of memory; or the query fails
                 over the changes.
         """
-        lookups = _Renamed(self, relations)
-        groups = self._groups(state)
+        lookups = _Bounded(self)
+        groups = self._groups(plan.state)
         if self._choice != "spark" and plan.name not in self.refused:
             try:
                 return run_view(plan, deltas, lookups, self._evaluator, groups), "local"
@@ -218,8 +215,6 @@ class Executors:
     def failing_rows(
         self,
         plan: ViewPlan,
-        relations: Mapping[str, str],
-        state: str | None,
         deltas: Mapping[str, pa.Table],
         fails: Callable[[Exception], bool],
     ) -> tuple[str, pa.Table] | None:
@@ -227,13 +222,11 @@ class Executors:
 
         Args:
             plan: the view's plan; it is not computed as a whole.
-            relations: as for `run`.
-            state: as for `run`.
             deltas: weighted rows of the changed tables.
             fails: whether an exception of Spark is the failure.
         """
-        lookups = _Renamed(self, relations)
-        groups = self._groups(state)
+        lookups = _Bounded(self)
+        groups = self._groups(plan.state)
         local = self._choice != "spark" and plan.name not in self.refused
 
         def failing(some: Mapping[str, pa.Table]) -> bool:
@@ -250,16 +243,16 @@ class Executors:
                 return True
             return False
 
-        searched = [name for name in deltas if not is_clock(name) and not is_part(name)]
+        searched = [name for name in deltas if not RelationId.of(name).is_inner]
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
     def move(self, deltas: Mapping[str, pa.Table]) -> None:
-        """Follow a published epoch: changelog rows per relation; what outgrew its share is news."""
+        """Follow a published epoch: weighted rows per relation; what outgrew its share is news."""
         changes = {}
         for name, rows in deltas.items():
-            plus = pc.starts_with(rows[KIND], "+")
-            content = rows.drop_columns([KIND])
-            changes[name] = (content.filter(pc.invert(plus)), content.filter(plus))
+            comes = pc.greater(rows[WEIGHT], 0)
+            content = rows.drop_columns([WEIGHT])
+            changes[name] = (content.filter(pc.invert(comes)), content.filter(comes))
         self._news += self._lookups.apply(changes)
 
     def news(self) -> list[str]:
@@ -284,28 +277,27 @@ def row_bytes(columns: Sequence[Column]) -> int:
     return sum(widths)
 
 
-class _Renamed:
-    """Look-ups by the names a plan uses."""
+class _Bounded:
+    """Look-ups that bring no more to the driver than it has room for."""
 
-    def __init__(self, executors: Executors, relations: Mapping[str, str]) -> None:
-        self._executors, self._relations = executors, relations
+    def __init__(self, executors: Executors) -> None:
+        self._executors = executors
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """See `Lookups`."""
-        for one in requests:
-            if one.is_whole and self._executors.rows(self._relations[one.table]) > WHOLE_ROWS:
-                raise TooManyRowsError(f"all rows of {one.table}")
-        found = self._executors.fetch([self._renamed(one) for one in requests])
-        return [rows.select(one.select) for one, rows in zip(requests, found, strict=True)]
+        for request in requests:
+            if request.is_whole and self._executors.rows(request.table) > WHOLE_ROWS:
+                raise TooManyRowsError(f"all rows of {request.table}")
+        tables = self._executors.fetch([self._bounded(request) for request in requests])
+        return [rows.select(request.select) for request, rows in zip(requests, tables, strict=True)]
 
-    def _renamed(self, request: Request) -> Request:
-        relation = self._relations[request.table]
-        most = self._executors.most(relation, request.select)
+    def _bounded(self, request: Request) -> Request:
+        most = self._executors.most(request.table, request.select)
         if request.within is not None:
             # A range is large where the time moved far: after a pause, say.
             most = min(most, WHOLE_ROWS)
-        select = (*request.select, *self._executors.numbers(relation))
-        return replace(request, table=relation, most=most, select=select)
+        select = (*request.select, *self._executors.numbers(request.table))
+        return replace(request, most=most, select=select)
 
 
 class _State:

@@ -10,14 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from mview.connector import WEIGHT
 from mview.execute.program import Request
-from mview.execute.slices import distinct
+from mview.execute.slices import distinct, weighted
 from mview.ivm.fetches import comparable
-from mview.rows.match import row_codes
-from mview.schema import Column, TableSchema
-from mview.store.mirror import KIND, ROW
+from mview.rows.equality import as_shown
+from mview.rows.match import Positions, row_codes
+from mview.schema import Column, TableSchema, as_schema
+from mview.store.mirror import ROW
 
 #: Rows that may come in one epoch.
 _MOST = 1 << 32
@@ -32,7 +33,7 @@ def kept_as(schema: TableSchema) -> TableSchema:
 
 def looked_up(schema: TableSchema) -> tuple[str, ...]:
     """The columns by which rows are found that go; (): by none, all are read."""
-    return tuple(one.name for one in schema.columns if comparable(one.type, one.type))
+    return tuple(column.name for column in schema.columns if comparable(column.type, column.type))
 
 
 def number_first(rows: pa.Table, begin: int) -> pa.Table:
@@ -47,43 +48,53 @@ def number_changes(
     epoch: int,
     fetch: Callable[[list[Request]], list[pa.Table]],
 ) -> pa.Table:
-    """Changelog rows with the numbers of the rows that go, and new ones for those that come.
+    """Weighted rows with the numbers of the rows that go, and new ones for those that come.
 
     Args:
         relation: the mirror.
         schema: the view's columns, without a key.
-        changes: KIND and the columns, a row per copy.
+        changes: columns and WEIGHT.
         epoch: its number.
         fetch: looks rows up in the mirror as published.
+
+    Returns:
+        A row per copy, of weight 1 or -1; those that go are the mirror's own.
 
     Raises:
         ValueError: a row that goes is not there.
     """
-    comes = pc.starts_with(changes[KIND], "+").to_numpy()
-    numbers = np.zeros(changes.num_rows, np.int64)
-    numbers[comes] = -(epoch * _MOST) - np.arange(1, int(comes.sum()) + 1)
-    if not comes.all():
-        gone = changes.filter(pa.array(~comes)).drop_columns([KIND])
-        by = looked_up(schema)
-        keys = distinct(gone.select(by)) if by else None
-        (old,) = fetch([Request(relation, keys, (*schema.names, ROW), null_safe=True)])
-        numbers[~comes] = _numbers(gone, old, relation)
-    return changes.append_column(ROW, pa.array(numbers))
+    weights = changes[WEIGHT].to_numpy()
+    rows = changes.drop_columns([WEIGHT])
+    come, gone = (
+        rows.take(pa.array(np.repeat(np.arange(len(rows)), np.maximum(n, 0))))
+        for n in (weights, -weights)
+    )
+    numbers = -(epoch * _MOST) - np.arange(1, come.num_rows + 1)
+    numbered = weighted(come.append_column(ROW, pa.array(numbers)), 1)
+    if not gone.num_rows:
+        return numbered
+    by = looked_up(schema)
+    keys = distinct(gone.select(by)) if by else None
+    (old,) = fetch([Request(relation, keys, (*schema.names, ROW), null_safe=True)])
+    there = old.select(gone.column_names)
+    # Which of 0.0 and -0.0 a value is may be chance: min has another each time.
+    places = _places(as_shown(gone), as_shown(there))
+    places = _places(gone, there) if places is None else places
+    if places is None:
+        raise ValueError(f"a row that goes is not in the mirror {relation}")
+    published = weighted(old.take(pa.array(places)), -1)
+    return pa.concat_tables([as_schema(published, numbered.schema), numbered])
 
 
-def _numbers(
-    gone: pa.Table, old: pa.Table, relation: str
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """For each row that goes the number of one that equals it, each once."""
-    here, there = row_codes([gone, old.select(gone.column_names)])
+def _places(gone: pa.Table, old: pa.Table) -> Positions | None:
+    """For each row that goes one of `old` that equals it, each once; None: there is none."""
+    here, there = row_codes([gone, old])
     order, place = np.argsort(here, kind="stable"), np.argsort(there, kind="stable")
     mine, theirs = here[order], there[place]
     # The n-th copy that goes is the n-th copy that is there.
-    copy = np.arange(len(mine)) - np.searchsorted(mine, mine)
-    at = np.searchsorted(theirs, mine) + copy
-    found = np.minimum(at, len(theirs) - 1)
-    if not len(theirs) or (theirs[found] != mine).any() or (at != found).any():
-        raise ValueError(f"a row that goes is not in the mirror {relation}")
-    numbers = np.empty(len(mine), np.int64)
-    numbers[order] = old[ROW].to_numpy()[place[found]]
-    return numbers
+    at = np.searchsorted(theirs, mine) + np.arange(len(mine)) - np.searchsorted(mine, mine)
+    if (at >= len(theirs)).any() or (theirs[at] != mine).any():
+        return None
+    places = np.empty(len(mine), np.int64)
+    places[order] = place[at]
+    return places

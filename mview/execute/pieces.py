@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mview.execute.slices import difference
-from mview.rows.hashing import hash_rows, is_hashable
+from mview.rows.hashing import hash_rows
 
 #: Pieces that are made of what does not fit: each has two files that are open at once.
 _BITS = 5
@@ -32,7 +32,13 @@ _Parts = Iterator[tuple[bool, pa.Table]]
 
 
 def differences(
-    new: Iterable[pa.Table], old: Iterable[pa.Table], schema: pa.Schema, most: int, depth: int = 0
+    new: Iterable[pa.Table],
+    old: Iterable[pa.Table],
+    schema: pa.Schema,
+    most: int,
+    *,
+    signs: bool = True,
+    depth: int = 0,
 ) -> Iterator[pa.Table]:
     """The rows of `new` minus those of `old`, see `difference`, in as many tables as needed.
 
@@ -41,6 +47,7 @@ def differences(
         old: the old one; other types that the schema can hold.
         schema: the columns of the result, without WEIGHT.
         most: bytes of both to hold at once; beyond, they go to the disk for temporary files.
+        signs: rows that are equal but not identical differ.
         depth: how often these were divided already.
     """
     sides = ((False, new), (True, old))
@@ -60,13 +67,13 @@ def differences(
             for side in (False, True)
         ]
         held.clear()
-        yield difference(*contents)
+        yield difference(*contents, signs=signs)
         return
     with TemporaryDirectory(prefix="mview-compare-") as folder:
         _divide(chain(_drained(held), parts), schema, Path(folder), depth)
         for number in range(1 << _BITS):
             come, gone = (_read(Path(folder) / f"{side}-{number}") for side in (False, True))
-            yield from differences(come, gone, schema, most, depth + 1)
+            yield from differences(come, gone, schema, most, signs=signs, depth=depth + 1)
 
 
 def _drained(held: list[tuple[bool, pa.Table]]) -> _Parts:
@@ -96,10 +103,7 @@ def _divide(parts: _Parts, schema: pa.Schema, folder: Path, depth: int) -> None:
 
 def _numbers(rows: pa.Table, depth: int) -> npt.NDArray[np.int64]:
     """The piece of each row: equal rows have the same."""
-    hashed = [rows[field.name] for field in rows.schema if is_hashable(field.type)]
-    if not hashed:
-        return np.zeros(rows.num_rows, np.int64)
-    spread = hash_rows(hashed).view(np.uint64) * _SPREAD
+    spread = hash_rows(rows.columns).view(np.uint64) * _SPREAD
     shift = np.uint64(64 - _BITS * (depth + 1))
     numbers: npt.NDArray[np.int64] = (spread >> shift).astype(np.int64) % (1 << _BITS)
     return numbers

@@ -33,8 +33,9 @@ from mview.execute.slices import (
 from mview.execute.top import first_rows, moved
 from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Band, Fetch, KeySource, Step, Trace, Whole
+from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
 from mview.ivm.top import NUMBER, RANKED, Top
+from mview.relation import RelationId
 from mview.schema import TableSchema, as_schema
 
 
@@ -109,7 +110,7 @@ class Evaluator(Protocol):
         ...
 
 
-class State(Protocol):
+class StateTable(Protocol):
     """The state table of a view, as of the last published epoch."""
 
     def fetch(self, keys: pa.Table | None) -> pa.Table:
@@ -194,11 +195,11 @@ def _same(request: Request) -> tuple[object, ...]:
     return request.table, request.null_safe, names, request.within
 
 
-def _joined(one: Request | None, other: Request) -> Request:
-    if one is None or one.keys is None or other.keys is None:
+def _joined(known: Request | None, other: Request) -> Request:
+    if known is None or known.keys is None or other.keys is None:
         return other
     keys = key_values(
-        [one.keys, other.keys], other.keys.schema, null_safe=other.null_safe, or_null=False
+        [known.keys, other.keys], other.keys.schema, null_safe=other.null_safe, or_null=False
     )
     return Request(other.table, keys, other.select, other.null_safe)
 
@@ -250,13 +251,13 @@ class _Walk:
         times = pa.concat_tables([change.gone, change.come])
         sql = f"SELECT {step.bound} AS bound FROM {_TIMES}"
         try:
-            found = self.evaluator.run(sql, {_TIMES: times}, None)
+            bounds = self.evaluator.run(sql, {_TIMES: times}, None)
         except RefusalError:
             raise
         except Exception:  # it fails in the view as well, should any row get there
             return None
         kind = self.schemas[step.table].column(step.column).type
-        return range_of(step.column, kind, found["bound"])
+        return range_of(step.column, kind, bounds["bound"])
 
     def _values(self, source: KeySource) -> list[pa.Table]:
         names = [str(i) for i in range(len(source.columns))]
@@ -274,13 +275,11 @@ class _Walk:
 
 
 def _before(step: Step) -> list[int]:
-    if not isinstance(step, Fetch):
-        return []
     return [source.step for source in step.sources if source.step is not None]
 
 
 def evaluate_slices(
-    plan: ViewPlan, slices: Slices, evaluator: Evaluator, state: State | None = None
+    plan: ViewPlan, slices: Slices, evaluator: Evaluator, state: StateTable | None = None
 ) -> ViewDelta | None:
     """The delta of a view from its slices; None when nothing changed for it."""
     if not slices.relations:
@@ -305,7 +304,7 @@ def _finalize(
     partial: pa.Table,
     slices: Slices,
     evaluator: Evaluator,
-    state: State,
+    state: StateTable,
 ) -> ViewDelta:
     """Add the change of the accumulators to the state; the view's delta is that of its rows."""
     groups, accumulators = maintained.groups, maintained.accumulators
@@ -334,13 +333,13 @@ def _finalize(
     if not maintained.values:
         rows = evaluator.run(maintained.finalize, {STATE: shown}, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)
-    found = [
+    results = [
         evaluator.run(
             maintained.finalize, {STATE: side} | _values(plan, slices, when), plan.finalize_schema
         )
         for side, when in zip(sides, _WHEN, strict=True)
     ]
-    return ViewDelta(consolidate(pa.concat_tables(found)), change)
+    return ViewDelta(consolidate(pa.concat_tables(results)), change)
 
 
 @contextmanager
@@ -350,7 +349,7 @@ def _overflows(plan: ViewPlan) -> Iterator[None]:
         yield
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"the query of view {plan.name.partition(':')[0]} fails on the data: "
+            f"the query of view {RelationId.of(plan.name).view} fails on the data: "
             f"ARITHMETIC_OVERFLOW: a sum does not fit its type: {error}",
             safe="the view keeps the rows of its last good epoch, the other views go on",
             hint="correct the row or the query; the next `mview run` builds the view anew",
@@ -362,13 +361,15 @@ _WHEN: tuple[Literal["old", "new"], ...] = ("old", "new")
 
 def _shown(state: pa.Table, columns: Mapping[str, Shown], schema: pa.Schema | None) -> pa.Table:
     """Rows of a view that shows columns of its state table."""
-    found = {WEIGHT: state[WEIGHT]}
-    for name, one in columns.items():
-        value = state[one.column]
-        if one.count is not None:
-            value = pc.if_else(pc.greater(state[one.count], 0), value, pa.scalar(None, value.type))
-        found[name] = value
-    rows = pa.table(found)
+    values = {WEIGHT: state[WEIGHT]}
+    for name, source in columns.items():
+        value = state[source.column]
+        if source.count is not None:
+            value = pc.if_else(
+                pc.greater(state[source.count], 0), value, pa.scalar(None, value.type)
+            )
+        values[name] = value
+    rows = pa.table(values)
     return rows if schema is None else as_schema(rows, nullable(schema))
 
 
@@ -386,7 +387,7 @@ def _run_top(
     deltas: Mapping[str, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
-    state: State,
+    state: StateTable,
 ) -> ViewDelta | None:
     """The first rows of a part: its change is taken into the rows that are kept."""
     schema = plan.schemas[top.part]
@@ -416,7 +417,7 @@ def run_view(
     deltas: Mapping[str, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
-    state: State | None = None,
+    state: StateTable | None = None,
 ) -> ViewDelta | None:
     """One epoch of one view.
 

@@ -150,11 +150,11 @@ class _Planned:
             for name, rows in tables.items():
                 self._streams[name].rows = rows
             try:
-                found = self._connection.execute("EXECUTE planned").to_arrow_table()
+                result = self._connection.execute("EXECUTE planned").to_arrow_table()
             finally:
                 for stream in self._streams.values():
                     stream.clear()
-        return cast(pa.Table, found)
+        return cast(pa.Table, result)
 
     def close(self) -> None:
         with self._lock:
@@ -211,11 +211,11 @@ def run_here(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     Raises:
         DataError: rows are so large that DuckDB cannot hold them, nor a part of them at a time.
     """
-    found: Queries | None = getattr(_local, "queries", None)
-    if found is None or found.is_outdated:
-        found = _local.queries = Queries()
+    queries: Queries | None = getattr(_local, "queries", None)
+    if queries is None or queries.is_outdated:
+        queries = _local.queries = Queries()
     try:
-        return found.run(sql, tables)
+        return queries.run(sql, tables)
     except duckdb.OutOfMemoryException as error:
         size = max((rows.nbytes // rows.num_rows for rows in tables.values() if rows), default=0)
         raise DataError(

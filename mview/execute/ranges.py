@@ -28,7 +28,7 @@ class Range:
 
     @property
     def hashes(self) -> tuple[int, int]:
-        """The bounds as the column's hashes are (lake/hashing.py): they order as the values do."""
+        """The bounds as the column's hashes are, which order as the values do."""
         low, high = hash_rows([pa.chunked_array([[self.low, self.high]], self.low.type)])
         return int(low), int(high)
 

@@ -46,6 +46,9 @@ class Relation:
         self.base_files: Sequence[tuple[str, int]] = mirror.files(state).base
         #: What the tail has of each epoch, or of each file that was there: (epoch, rows, bytes).
         self._sizes = deque(mirror.tail_sizes(state))
+        self._base_bytes = mirror.base_bytes(state)
+        #: About how many bytes a row takes in memory, in the mean; other threads may ask.
+        self.row_bytes = self._row_bytes()
 
     @property
     def tail_rows(self) -> int:
@@ -56,6 +59,10 @@ class Relation:
     def tail_bytes(self) -> int:
         """About how many bytes they take in memory."""
         return sum(size for _, _, size in self._sizes)
+
+    def _row_bytes(self) -> int:
+        rows = sum(rows for _, rows in self.base_files) + self.tail_rows
+        return (self._base_bytes + self.tail_bytes) // max(1, rows)
 
     def base_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """The Arrow schema of a base file; only of some columns where given."""
@@ -134,6 +141,7 @@ class Relation:
         before, self.state = self.state, state
         if (state.base_version, state.folded) != (before.base_version, before.folded):
             self.base_files = self.mirror.files(state).base
+            self._base_bytes = self.mirror.base_bytes(state)
         if state.folded != before.folded:
             self._forget_folded(state.folded)
         if delta is not None and delta.num_rows:
@@ -144,6 +152,7 @@ class Relation:
                 # Added up: to ask a table of a thousand chunks for its size takes milliseconds.
                 nbytes = self._held_bytes + added.nbytes
                 self._keep(pa.concat_tables([self._held, added]), nbytes)
+        self.row_bytes = self._row_bytes()
 
     def _forget_folded(self, folded: int) -> None:
         while self._sizes and self._sizes[0][0] <= folded:

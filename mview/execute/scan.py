@@ -45,12 +45,12 @@ def scan_files(
     if not files:
         return schema.empty_table()
     names = list(dict.fromkeys([*schema.names, *(keys.column_names if keys is not None else ())]))
-    found = []
+    answers = []
     for file in files:
         # Not by DuckDB: it looks at no checksums.
         rows = read_parquet(Path(file), schema, names)
-        found.append(scan_table(rows, schema, keys, null_safe))
-    return pa.concat_tables(found)
+        answers.append(scan_table(rows, schema, keys, null_safe))
+    return pa.concat_tables(answers)
 
 
 def scan_table(

@@ -1,7 +1,7 @@
 """Rows with weights as Arrow tables: consolidation, and slices before and after an epoch.
 
-Equality of rows is that of grouping: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0. A column of
-a table changes also from 0.0 to -0.0, as the texts of the two differ.
+What changes is what is shown: also 0.0 to -0.0, see mview/rows/equality.py. Keys are told apart as
+in SQL, where the two are equal.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.rows.hashing import is_hashable
-from mview.rows.match import Positions, identical_rows, match, row_codes
+from mview.rows.equality import as_shown, has_floats, identical_rows
+from mview.rows.match import Positions, match, row_codes
 from mview.rows.match import first_rows as code_groups
 from mview.schema import TableSchema, as_schema
 
@@ -32,38 +32,34 @@ def _run(sql: str, **relations: pa.Table) -> pa.Table:
     return run_here(sql, relations)
 
 
-def _query(sql: str, schema: pa.Schema, **relations: pa.Table) -> pa.Table:
-    return _run(sql, **relations).cast(schema)
-
-
 def quoted(names: Sequence[str]) -> str:
     """Column names as a DuckDB list."""
     return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
-def consolidate(rows: pa.Table) -> pa.Table:
-    """Equal rows added up by weight; rows of weight zero are gone.
+def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
+    """The same rows added up by weight; those of weight zero are gone.
 
     Args:
         rows: columns and WEIGHT, in any order.
+        signs: rows are the same that are identical; else those that are equal.
     """
     if rows.num_rows == 0:
         return rows
-    names = [name for name in rows.column_names if name != WEIGHT]
-    if names and _is_plain(rows.schema):
-        summed = rows.group_by(names, use_threads=False).aggregate([(WEIGHT, "sum")])
-        summed = summed.rename_columns([*names, WEIGHT])
+    columns = rows.drop_columns([WEIGHT])
+    if columns.num_columns and _is_plain(columns.schema):
+        summed = rows.group_by(columns.column_names, use_threads=False).aggregate([(WEIGHT, "sum")])
+        summed = summed.rename_columns([*columns.column_names, WEIGHT])
         kept = np.flatnonzero(summed[WEIGHT].to_numpy())
         if len(kept) < summed.num_rows:
             summed = summed.take(pa.array(kept))
         return as_schema(summed, rows.schema)
-    columns = quoted(names)
-    by = f"GROUP BY {columns}" if columns else ""
-    sql = (
-        f"SELECT {quoted(rows.column_names)} FROM (SELECT {columns}{',' if columns else ''} "
-        f"sum({WEIGHT}) AS {WEIGHT} FROM rows {by}) WHERE {WEIGHT} <> 0"
-    )
-    return _query(sql, rows.schema, rows=rows)
+    first, group = code_groups(row_codes([as_shown(columns) if signs else columns])[0])
+    sums = np.bincount(group, rows[WEIGHT].to_numpy()).astype(np.int64)
+    place = rows.schema.get_field_index(WEIGHT)
+    weights = pa.array(sums[sums != 0]).cast(rows.schema.field(place).type)
+    summed = rows.take(pa.array(first[sums != 0]))
+    return summed.set_column(place, rows.schema.field(place), weights)
 
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
@@ -71,15 +67,15 @@ def weighted(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
 
 
-def difference(new: pa.Table, old: pa.Table) -> pa.Table:
+def difference(new: pa.Table, old: pa.Table, *, signs: bool = True) -> pa.Table:
     """The rows of `new` minus those of `old`: the columns of `new` and WEIGHT, consolidated."""
     old = old.select(new.column_names).cast(new.schema)
-    return consolidate(pa.concat_tables([weighted(new, 1), weighted(old, -1)]))
+    return consolidate(pa.concat_tables([weighted(new, 1), weighted(old, -1)]), signs=signs)
 
 
 def _is_plain(schema: pa.Schema) -> bool:
-    """Whether Arrow groups values of these types as SQL does: not floats (-0.0), not nested."""
-    return not any(pa.types.is_floating(t) or pa.types.is_nested(t) for t in schema.types)
+    """Whether Arrow groups values of these types as we do: not floats, and no lists at all."""
+    return not any(has_floats(kind) or pa.types.is_nested(kind) for kind in schema.types)
 
 
 @dataclass(frozen=True)
@@ -136,7 +132,7 @@ class Changes:
     def through(self, schema: TableSchema) -> Change:
         """The changes in the columns of a slice, netted."""
         names = schema.names
-        if not schema.key or not all(is_hashable(column.type) for column in schema.columns):
+        if not schema.key:
             netted = consolidate(self.rows.select([*names, WEIGHT]))
             return Change(*(_side(netted, sign).drop_columns([WEIGHT]) for sign in (-1, 1)))
         updates = self._updates(schema.key)
@@ -175,6 +171,8 @@ def distinct(rows: pa.Table) -> pa.Table:
     """Each row once."""
     if rows.num_rows < 2:
         return rows
+    if not _is_plain(rows.schema):
+        return rows.take(pa.array(code_groups(row_codes([rows])[0])[0]))
     if rows.num_columns == 1:
         return pa.table([rows[0].unique()], rows.schema)
     return rows.group_by(rows.column_names, use_threads=False).aggregate([])
@@ -273,15 +271,18 @@ def _without_key(
     schema: TableSchema, parts: Sequence[pa.Table], gone: pa.Table
 ) -> tuple[pa.Table, pa.Table]:
     """The same where equal rows are copies: a part with a row has all copies, or those that go."""
-    everything = [*parts, gone]
-    numbered = " UNION ".join(
-        f"SELECT *, row_number() OVER (PARTITION BY {quoted(schema.names)}) AS __copy FROM part{i}"
-        for i in range(len(everything))
-    )
-    sql = f"SELECT {quoted(schema.names)} FROM ({numbered})"
-    old = _query(sql, gone.schema, **{f"part{i}": part for i, part in enumerate(everything)})
-    sql = "SELECT * FROM old EXCEPT ALL SELECT * FROM gone"
-    return old, _query(sql, gone.schema, old=old, gone=gone)
+    rows = pa.concat_tables([*parts, gone])
+    (codes,) = row_codes([as_shown(rows)])
+    part = np.repeat(np.arange(len(parts) + 1), [*(p.num_rows for p in parts), gone.num_rows])
+    order = np.lexsort((codes, part))
+    ranked = (part * len(rows) + codes)[order]
+    # A row is told by its code and its number among the copies in its part.
+    copies = np.empty(len(rows), np.int64)
+    copies[order] = np.arange(len(rows)) - np.searchsorted(ranked, ranked)
+    told = codes * len(rows) + copies
+    first = np.sort(np.unique(told, return_index=True)[1])
+    kept = first[~np.isin(told[first], told[part == len(parts)])]
+    return rows.take(pa.array(first)), rows.take(pa.array(kept))
 
 
 def _side(delta: pa.Table, sign: int) -> pa.Table:
@@ -345,20 +346,20 @@ def add_up(
         f"FROM (SELECT {WEIGHT} AS part, {names} FROM partial UNION ALL "
         f"SELECT 0, {names} FROM state) GROUP BY {quoted(groups)}"
     )
-    found = _run(sql, state=state, partial=partial)
-    if pc.any(found["__doubt"]).as_py():
+    added = _run(sql, state=state, partial=partial)
+    if pc.any(added["__doubt"]).as_py():
         return None
     for name in sums:
-        found = found.append_column(name, _total(found, name))
-    return as_schema(found.select(schema.names), schema)
+        added = added.append_column(name, _total(added, name))
+    return as_schema(added.select(schema.names), schema)
 
 
 #: Suffixes of what is kept, comes and goes of a sum, by `part`.
 _SIDES = {"_kept": 0, "_come": 1, "_gone": -1}
 
 
-def _total(found: pa.Table, name: str) -> pa.ChunkedArray:
-    kept, come, gone = (pc.fill_null(_roomy(found[name + side]), 0) for side in _SIDES)
+def _total(added: pa.Table, name: str) -> pa.ChunkedArray:
+    kept, come, gone = (pc.fill_null(_roomy(added[name + side]), 0) for side in _SIDES)
     return pc.subtract(pc.add(kept, come), gone)
 
 
@@ -418,12 +419,12 @@ def _summed(
         if name in accumulators:
             rows = rows.set_column(at, name, _roomy(rows[name]))
     sums = [(name, "sum") for name in accumulators]
-    found = rows.group_by(list(groups), use_threads=False).aggregate(sums).rename_columns(names)
-    filled = [found[name] for name in groups]
-    filled += [pc.fill_null(found[name], 0) for name in accumulators]
+    added = rows.group_by(list(groups), use_threads=False).aggregate(sums).rename_columns(names)
+    filled = [added[name] for name in groups]
+    filled += [pc.fill_null(added[name], 0) for name in accumulators]
     return as_schema(pa.table(filled, names), pa.schema([state.schema.field(n) for n in names]))
 
 
 def _sum(name: str) -> str:
-    one = quoted([name])
-    return f"coalesce(sum(CASE WHEN part < 0 THEN -{one} ELSE {one} END), 0)"
+    column = quoted([name])
+    return f"coalesce(sum(CASE WHEN part < 0 THEN -{column} ELSE {column} END), 0)"

@@ -43,19 +43,19 @@ def _work_off(works: Iterable[_Work]) -> Iterator[tuple[tuple[int, bool], bytes]
     for work in works:
         wanted, table = from_ipc(work.wanted).schema, from_ipc(work.table).schema
         if work.is_tail:
-            found = _look_up_tail(work, wanted)
+            rows = _look_up_tail(work, wanted)
         elif work.within is not None:
             # One more than may come, which tells that there are too many.
             most = sys.maxsize if work.most is None else work.most + 1
-            found = look_up_range(work.files, wanted, table, work.within, most)
+            rows = look_up_range(work.files, wanted, table, work.within, most)
         elif work.keys is None:
-            found = scan_files(work.files, wanted, None, work.null_safe)
+            rows = scan_files(work.files, wanted, None, work.null_safe)
         else:
-            found = look_up_files(work.files, wanted, table, from_ipc(work.keys), work.null_safe)
+            rows = look_up_files(work.files, wanted, table, from_ipc(work.keys), work.null_safe)
         if work.most is not None:
-            found = found.slice(0, work.most + 1)  # the one more tells
-        if found.num_rows:
-            yield (work.number, work.is_tail), to_ipc(found)
+            rows = rows.slice(0, work.most + 1)  # the one more tells
+        if rows.num_rows:
+            yield (work.number, work.is_tail), to_ipc(rows)
     settle_worker()
 
 
@@ -83,9 +83,9 @@ class SparkExecutor:
         Raises:
             TooManyRowsError: a range has more rows than may come.
         """
-        found = self._scan(requests)
+        parts = self._scan(requests)
         answers = []
-        for request, (base, tail) in zip(requests, found, strict=True):
+        for request, (base, tail) in zip(requests, parts, strict=True):
             request.check(base)
             request.check(tail)
             rows = self._relations[request.table].rows(
@@ -96,7 +96,9 @@ class SparkExecutor:
 
     def _scan(self, requests: Sequence[Request]) -> list[tuple[pa.Table, pa.Table]]:
         """What each request finds in base files, and in the files of a tail that is on disk."""
-        works = [work for number, one in enumerate(requests) for work in self._works(number, one)]
+        works = [
+            work for number, request in enumerate(requests) for work in self._works(number, request)
+        ]
         parts: dict[tuple[int, bool], list[pa.Table]] = defaultdict(list)
         if works:
             slots = min(self._slots, len(works))
@@ -105,15 +107,15 @@ class SparkExecutor:
             job = self._spark.sparkContext.parallelize(dealt, slots).mapPartitions(_work_off)
             for place, blob in job.collect():
                 parts[place].append(from_ipc(blob))
-        found = []
+        answers = []
         for number, request in enumerate(requests):
             relation = self._relations[request.table]
             base = relation.base_schema(request.select).empty_table()
             tail = relation.tail_schema(request.select).empty_table()
             sides = ((base, parts[number, False]), (tail, parts[number, True]))
             rows = [pa.concat_tables([none, *some]) for none, some in sides]
-            found.append((rows[0], rows[1]))
-        return found
+            answers.append((rows[0], rows[1]))
+        return answers
 
     def _works(self, number: int, request: Request) -> Iterator[_Work]:
         relation = self._relations[request.table]
@@ -173,11 +175,11 @@ class SparkExecutor:
             frame = self._spark.createDataFrame(whole, schema=ddl)
             frame.createOrReplaceTempView(name)
         try:
-            found = self._spark.sql(sql).toArrow()
+            answer = self._spark.sql(sql).toArrow()
         finally:
             for name in relations:
                 self._spark.catalog.dropTempView(name)
-        return found if result is None else found.cast(result)
+        return answer if result is None else answer.cast(result)
 
 
 def _spread(files: Sequence[tuple[str, int]], slots: int) -> list[list[str]]:

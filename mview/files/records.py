@@ -24,7 +24,7 @@ def record(kind: type[T], data: object) -> T:
     Raises:
         ValueError: where the object is another one, and how.
     """
-    return kind(**fields(data, _hints(cast(Hashable, kind))))
+    return kind(**_fields(data, _readers(cast(Hashable, kind))))
 
 
 def fields(data: object, types: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,54 +33,82 @@ def fields(data: object, types: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: where it is another one, and how.
     """
+    return _fields(data, {name: _reader(kind) for name, kind in types.items()})
+
+
+#: Makes a value of what JSON has; raises ValueError where that is another one.
+_Reader = Callable[[Any], Any]
+
+
+def _fields(data: object, readers: Mapping[str, _Reader]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{_named(data)} instead of an object")
-    for name in types.keys() ^ data.keys():
-        raise ValueError(f"{name!r} is {'missing' if name in types else 'not known'}")
-    return {name: _at(name, kind, data[name]) for name, kind in types.items()}
+    for name in readers.keys() ^ data.keys():
+        raise ValueError(f"{name!r} is {'missing' if name in readers else 'not known'}")
+    return {name: _at(name, read, data[name]) for name, read in readers.items()}
 
 
 @cache
-def _hints(kind: Any) -> Mapping[str, Any]:
+def _readers(kind: Any) -> Mapping[str, _Reader]:
     types = get_type_hints(kind)
-    return {field.name: types[field.name] for field in dataclasses.fields(kind) if field.compare}
+    compared = [field.name for field in dataclasses.fields(kind) if field.compare]
+    return {name: _reader(types[name]) for name in compared}
 
 
-def _at(name: str, kind: Any, data: Any) -> Any:
+def _at(name: object, read: _Reader, data: Any) -> Any:
     try:
-        return _value(kind, data)
+        return read(data)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _value(kind: Any, data: Any) -> Any:
+@cache
+def _reader(kind: Any) -> _Reader:
+    """What reads values of a type: made once, as a type is looked at for longer than a value."""
     if isinstance(kind, NewType):
-        return _value(kind.__supertype__, data)
+        return _reader(kind.__supertype__)
     if kind is Any:
-        return data
+        return lambda data: data
     origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        if data is None:  # a union is of something or nothing
-            return None
-        (kind,) = (one for one in inner if one is not NoneType)
-        return _value(kind, data)
+    if origin in (Union, UnionType):  # of something or nothing
+        (some,) = (one for one in inner if one is not NoneType)
+        read = _reader(some)
+        return lambda data: None if data is None else read(data)
     if origin is Literal:
-        if data in inner:
-            return data
-    elif origin in (tuple, list):
-        if isinstance(data, list):
-            return origin(_at(str(n), inner[0], one) for n, one in enumerate(data))
-    elif origin in _OBJECTS:
-        if isinstance(data, dict):
-            return {name: _at(name, inner[1], one) for name, one in data.items()}
-    elif (own := getattr(kind, "from_json", None)) is not None:
-        return own(data)
-    elif dataclasses.is_dataclass(kind):
-        return record(cast(type[Any], kind), data)
+        return _checked(kind, lambda data: data in inner, lambda data: data)
+    if origin in (tuple, list):
+        item = _reader(inner[0])
+        return _checked(
+            kind,
+            lambda data: isinstance(data, list),
+            lambda data: origin(_at(n, item, one) for n, one in enumerate(data)),
+        )
+    if origin in _OBJECTS:
+        item = _reader(inner[1])
+        return _checked(
+            kind,
+            lambda data: isinstance(data, dict),
+            lambda data: {name: _at(name, item, one) for name, one in data.items()},
+        )
+    if (own := getattr(kind, "from_json", None)) is not None:
+        return cast(_Reader, own)
+    if dataclasses.is_dataclass(kind):
+        return lambda data: record(cast(type[Any], kind), data)
     # A bool is no number, whatever Python says.
-    elif type(data) is kind or (kind is float and type(data) is int):
-        return data
-    raise ValueError(f"{_named(data)} instead of {_NAMES.get(origin or kind, kind)}")
+    taken = {kind, int} if kind is float else {kind}
+    return _checked(kind, lambda data: type(data) in taken, lambda data: data)
+
+
+def _checked(kind: Any, is_such: Callable[[Any], bool], read: _Reader) -> _Reader:
+    """Reads what is such, and raises else."""
+    wanted = _NAMES.get(get_origin(kind) or kind, kind)
+
+    def checked(data: Any) -> Any:
+        if is_such(data):
+            return read(data)
+        raise ValueError(f"{_named(data)} instead of {wanted}")
+
+    return checked
 
 
 _OBJECTS: Sequence[Any] = (dict, Mapping)

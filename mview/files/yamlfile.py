@@ -22,6 +22,8 @@ _TAG = "tag:yaml.org,2002:"
 #: Numbers that mean the same to every YAML; to some 017 is 15, and 1:30 is 90.
 _NUMBER = re.compile(r"[-+]?(0|[1-9][\d_]*|0x[\da-fA-F]+|[\d.]+([eE][-+]?\d+)?|\.(inf|nan))", re.I)
 _LEADING_ZERO = re.compile(r"[-+]?0\d+")
+#: What escapes can write and no text has: the end of a name of a file, and halves of characters.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _PLAIN = re.compile(r"[\w.-]{1,64}")
 
 
@@ -68,7 +70,7 @@ def parse_yaml(text: str) -> Document:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None:
-            document.value = _Reader(document).value(node, ())
+            document.value = _YamlReader(document).value(node, ())
     except yaml.MarkedYAMLError as error:
         document.mistakes.append(_problem(error))
     except yaml.YAMLError:
@@ -102,6 +104,7 @@ def _problem(error: yaml.MarkedYAMLError) -> Mistake:
     return Mistake(f"it is not valid YAML: {problem}", line, column, hint)
 
 
+_ESCAPED = r"an escape (\0, \ud800 to \udfff) that is no character of a text"
 _TWO_WAYS = "write it without a zero in front and without colons, or put text in quotes"
 
 
@@ -109,7 +112,7 @@ def _is_plain_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None and _LEADING_ZERO.fullmatch(text) is None
 
 
-class _Reader:
+class _YamlReader:
     """Values of nodes."""
 
     def __init__(self, document: Document) -> None:
@@ -153,6 +156,9 @@ class _Reader:
                 self._wrong(key, "a name must be text", "put it in quotes")
                 continue
             name, mark = key.value, key.start_mark
+            if _NO_TEXT.search(name):
+                self._wrong(key, _ESCAPED)
+                continue
             if name in lines:
                 what = f"{shown(name)} stands twice; first in line {lines[name]}"
                 self._wrong(key, what, "remove one of them")
@@ -179,6 +185,8 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode) or not node.tag.startswith(_TAG):
             return self._wrong(node, "a tag (!…) has no meaning here", "remove it, or use quotes")
         if tag in ("str", "timestamp", "value", "merge"):
+            if _NO_TEXT.search(node.value):
+                return self._wrong(node, _ESCAPED)
             return node.value
         if tag in ("int", "float") and not _is_plain_number(node.value):
             return self._wrong(node, "a number that can be read in two ways", _TWO_WAYS)

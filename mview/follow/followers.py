@@ -39,9 +39,6 @@ from mview.secrets import Mask
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 
-#: The relation of a view's mirror, by the view's name.
-MIRROR = "view:"
-
 #: Seconds between two tries: of what passes by itself, and of what somebody must act on.
 _PASSING = (0.2, 30.0)
 _STANDING = (5.0, 300.0)
@@ -166,12 +163,13 @@ class _Thread:
         self.view, self.sink = definition.name, sink
         self._fence, self._clock, self._mask, self._say = fence, clock, mask, say
         self._folder = store.follower(self.view, sink)
-        self._source = ViewSource(store, self.view, MIRROR + self.view)
+        self._source = ViewSource(store, self.view)
         self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
         self._lock = threading.Lock()
         self._hurry = False
         self._opened: tuple[Follower, FollowerTarget, Following] | None = None
         self._problem = read_problem(self._folder)
+        self._told = "" if self._problem is None else self._problem.text
         self._error: MviewError | None = None
         self._committed = self._maintained = time.monotonic()
         self._behind_since: float | None = None
@@ -348,25 +346,31 @@ class _Thread:
     def _maintain(self) -> None:
         if self._opened is not None and time.monotonic() - self._maintained > _MAINTAIN_EVERY_S:
             self._maintained = time.monotonic()
-            self._opened[0].maintain()
+            self._opened[0].maintain(thorough=False)
 
     def _well(self) -> None:
         """It gets on."""
-        if self._problem is not None:
+        if self._told:
             self._say(f"sink {self.sink} of view {self.view} gets on again")
+        if self._problem is not None:
             (self._folder / _PROBLEM).unlink(missing_ok=True)
+        self._told = ""
         self._problem = self._error = None
         self._last_tries = _LAST_TRIES
 
     def _note(self, error: Exception) -> MviewError:
-        """Note why it does not get on, and tell it once."""
+        """Note why it does not get on, and tell it once; what passes is not told at first.
+
+        Maintenance that came between is gone with the next try, as is most that passes.
+        """
         known = error if isinstance(error, MviewError) else unexpected(error)
         self._error = known
         text, now = self._mask(str(known.render())), self._clock.now()
         before = self._problem
-        if before is None or before.text != text:
-            told = f"sink {self.sink} of view {self.view} does not get on, alone: {text}"
-            self._say(told)
+        passes = isinstance(known, RetryableError) and before is None
+        if not passes and self._told != text:
+            self._told = text
+            self._say(f"sink {self.sink} of view {self.view} does not get on, alone: {text}")
         if self._behind_since is None:
             self._behind_since = time.monotonic()
         if before is None:
@@ -392,4 +396,4 @@ class _Thread:
                 self._say(f"sink {self.sink}: {self._mask(str(error))}")
 
 
-__all__: Sequence[str] = ("MIRROR", "Followers", "Problem", "read_problem")
+__all__: Sequence[str] = ("Followers", "Problem", "read_problem")

@@ -50,7 +50,7 @@ class Source(Protocol):
         """Changes of all epochs after this one are there: one that stands before is filled."""
         ...
 
-    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> Changes:
+    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """What has changed after an epoch, in one or more epochs, netted; see `Follower.stage`.
 
         As many epochs as fit, and at least one.
@@ -62,7 +62,7 @@ class Source(Protocol):
         ...
 
 
-class Changes(NamedTuple):
+class ViewChanges(NamedTuple):
     """Netted changes up to an epoch: KIND and the view's columns, `-U` right before `+U`."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Content(NamedTuple):
     parts: Iterator[pa.Table]
 
 
-class Done(NamedTuple):
+class DoneStep(NamedTuple):
     """A step that was committed."""
 
     step: Step
@@ -118,7 +118,7 @@ class Following:
     def _due(self) -> int:
         return max(self._source.newest(), self._source.begins())
 
-    def advance(self) -> Done | None:
+    def advance(self) -> DoneStep | None:
         """Bring one step; None: nothing is to be brought.
 
         Raises:
@@ -136,7 +136,7 @@ class Following:
 
     # --- a step ----------------------------------------------------------------------------------
 
-    def _step(self) -> Done:
+    def _step(self) -> DoneStep:
         follower, epoch = self._follower, self.cursor.epoch
         settings, largest = self._target.settings, follower.capabilities.largest
         self._check()
@@ -175,13 +175,13 @@ class Following:
         owner = hashlib.sha256(self._target.owner.encode()).hexdigest()[:16]
         return f"{owner}-{self._target.fence}-{epoch}-{tried}"
 
-    def _commit(self, step: Step, token: dict[str, object], rows: _Counted) -> Done:
+    def _commit(self, step: Step, token: dict[str, object], rows: _Counted) -> DoneStep:
         self.cursor = replace(self.cursor, intent=Intent(step, token))
         self._cursors.write(self.cursor)
         self._check()
         self._follower.commit(token)
         self._record(step, rows.count)
-        return Done(step, rows.count)
+        return DoneStep(step, rows.count)
 
     def _record(self, step: Step, rows: int) -> None:
         self.cursor = replace(
@@ -254,14 +254,16 @@ class Following:
         if state is State.COMMITTED:
             self._record(step, max(step.rows, 0))
             return
-        if state is State.COMMITTING:
+        if state in (State.PREPARED, State.INITIALIZED):
+            follower.abort(step, token)
+        elif state is State.COMMITTING:
             raise RetryableError(
                 f"sink {self._target.sink} is still committing",
                 got=f"step {step.id}",
                 safe="it is asked again; nothing is staged meanwhile",
             )
-        if state in (State.PREPARED, State.INITIALIZED):
-            follower.abort(step, token)
+        elif state not in (State.UNKNOWN, State.ABORTED):
+            raise TypeError(f"nobody knows what to do about a step that is {state}")
         self.cursor = replace(self.cursor, intent=None)
         self._cursors.write(self.cursor)
 

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import KIND, RowKind
+from mview.rows.equality import identical_rows
 from mview.rows.match import row_codes
 from mview.store.fold import EPOCH
+from mview.store.kinds import comes
 
 
 def netted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -31,15 +33,15 @@ def netted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     if not rows.num_rows:
         return columns.add_column(0, KIND, pa.array([], pa.string()))
     codes = row_codes([columns.select(list(key))])[0]
-    comes = pc.starts_with(rows[KIND], "+").to_numpy()
-    order = np.lexsort((comes, rows[EPOCH].to_numpy(), codes))
+    is_new = comes(rows).to_numpy()
+    order = np.lexsort((is_new, rows[EPOCH].to_numpy(), codes))
     ranked = codes[order]
     begins = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
     ends = np.concatenate([begins[1:], [len(ranked)]]) - 1
     first, last = order[begins], order[ends]
-    was, is_there = ~comes[first], comes[last]
-    whole = row_codes([columns])[0]
-    same = was & is_there & (whole[first] == whole[last])
+    was, is_there = ~is_new[first], is_new[last]
+    same = identical_rows(columns.take(first).columns, columns.take(last).columns)
+    same &= was & is_there
     was, is_there = was & ~same, is_there & ~same
     both = was & is_there
     old = pc.if_else(both, RowKind.UPDATE_BEFORE.value, RowKind.DELETE.value)
@@ -48,6 +50,6 @@ def netted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     picked = np.stack([first, last], axis=1).ravel()
     wanted = np.stack([was, is_there], axis=1).ravel()
     half = np.arange(len(first)).repeat(2)
-    is_new = np.tile([False, True], len(first))[wanted]
-    kinds = pc.if_else(pa.array(is_new), new.take(half[wanted]), old.take(half[wanted]))
+    news = np.tile([False, True], len(first))[wanted]
+    kinds = pc.if_else(pa.array(news), new.take(half[wanted]), old.take(half[wanted]))
     return columns.take(pa.array(picked[wanted])).add_column(0, KIND, kinds)

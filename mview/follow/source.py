@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mview.changelog import KIND
-from mview.follow.following import Changes, Content
+from mview.follow.following import Content, ViewChanges
 from mview.follow.net import netted
 from mview.schema import TableSchema
 from mview.store.layout import Store
@@ -22,17 +22,16 @@ class ViewSource:
     Args:
         store: the store.
         view: the view.
-        relation: its mirror's name.
     """
 
-    def __init__(self, store: Store, view: str, relation: str) -> None:
-        self._store, self._view, self._relation = store, view, relation
+    def __init__(self, store: Store, view: str) -> None:
+        self._store, self._view = store, view
         self._published: tuple[int, ViewState, TableState] | None = None
         self._mirror: Mirror | None = None
 
     def move(self, manifest: Manifest) -> None:
         """Follow a published epoch; a view that has halted stays as it was."""
-        view, table = manifest.views.get(self._view), manifest.tables.get(self._relation)
+        view, table = manifest.views.get(self._view), manifest.tables.get(self._view)
         if view is None or view.stale or table is None:
             return
         self._published = manifest.epoch, view, table
@@ -53,7 +52,7 @@ class ViewSource:
         _, view, table = self._state
         return max(view.built_epoch, self._opened(table).trimmed(table))
 
-    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> Changes:
+    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """The changes after an epoch, as one, of as many epochs as fit."""
         _, view, table = self._state
         newest = int(view.facts.get("epoch", 0))
@@ -63,7 +62,7 @@ class ViewSource:
         if rows.num_rows:
             rows, upto = _within(rows, most_bytes, most_rows)
         changed = netted(rows, mirror.schema.key)
-        return Changes(upto, changed.select([KIND, *view.schema.names]))
+        return ViewChanges(upto, changed.select([KIND, *view.schema.names]))
 
     def rows(self) -> Content:
         """All rows at the newest epoch."""
@@ -93,7 +92,7 @@ class ViewSource:
         mirror = self._mirror
         if mirror is None or mirror.schema != table.schema:
             # Its own: the engine's is for the thread that writes.
-            mirror = Mirror(self._store.mirror(self._relation), table.schema)
+            mirror = Mirror(self._store.mirror(self._view), table.schema)
             self._mirror = mirror
         mirror.changelog.refresh()
         return mirror

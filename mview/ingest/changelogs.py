@@ -7,6 +7,7 @@ time that its epoch pins. A tick is news like any change.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +16,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from mview.changelog import StreamRow, stream_batch
+from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
-from mview.config import Config
 from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split
-from mview.ingest.decode import decode_split
+from mview.ingest.decode import Decoded, decode_split
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec, spec_file
 from mview.memory import Memory
 
@@ -80,7 +80,7 @@ class Changelogs:
 
     def begin(self) -> dict[str, Any]:
         """Where the manifest or the start of the load says."""
-        spec, _ = read_spec(self.spec)
+        spec = read_spec(self.spec)
         return {"connections": spec.start, "watermark": spec.watermark, "pinned_ms": spec.pinned_ms}
 
     def finish(self) -> None:
@@ -89,11 +89,16 @@ class Changelogs:
         self._open()
         self._finish()
 
-    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
-        """How far the next batch reads; `start` when nothing new has come within WAIT_MS."""
-        spec, config = read_spec(self.spec)
-        self._end_load(spec, config)
-        ends, watermark, moved = self._advance(start, spec, config)
+    def advance(self, start: dict[str, Any], most: int = sys.maxsize) -> dict[str, Any]:
+        """How far the next batch reads; `start` when nothing new has come within WAIT_MS.
+
+        Args:
+            start: where it begins.
+            most: changes of it, beside the bounds of the configuration.
+        """
+        spec = read_spec(self.spec)
+        self._end_load(spec)
+        ends, watermark, moved = self._advance(start, spec, most)
         pinned = start["pinned_ms"]
         if spec.tick_ms:
             now = steady_clock().now() if self._ended_ms is None else self._ended_ms
@@ -117,10 +122,10 @@ class Changelogs:
 
     def _open(self) -> dict[str, Changelog]:
         if not self._changelogs:
-            spec, config = read_spec(self.spec)
+            spec = read_spec(self.spec)
             for name in spec.start:
                 tables = [table.source_name for table in spec.tables_of(name)]
-                self._changelogs[name] = open_changelog(config, name, tables)
+                self._changelogs[name] = open_changelog(spec.config, name, tables)
             if self._bounded:
                 self._finish()
         return self._changelogs
@@ -130,7 +135,7 @@ class Changelogs:
         for changelog in self._changelogs.values():
             changelog.finish()
 
-    def _end_load(self, spec: QuerySpec, config: Config) -> None:
+    def _end_load(self, spec: QuerySpec) -> None:
         """A bounded load ends its logs only when every chunk is read and T has passed since.
 
         Earlier ends would miss changes that the chunks have seen, and publish a mixture. Logs with
@@ -139,11 +144,11 @@ class Changelogs:
         flag = spec_file(self.spec).with_name(CHUNKS_READ)
         if self._bounded or not spec.once or not spec.chunks or not flag.exists():
             return
-        delay = max(config.changes[name].delay for name in spec.start)
+        delay = max(spec.config.changes[name].delay for name in spec.start)
         if (time.time() - flag.stat().st_mtime) * 1000 > delay:
             self._bounded = True
             for name, changelog in self._open().items():
-                if config.changes[name].source == "files":
+                if spec.config.changes[name].source == "files":
                     changelog.finish()
 
     def _patience_ms(self, spec: QuerySpec) -> int:
@@ -152,29 +157,29 @@ class Changelogs:
         return 0 if reading else WAIT_MS
 
     def _advance(
-        self, start: dict[str, Any], spec: QuerySpec, config: Config
+        self, start: dict[str, Any], spec: QuerySpec, changes: int
     ) -> tuple[dict[str, Offsets], int, bool]:
         changelogs, patience_ms = self._open(), self._patience_ms(spec)
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
         turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
-        engine, logs = config.engine, max(1, len(changelogs))
-        share = max(1, engine.max_changes // logs)
+        engine, logs = spec.config.engine, max(1, len(changelogs))
+        share = max(1, min(engine.max_changes, changes) // logs)
         most = min(engine.max_bytes, Memory(engine.memory).batch) // logs
         align = Align(engine.max_drift)
         while True:
-            found = {
+            reached = {
                 name: changelog.advance(start["connections"][name], share, turn_ms, most, align)
                 for name, changelog in changelogs.items()
             }
-            slowest = slowest_of(found)
+            slowest = slowest_of(reached)
             if slowest is not None:
                 until = replace(align, until=SourceMs(slowest + engine.max_drift))
-                for name in ahead_of(found, slowest):
+                for name in ahead_of(reached, slowest):
                     at = start["connections"][name]
-                    found[name] = changelogs[name].advance(at, share, 0, most, until)
-            ends = {name: progress.offsets for name, progress in found.items()}
-            marks = [progress.watermark for progress in found.values()]
+                    reached[name] = changelogs[name].advance(at, share, 0, most, until)
+            ends = {name: progress.offsets for name, progress in reached.items()}
+            marks = [progress.watermark for progress in reached.values()]
             known = [mark for mark in marks if mark is not None]
             watermark = int(min(known)) if len(known) == len(marks) else -1
             watermark = max(watermark, start["watermark"])
@@ -195,7 +200,7 @@ class Changelogs:
 
     def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Piece]:
         """What lies between two offsets, packed into at most as many tasks as there are cores."""
-        spec, _ = read_spec(self.spec)
+        spec = read_spec(self.spec)
         work: list[tuple[str, Split]] = []
         for name, changelog in self._open().items():
             splits = changelog.splits(start["connections"][name], end["connections"][name])
@@ -208,39 +213,45 @@ class Changelogs:
         return [piece for piece in packed if piece.work or piece.watermark >= 0]
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Change batches of a piece, then its heartbeat; in any process."""
-        spec, config = read_spec(self.spec)
+        """Change batches of a piece, then its heartbeat, as Spark takes them."""
+        rows = [
+            StreamRow("changes", table, chunk, changes.num_rows, body=to_ipc(changes))
+            for table, chunk, changes in self.changes(piece)
+        ]
+        if piece.watermark >= 0:
+            rows.append(StreamRow("heartbeat", event_time=SourceMs(piece.watermark)))
+        if rows:
+            yield stream_batch(rows)
+
+    def changes(self, piece: Piece) -> Iterator[Decoded]:
+        """The changes of a piece; in any process."""
+        spec = read_spec(self.spec)
         for name in dict.fromkeys(name for name, _ in piece.work):
             splits = [split for connection, split in piece.work if connection == name]
             tables = {table.source_name: table for table in spec.tables_of(name)}
-            changelog = open_changelog(config, name, list(tables))
+            changelog = open_changelog(spec.config, name, list(tables))
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
-                rows = decode_split(
-                    changelog.read(splits), open_format(config, name), tables, latest
-                )
+                decoder = open_format(spec.config, name)
+                yield from decode_split(changelog.read(splits), decoder, tables, latest)
             finally:
                 changelog.close()
-            if rows:
-                yield stream_batch(rows)
-        if piece.watermark >= 0:
-            yield stream_batch([StreamRow("heartbeat", event_time=SourceMs(piece.watermark))])
 
 
 def _is_loading(spec: QuerySpec) -> bool:
     return any(table.plan is not None for table in spec.tables.values())
 
 
-def slowest_of(found: Mapping[str, Progress]) -> SourceMs | None:
+def slowest_of(progress: Mapping[str, Progress]) -> SourceMs | None:
     """How far the slowest connection is, if there is one that others must wait for.
 
     Only a log that still has messages to be read counts as slow: one that is silent has told all it
     knows, and must not stop the others.
     """
-    slow = [p.watermark for p in found.values() if p.backlog and p.watermark is not None]
-    return min(slow) if slow and len(found) > 1 else None
+    slow = [p.watermark for p in progress.values() if p.backlog and p.watermark is not None]
+    return min(slow) if slow and len(progress) > 1 else None
 
 
-def ahead_of(found: Mapping[str, Progress], slowest: SourceMs) -> list[str]:
+def ahead_of(progress: Mapping[str, Progress], slowest: SourceMs) -> list[str]:
     """The connections that are further than the slowest: these may be too far."""
-    return [n for n, p in found.items() if p.watermark is None or p.watermark > slowest]
+    return [n for n, p in progress.items() if p.watermark is None or p.watermark > slowest]

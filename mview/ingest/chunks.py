@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -52,7 +52,11 @@ def _read_once(config: Config, table: TableSpec, chunk: Chunk) -> Marker:
         search, began = database.clock(), time.monotonic()
         try:
             batches = database.read(table.source_name, table.schema, table.plan, chunk)
-            staged = stage_chunk(batches, table, chunk)
+            try:
+                staged = stage_chunk(batches, table, chunk)
+            finally:
+                if isinstance(batches, Generator):
+                    batches.close()  # what it has opened goes before its connection does
         except ConfigError:
             raise
         except UserError:
@@ -62,9 +66,7 @@ def _read_once(config: Config, table: TableSpec, chunk: Chunk) -> Marker:
         return Marker(
             table=table.name,
             chunk=chunk.number,
-            search_ms=search,
             high_ms=high_ms(search, database.clock(), time.monotonic() - began),
-            position_after=database.position(),
             **staged,
         )
     finally:
@@ -102,11 +104,11 @@ def check_table(database: Database, table: TableSpec) -> None:
         ) from None
     columns = {column.name: column for column in now.columns}
     for column in table.schema.columns:
-        found = columns.get(column.name)
-        if found is None or _form(found) != _form(column):
+        there = columns.get(column.name)
+        if there is None or _form(there) != _form(column):
             raise UserError(
                 f"column {table.name}.{column.name} was changed while its table is being loaded",
-                got="it is gone" if found is None else f"{found.source_type or found.type}",
+                got="it is gone" if there is None else f"{there.source_type or there.type}",
                 allowed=f"{column.source_type or column.type}, as it was when the load began",
                 safe=safe,
                 hint=hint,

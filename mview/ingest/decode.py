@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,8 @@ from mview.changelog import (
     META,
     UNCHANGED,
     ChangeEvent,
-    StreamRow,
     batch_schema,
     encode_position,
-    to_ipc,
 )
 from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Format, Message, events_of, reload_hint
@@ -26,13 +24,21 @@ from mview.ingest.spec import TableSpec
 _SAFE = "nothing after it was taken; published epochs are untouched"
 
 
+class Decoded(NamedTuple):
+    """Changes of a table (`changelog.batch_schema`) in a chunk; 0 where the table is loaded."""
+
+    table: str
+    chunk: int
+    changes: pa.Table
+
+
 def decode_split(
     messages: Iterable[Message],
     decoder: Format,
     tables: Mapping[str, TableSpec],
     latest: SourceMs = END_OF_TIME,
-) -> list[StreamRow]:
-    """The change batches of one split: one stream row per (table, chunk).
+) -> list[Decoded]:
+    """The change batches of one split, one per table and chunk.
 
     Args:
         messages: in log order.
@@ -49,9 +55,9 @@ def decode_split(
             table = tables.get(event.table)
             if table is None or event.offset < table.since.get(event.partition, 0):
                 continue
-            if event.kind in ("c", "u", "d", "truncate"):
-                taken[event.table] += _changes(event, table)
-    rows: list[StreamRow] = []
+            if changed := _changes(event, table):
+                taken[event.table] += changed
+    rows: list[Decoded] = []
     for name, changes in taken.items():
         rows += _rows(changes, tables[name], decoder)
     return rows
@@ -86,11 +92,15 @@ def _key_of(
 
 def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     key_names = table.schema.key
+    if event.kind in ("ddl", "heartbeat"):
+        return []  # no change of a row
     if event.kind == "truncate":
         return [_Change("truncate", {}, event)]
     if event.kind == "d":
         key = _key_of(event, event.before, table)
         return [_Change("d", dict(zip(key_names, key, strict=True)), event)]
+    if event.kind not in ("c", "u"):
+        raise TypeError(f"nobody knows what an event {event.kind!r} changes")
     if event.after is None:
         raise DecodeError(
             "a create or update has no after-image",
@@ -117,10 +127,10 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     return [change]
 
 
-def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[StreamRow]:
+def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Decoded]:
     batch = _typed(changes, table, decoder)
     if table.plan is None:
-        return [StreamRow("changes", table.name, 0, batch.num_rows, body=to_ipc(batch))]
+        return [Decoded(table.name, 0, batch)]
     kinds = np.array([change.kind == "truncate" for change in changes])
     chunks = np.zeros(len(changes), dtype=np.int64)
     routed = np.flatnonzero(~kinds)
@@ -132,8 +142,7 @@ def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Str
     numbers = range(len(table.plan.chunks)) if everywhere.size else np.unique(chunks)
     for number in numbers:
         mine = np.flatnonzero((chunks == number) | kinds)
-        part = batch.take(pa.array(mine))
-        rows.append(StreamRow("changes", table.name, int(number), len(mine), body=to_ipc(part)))
+        rows.append(Decoded(table.name, int(number), batch.take(pa.array(mine))))
     return rows
 
 

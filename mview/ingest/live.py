@@ -8,24 +8,29 @@ of Spark.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import SparkSession
 
-from mview.changelog import STREAM_ARROW, STREAM_DDL
-from mview.errors import AwayError, MviewError, RetryableError
+from mview.changelog import STREAM_DDL
+from mview.errors import AwayError, MviewError, RetryableError, of_the_system
+from mview.ingest.batches import Batch, BatchOffsets, OnBatch, sorted_rows
 from mview.ingest.changelogs import WORTH_A_TASK, Changelogs, Piece
-from mview.ingest.load import OnBatch
-from mview.ingest.offsets import BatchOffsets
-from mview.ingest.spec import QuerySpec
-from mview.ingest.workers import WakefulWorkers
+from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
 from mview.session.worker import settle_worker
+
+#: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
+_AWAKE_S = 45.0
 
 
 class LiveQuery:
@@ -36,12 +41,18 @@ class LiveQuery:
         spec: what to read.
         folder: the query's folder: its spec lives in it.
         on_batch: takes a batch, in a thread of its own.
+        most: tells how many changes a batch may have at this time.
     """
 
     def __init__(
-        self, spark: SparkSession, spec: QuerySpec, folder: Path, on_batch: OnBatch
+        self,
+        spark: SparkSession,
+        spec: QuerySpec,
+        folder: Path,
+        on_batch: OnBatch,
+        most: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        self._spark, self._spec, self._on_batch = spark, spec, on_batch
+        self._spark, self._spec, self._on_batch, self._most = spark, spec, on_batch, most
         self._spec_file = folder / "spec.json"
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -83,9 +94,9 @@ class LiveQuery:
             end, pieces = self._next(logs, at, epochs)
             if end != at:
                 with _reading():
-                    rows = self._read(logs, pieces)
+                    changes = self._read(logs, pieces)
                 offsets = BatchOffsets(end["connections"], end["watermark"], {}, end["pinned_ms"])
-                epochs.begin(rows, offsets, batch)
+                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch))
                 at, batch = end, batch + 1
             elif self._spec.once:
                 return
@@ -98,28 +109,31 @@ class LiveQuery:
         """How far the next epoch goes, and what it reads."""
         with _reading():
             logs.keep_pace()
-            end = logs.advance(at)
+            end = logs.advance(at, self._most())
             pieces = logs.pieces(at, end) if end != at else []
         if end == at or not epochs.running or _messages(pieces) > WORTH_A_TASK:
             return end, pieces
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
         epochs.finish()
         with _reading():
-            end = logs.advance(at)
+            end = logs.advance(at, self._most())
             return end, logs.pieces(at, end)
 
-    def _read(self, logs: Changelogs, pieces: list[Piece]) -> pa.Table:
+    def _read(self, logs: Changelogs, pieces: list[Piece]) -> dict[str, list[pa.Table]]:
+        """Changes by table."""
         if _messages(pieces) <= WORTH_A_TASK:
-            batches = [batch for piece in pieces for batch in logs.rows(piece)]
-            return pa.Table.from_batches(batches, STREAM_ARROW)
+            near: dict[str, list[pa.Table]] = {}
+            for decoded in (decoded for piece in pieces for decoded in logs.changes(piece)):
+                near.setdefault(decoded.table, []).append(decoded.changes)
+            return near
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number in (one for batch in numbers for one in batch["id"].to_pylist()):
+            for number in (n for batch in numbers for n in batch["id"].to_pylist()):
                 yield from logs.rows(pieces[number])
             settle_worker()
 
         tasks = self._spark.range(len(pieces), numPartitions=len(pieces))
-        return tasks.mapInArrow(read, STREAM_DDL).toArrow()
+        return sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())[0]
 
 
 def _messages(pieces: list[Piece]) -> int:
@@ -150,10 +164,10 @@ class Epochs:
         finally:
             self._thread.shutdown()
 
-    def begin(self, rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+    def begin(self, batch: Batch) -> None:
         """Begin an epoch, after the one before; raises what that one raised."""
         self.finish()
-        self._running = self._thread.submit(self._on_batch, rows, offsets, batch)
+        self._running = self._thread.submit(self._on_batch, batch)
 
     def check(self) -> None:
         """Raise what an epoch raised that has ended."""
@@ -186,9 +200,58 @@ def _reading() -> Iterator[None]:
     except SPARK_ERRORS as error:
         raise translate_failure(str(error)) from error
     except Exception as error:
-        raise RetryableError(
+        raise of_the_system(error) or RetryableError(
             "the changelogs cannot be read",
             got=f"{type(error).__name__}: {error}"[:2000],
             safe="published epochs are untouched",
             hint="run the same command again; add --debug for the place",
         ) from error
+
+
+# --- workers that are there before a burst of changes needs them --------------------------------
+
+
+class WakefulWorkers:
+    """Gives every core's worker something to do, now and then, in a thread of its own.
+
+    Args:
+        spark: the session.
+        spec: of the query whose changes the workers will read.
+    """
+
+    def __init__(self, spark: SparkSession, spec: str) -> None:
+        self._spark, self._spec = spark, spec
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="mview-workers", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the workers start at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; waits for a task that runs."""
+        self._ended.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        spec, cores = self._spec, self._spark.sparkContext.defaultParallelism
+
+        def wake(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import_readers(spec)
+            yield from batches
+
+        while not self._ended.is_set():
+            # A worker that cannot start fails the batch that needs it, with a better message.
+            with suppress(PySparkException, Py4JError, OSError):
+                woken = self._spark.range(cores, numPartitions=cores).mapInArrow(wake, "id long")
+                woken.write.format("noop").mode("overwrite").save()
+            self._ended.wait(_AWAKE_S)
+
+
+def import_readers(spec: str) -> None:
+    """Import in this worker what reading changes takes."""
+    query = read_spec(spec)
+    for name in query.start:
+        open_format(query.config, name)
+        open_changelog(query.config, name, []).close()
+    settle_worker()

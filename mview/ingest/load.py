@@ -10,21 +10,16 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mview.errors import RetryableError
-from mview.ingest.offsets import BatchOffsets, batch_offsets
+from mview.ingest.batches import Batch, OnBatch, batch_offsets, sorted_rows
 from mview.ingest.sources import CHANGELOG, SNAPSHOT
 from mview.ingest.spec import QuerySpec
 from mview.merge.rules import LoadingTable
 from mview.merge.stateful import merge_stream
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
-
-#: Handles one batch: rows (STREAM_ARROW), end offsets, batch number. Returns when it is published;
-#: never runs twice at once.
-OnBatch = Callable[[pa.Table, BatchOffsets, int], None]
 
 
 class _StoppingError(Exception):
@@ -114,7 +109,8 @@ class LoadQuery:
                 raise _StoppingError
             try:
                 offsets = batch_offsets(self.checkpoint, batch)
-                self._on_batch(frame.toArrow(), offsets, batch)
+                changes, releases = sorted_rows(frame.toArrow())
+                self._on_batch(Batch(changes, releases, offsets, self._spec.generation, batch))
             except BaseException as error:
                 # Spark would flatten it to text: keep the object for the main thread.
                 if not isinstance(error, SPARK_ERRORS):

@@ -14,6 +14,7 @@ from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.ingest.spec import chunk_bytes, open_changelog, open_database
+from mview.relation import RelationId, by_connection
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan
 from mview.store.manifest import Manifest
@@ -71,8 +72,8 @@ def plan_load(
     since: Mapping[str, int],
 ) -> LoadPlan:
     """Ask the database how to split a table."""
-    connection, _, name = table.partition(".")
-    database = open_database(config, connection)
+    name = RelationId.of(table).name
+    database = open_database(config, RelationId.of(table).connection)
     try:
         asked = database.clock()
         size = chunk_bytes(config.engine)
@@ -126,9 +127,9 @@ def begin_offsets(
     """
     offsets: dict[str, Offsets] = {}
     ends: dict[str, Offsets] = {}
-    for connection, names in _by_connection(tables).items():
+    for connection, names in by_connection(tables).items():
         changelog = open_changelog(config, connection, names)
-        kept = [name for name in names if f"{connection}.{name}" not in new]
+        kept = [name for name in names if str(RelationId("table", name, connection)) not in new]
         others = open_changelog(config, connection, kept) if kept else None
 
         def is_kept(entry: str, others: Changelog | None = others) -> bool:
@@ -146,12 +147,3 @@ def begin_offsets(
         finally:
             changelog.close()
     return offsets, ends
-
-
-def _by_connection(tables: Iterable[str]) -> dict[str, list[str]]:
-    """Table names as their databases have them, by connection."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(tables):
-        connection, _, table = name.partition(".")
-        found.setdefault(connection, []).append(table)
-    return found

@@ -73,8 +73,8 @@ class SnapshotReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """A few chunks more; the limit is the configured number of chunks per epoch."""
-        spec, config = read_spec(self.spec)
-        step = chunks_per_epoch(config.engine, spec.tasks)
+        spec = read_spec(self.spec)
+        step = chunks_per_epoch(spec.config.engine, spec.tasks)
         handed = dict(start["chunks"])
         for table, chunk in spec.chunks_after(handed)[:step]:
             handed[table.name] = chunk.number + 1
@@ -87,7 +87,7 @@ class SnapshotReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChunkPartition]:
         """One task per chunk; none for what was loaded before the batch is done again."""
-        spec, _ = read_spec(self.spec)
+        spec = read_spec(self.spec)
         return [
             ChunkPartition(table.name, chunk.number)
             for table, chunk in spec.chunks_after(start["chunks"])
@@ -97,8 +97,8 @@ class SnapshotReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Stage one chunk; yields its marker row only."""
         assert isinstance(partition, ChunkPartition)
-        spec, config = read_spec(self.spec)
-        marker = read_chunk(config, spec.tables[partition.table], partition.chunk)
+        spec = read_spec(self.spec)
+        marker = read_chunk(spec.config, spec.tables[partition.table], partition.chunk)
         yield stream_batch(
             [
                 StreamRow(

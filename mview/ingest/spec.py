@@ -1,7 +1,8 @@
 """What a streaming query needs to know, as one JSON file: Spark options carry only its path.
 
 The file holds names, schemas, chunk bounds and offsets; never a secret: executors read the
-configuration again and reveal secrets where they connect.
+configuration again and reveal secrets where they connect. It must name the same places still: a
+range of offsets is of a log, and a chunk of a database.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from mview.connector import (
     place_of,
     reload_hint,
 )
-from mview.errors import CorruptionError, DecodeError
+from mview.errors import CorruptionError, DecodeError, RetryableError
 from mview.files.durable import put
 from mview.memory import MESSAGE_PART, Memory
+from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.snapshot import Chunk, ChunkPlan
 
@@ -59,7 +61,7 @@ class TableSpec:
     @property
     def connection(self) -> str:
         """The connection's name."""
-        return self.name.partition(".")[0]
+        return RelationId.of(self.name).connection
 
     @cached_property
     def column_names(self) -> frozenset[str]:
@@ -69,7 +71,7 @@ class TableSpec:
     @property
     def source_name(self) -> str:
         """The table's name in its database."""
-        return self.name.partition(".")[2]
+        return RelationId.of(self.name).name
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class QuerySpec:
 
     Attributes:
         generation: number of this life; a new one begins with every new checkpoint.
-        config_path: the configuration file, read again by executors.
+        config: the configuration, whose file is read again by executors.
         tables: all tables of the store, by name.
         start: offsets of each connection's changelog at which this query begins.
         watermark: the watermark at the start, source milliseconds; -1 unknown.
@@ -89,7 +91,7 @@ class QuerySpec:
     """
 
     generation: int
-    config_path: Path
+    config: Config
     tables: dict[str, TableSpec]
     start: dict[str, Offsets]
     watermark: int
@@ -126,7 +128,8 @@ class QuerySpec:
         """Write the spec as JSON; returns what `read_spec` takes: it names this content, too."""
         data = {
             "generation": self.generation,
-            "config": str(self.config_path),
+            "config": str(self.config.path),
+            "places": _places_of(self.config),
             "tables": [
                 {
                     "name": table.name,
@@ -156,14 +159,16 @@ def spec_file(reference: str) -> Path:
 
 
 @lru_cache(maxsize=4)
-def read_spec(reference: str) -> tuple[QuerySpec, Config]:
-    """The spec of a file and the configuration it names; cached per worker process.
+def read_spec(reference: str) -> QuerySpec:
+    """The spec of a file, with the configuration that it names; cached per worker process.
 
     Args:
         reference: what `QuerySpec.write` returned, in the driver.
 
     Raises:
         CorruptionError: the file is not what was written: it says where to read and write.
+        ConfigError: the configuration cannot be read any more.
+        RetryableError: its connections or changelogs were edited since.
     """
     file, content = spec_file(reference), spec_file(reference).read_bytes()
     if _digest_of(content) != reference.rpartition("#")[2]:
@@ -186,9 +191,17 @@ def read_spec(reference: str) -> tuple[QuerySpec, Config]:
         )
         for table in data["tables"]
     }
-    spec = QuerySpec(
+    config = load_config(data["config"])
+    if _places_of(config) != data["places"]:
+        raise RetryableError(
+            "connections or changes were edited in the configuration while a run reads by them",
+            where=str(config.path),
+            safe="nothing was read by the new ones; every published epoch stays",
+            hint="run the same command again: it goes on where it was, by what stands there then",
+        )
+    return QuerySpec(
         data["generation"],
-        Path(data["config"]),
+        config,
         tables,
         data["start"],
         data["watermark"],
@@ -197,7 +210,12 @@ def read_spec(reference: str) -> tuple[QuerySpec, Config]:
         data["pinned_ms"],
         data["tick_ms"],
     )
-    return spec, load_config(spec.config_path)
+
+
+def _places_of(config: Config) -> str:
+    """A digest of where databases and changelogs are, and how they are read."""
+    settings = config.model_dump(mode="json", include={"connections", "changes"})
+    return _digest_of(json.dumps(settings, sort_keys=True).encode())
 
 
 def _digest_of(content: bytes) -> str:

@@ -49,7 +49,9 @@ class Average:
         assert kind is not None, "such a view has no state table"
         divide = _divider(kind, total.type.scale)
         pairs = zip(total.to_pylist(), rows[self.count].to_pylist(), strict=True)
-        return pa.array([divide(one, count) if count else None for one, count in pairs], kind)
+        return pa.array(
+            [divide(dividend, count) if count else None for dividend, count in pairs], kind
+        )
 
 
 def is_known(argument: pa.DataType) -> bool:

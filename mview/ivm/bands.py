@@ -43,22 +43,22 @@ def bands(
     attached = [(Origin(clock, clock.names[0]),)]
     if value is None or origins(join.right, join.right.columns) != attached:
         return None
-    found: list[Between] = []
+    ranges: list[Between] = []
     for around, use in _uses(root, value):
         sides = _compared(around, use)
-        made = [_band(join.left, *one, value, clock, schemas) for one in sides]
+        made = [_band(join.left, *pair, value, clock, schemas) for pair in sides]
         if not made or None in made:
             return None
-        found += [one for one in made if one is not None]
-    return tuple(dict.fromkeys(found)) or None
+        ranges += [pair for pair in made if pair is not None]
+    return tuple(dict.fromkeys(ranges)) or None
 
 
 def _uses(node: ir.Node, value: Ref) -> Iterator[tuple[exp.Expr, exp.Expr]]:
     """Where a value is used: the whole expression, and the place in it."""
-    for one in _expressions(node, value):
-        for place in one.find_all(exp.Column):
+    for used in _expressions(node, value):
+        for place in used.find_all(exp.Column):
             if ir.as_ref(place) == value:
-                yield one, place
+                yield used, place
     for child in node.children:
         yield from _uses(child, value)
 
@@ -84,7 +84,7 @@ def _(node: ir.Filter, value: Ref) -> list[exp.Expr]:
 
 @_expressions.register
 def _(node: ir.Projection, value: Ref) -> list[exp.Expr]:
-    return [one for _, one in node.items]
+    return [expression for _, expression in node.items]
 
 
 @_expressions.register
@@ -95,12 +95,12 @@ def _(node: ir.Join, value: Ref) -> list[exp.Expr]:
 
 @_expressions.register
 def _(node: ir.Aggregate, value: Ref) -> list[exp.Expr]:
-    return [one for _, one in (*node.group, *node.aggregates)]
+    return [expression for _, expression in (*node.group, *node.aggregates)]
 
 
 @_expressions.register
 def _(node: ir.Window, value: Ref) -> list[exp.Expr]:
-    return [*node.partition, *(one for _, one in node.functions)]
+    return [*node.partition, *(expression for _, expression in node.functions)]
 
 
 @_expressions.register(ir.Generate)
@@ -148,7 +148,7 @@ def _band(
 def _is_bound(side: exp.Expr, value: Ref) -> bool:
     """Whether a side of a comparison is made of the time alone."""
     columns = side.find_all(exp.Column)
-    return all(ir.as_ref(one) == value for one in columns) and is_faithful(side)
+    return all(ir.as_ref(column) == value for column in columns) and is_faithful(side)
 
 
 def _has_ranges(table: TableSchema, column: str) -> bool:

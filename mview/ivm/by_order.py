@@ -32,11 +32,9 @@ def is_by_order(root: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
 
 
 def _calls(node: ir.Node) -> Iterator[tuple[exp.Expr, ir.Node]]:
-    """All aggregate calls, and those of windows, with the rows they are over."""
-    if isinstance(node, ir.Aggregate):
-        yield from ((call, node.child) for _, call in node.aggregates)
-    elif isinstance(node, ir.Window):
-        yield from ((call, node.child) for _, call in node.functions)
+    """All that is computed, aggregate calls and those of windows too, with the rows it is over."""
+    for call in ir.computed(node).values():
+        yield call, node.children[0]
     for child in node.children:
         yield from _calls(child)
 

@@ -13,10 +13,10 @@ from mview.ivm.indexes import Indexer
 from mview.ivm.keys import equal_columns, unique_columns
 from mview.ivm.maintained import maintain, top_aggregate
 from mview.ivm.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
-from mview.ivm.parts import Split, split
+from mview.ivm.parts import ViewParts, split
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
 from mview.ivm.result_types import check_result_types
-from mview.ivm.steps import Band, Fetch, Step, Trace, Whole
+from mview.ivm.steps import Band, Step, Trace, Whole
 from mview.ivm.top import Top
 from mview.ivm.total_order import in_total_order
 from mview.ivm.trace import trace
@@ -109,8 +109,8 @@ def _named(plan: ViewPlan) -> ViewPlan:
     return plan
 
 
-def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Split:
-    return Split((), definition)
+def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewParts:
+    return ViewParts((), definition)
 
 
 def _timed(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewDefinition:
@@ -149,11 +149,11 @@ class _Compiler:
     parts: list[ViewPlan] = field(default_factory=list)
     names: int = 0
 
-    def view(self, definition: ViewDefinition, cut: Split) -> ViewPlan:
+    def view(self, definition: ViewDefinition, cut: ViewParts) -> ViewPlan:
         """The plan of a view that is cut into parts."""
         self.names = len(cut.parts)
-        for one in cut.parts:
-            self._add(_allowed(self._analyzed_part(self._compiled(one, cut.tops.get(one.name)))))
+        for part in cut.parts:
+            self._add(_allowed(self._analyzed_part(self._compiled(part, cut.tops.get(part.name)))))
         main = self._compiled(cut.main, cut.tops.get(cut.main.name))
         whole = replace(main, declared=definition, parts=tuple(self.parts))
         if main.plain is not None:
@@ -211,7 +211,11 @@ def _root(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> tup
 
 def _without_keys(plan: ViewPlan) -> set[ir.Node]:
     """The operators for which all rows are read as their keys are no plain columns."""
-    return {one.node for one in plan.nodes if one.note in (COMPUTED_KEY, NO_EQUALITY, EXTREME)}
+    return {
+        described.node
+        for described in plan.nodes
+        if described.note in (COMPUTED_KEY, NO_EQUALITY, EXTREME)
+    }
 
 
 def _looked_up(plan: ViewPlan) -> set[str]:
@@ -222,7 +226,7 @@ def _looked_up(plan: ViewPlan) -> set[str]:
 
 def _has_order(index: TableSchema) -> bool:
     """Whether equal values of all its columns are the same value, so that it can be looked into."""
-    return all(comparable(one.type, one.type) for one in index.columns)
+    return all(comparable(column.type, column.type) for column in index.columns)
 
 
 def _planned(
@@ -233,7 +237,7 @@ def _planned(
     first: Top | None = None,
 ) -> ViewPlan:
     """The plan of a tree."""
-    tables = dict.fromkeys([*definition.table_names, *(one.table for one in ir.scans(root))])
+    tables = dict.fromkeys([*definition.table_names, *(scan.table for scan in ir.scans(root))])
     read = {name: schemas[name] for name in tables}
     indexes = tuple(name for name in tables if name not in definition.table_names)
     used = {**used, **{name: frozenset(schemas[name].names) for name in indexes}}
@@ -301,10 +305,10 @@ def _traces(
     """What is fetched for each scan that is below the root; nothing for the others."""
     below = ir.scans(root)
     indexes = {scan.table for scan in below} - {scan.table for scan in scans}
-    found = [trace(root, scan, schemas, indexes, view) for scan in scans if scan in below]
-    notes = {node: note for _, fetches in reversed(found) for node, note in fetches.notes}
+    traced = [trace(root, scan, schemas, indexes, view) for scan in scans if scan in below]
+    notes = {node: note for _, fetches in reversed(traced) for node, note in fetches.notes}
     others = (Trace(scan.table, scan.relation, ()) for scan in scans if scan not in below)
-    return (*(one for one, _ in found), *others), notes
+    return (*(fetched for fetched, _ in traced), *others), notes
 
 
 def _cheap_to_complete(
@@ -328,13 +332,13 @@ def _cheap_to_complete(
 
 def _is_one_hop(step: Step, trace: Trace) -> bool:
     """Whether rows are found by keys of changed rows, those of a band among them."""
-    return isinstance(step, Fetch) and all(
-        one.step is None or isinstance(trace.steps[one.step], Band) for one in step.sources
+    return bool(step.sources) and all(
+        source.step is None or isinstance(trace.steps[source.step], Band) for source in step.sources
     )
 
 
 def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:
-    refs = {ref for _, one in aggregate.group if (ref := ir.as_ref(one)) is not None}
+    refs = {ref for _, value in aggregate.group if (ref := ir.as_ref(value)) is not None}
     same = equal_columns(aggregate.child)
     refs |= {other for ref in refs for other in same.get(ref, ())}
     return any(
@@ -382,14 +386,14 @@ def _evaluation(
     traces: tuple[Trace, ...], notes: Mapping[ir.Node, Note], read: Mapping[str, TableSchema]
 ) -> Evaluation:
     everything = {Whole(table) for table in read}
-    whole = traces and all(everything <= set(one.steps) for one in traces)
+    whole = traces and all(everything <= set(trace.steps) for trace in traces)
     return "full" if whole and any(note.always for note in notes.values()) else "slice_diff"
 
 
 def _strategies(
     root: ir.Node, notes: Mapping[ir.Node, Note], maintained: ir.Aggregate | None
 ) -> tuple[NodeNote, ...]:
-    found: list[NodeNote] = []
+    listed: list[NodeNote] = []
 
     def visit(node: ir.Node) -> None:
         note = notes.get(node)
@@ -397,12 +401,12 @@ def _strategies(
         inner = isinstance(node, ir.Join) and node.kind == "inner"
         if note is not None and note.always and not (inner and note is NO_EQUALITY):
             strategy = "FULL"
-        found.append(NodeNote(node, strategy, note))
+        listed.append(NodeNote(node, strategy, note))
         for child in node.children:
             visit(child)
 
     visit(root)
-    return tuple(found)
+    return tuple(listed)
 
 
 @singledispatch

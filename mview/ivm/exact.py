@@ -36,12 +36,12 @@ def number_type(
         return _wider([expression.left, expression.right], node, schemas)
     if isinstance(expression, exp.Div):
         # Whole numbers divide to DOUBLE in Spark.
-        found = _wider([expression.left, expression.right], node, schemas)
-        return found if found == "decimal" else None
+        kind = _wider([expression.left, expression.right], node, schemas)
+        return kind if kind == "decimal" else None
     if isinstance(expression, exp.Coalesce):
         return _wider([expression.this, *expression.expressions], node, schemas)
     if isinstance(expression, exp.Case):
-        values = [one.args["true"] for one in expression.args["ifs"]]
+        values = [branch.args["true"] for branch in expression.args["ifs"]]
         default = expression.args.get("default")
         return _wider([*values, *([default] if default is not None else [])], node, schemas)
     if isinstance(expression, exp.If):
@@ -75,8 +75,8 @@ def base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> pa
     if ref not in node.columns:
         return None
     kinds = {
-        None if one is None else schemas[one.scan.table].column(one.column).type
-        for (one,) in origins(node, [ref])
+        None if origin is None else schemas[origin.scan.table].column(origin.column).type
+        for (origin,) in origins(node, [ref])
     }
     return kinds.pop() if len(kinds) == 1 else None
 

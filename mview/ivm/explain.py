@@ -9,6 +9,7 @@ from mview.ivm.plan import NodeNote, Strategy, ViewPlan
 from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
 from mview.plan import ir
 from mview.plan.tree import print_tree
+from mview.relation import RelationId
 
 _MEANING: dict[Strategy, str] = {
     "LINEAR": "works on changed rows alone",
@@ -31,10 +32,10 @@ def explain(plan: ViewPlan, cost: Callable[[ViewPlan], Sequence[str]] = lambda _
         cost: lines on the cost of the view or a part, where something is known of it.
     """
     blocks = [
-        "\n".join([_block(one), *(f"  {line}" for line in cost(one))])
-        for one in (*plan.parts, plan)
+        "\n".join([_block(part), *(f"  {line}" for line in cost(part))])
+        for part in (*plan.parts, plan)
     ]
-    used = {note.strategy for one in (*plan.parts, plan) for note in one.nodes}
+    used = {note.strategy for part in (*plan.parts, plan) for note in part.nodes}
     if plan.refused is not None:
         used.add("FULL")
     width = max(map(len, used), default=0)
@@ -108,7 +109,7 @@ def _reason(note: Note) -> list[str]:
 
 
 def _use(trace: Trace) -> str:
-    last = trace.table.rsplit(".", 1)[-1]
+    last = RelationId.of(trace.table).sql_name
     if trace.relation in (last, trace.table):
         return trace.table
     return f"{trace.table} as {trace.relation}"

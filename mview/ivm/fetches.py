@@ -46,22 +46,22 @@ class Between:
 
 def merge(*parts: Env) -> Env:
     """The rows of several walks together."""
-    found: dict[str, frozenset[int]] = {}
+    merged: dict[str, frozenset[int]] = {}
     for part in parts:
         for relation, steps in part.items():
-            found[relation] = found.get(relation, frozenset()) | steps
-    return found
+            merged[relation] = merged.get(relation, frozenset()) | steps
+    return merged
 
 
-def comparable(one: pa.DataType, other: pa.DataType) -> bool:
+def comparable(kind: pa.DataType, other: pa.DataType) -> bool:
     """Whether equality of the two types is equality of values, without rounding or parsing."""
-    if pa.types.is_integer(one) and pa.types.is_integer(other):
+    if pa.types.is_integer(kind) and pa.types.is_integer(other):
         return True
-    if pa.types.is_floating(one) or pa.types.is_floating(other):
+    if pa.types.is_floating(kind) or pa.types.is_floating(other):
         return False
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        return bool(one.scale == other.scale)
-    return bool(one == other) and not pa.types.is_nested(one)
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
+        return bool(kind.scale == other.scale)
+    return bool(kind == other) and not pa.types.is_nested(kind)
 
 
 @dataclass
@@ -105,37 +105,37 @@ class Fetches:
             usable = [p for p in group if self._usable(p, sources, targets, null_safe)]
             usable = _without_repeats(usable, targets)
             best = usable if len(usable) > len(best) else best
-        if not best or any(self.is_whole(one[best[0]], env) for one in sources):
+        if not best or any(self.is_whole(source[best[0]], env) for source in sources):
             return None
         values = []
-        for one in sources:
-            chosen = [origin for p in best if (origin := one[p]) is not None]
+        for source in sources:
+            chosen = [origin for p in best if (origin := source[p]) is not None]
             scan, names = chosen[0].scan, tuple(origin.column for origin in chosen)
             values.append(KeySource(scan.table, names))
             values += [
                 KeySource(scan.table, names, step) for step in sorted(env.get(scan.relation, ()))
             ]
         nullable = any(
-            o is not None and o.nullable for one in sources for p in best if (o := one[p])
+            o is not None and o.nullable for source in sources for p in best if (o := source[p])
         )
         extended = any(
-            o is not None and o.extended for one in sources for p in best if (o := one[p])
+            o is not None and o.extended for source in sources for p in best if (o := source[p])
         )
         safe = null_safe and nullable
-        first = dict.fromkeys(one for value in values for one in self._shortened(value))
+        first = dict.fromkeys(source for value in values for source in self._shortened(value))
         return Keys(tuple(other[p] for p in best), tuple(first), safe, safe and extended)
 
     def _usable(
         self, p: int, sources: list[Alternative], targets: list[Alternative], null_safe: bool
     ) -> bool:
-        nullable = any((o := one[p]) is not None and o.nullable for one in sources)
+        nullable = any((o := ours[p]) is not None and o.nullable for ours in sources)
         for source in sources:
             for target in targets:
-                one, other = source[p], target[p]
+                ours, other = source[p], target[p]
                 if (
-                    one is None
+                    ours is None
                     or other is None
-                    or not comparable(self._type(one), self._type(other))
+                    or not comparable(self._type(ours), self._type(other))
                 ):
                     return False
                 # A NULL that an outer join put there belongs to no fetched row.
@@ -220,7 +220,7 @@ def _without_repeats(positions: list[int], targets: list[Alternative]) -> list[i
     """Positions that go to different columns: one column compared to two values keeps the first."""
     kept: list[int] = []
     for p in positions:
-        if not any(one[p] == one[q] for one in targets for q in kept):
+        if not any(target[p] == target[q] for target in targets for q in kept):
             kept.append(p)
     return kept
 
@@ -229,7 +229,9 @@ def _together(sources: list[Alternative], targets: list[Alternative]) -> list[li
     """Positions grouped by the relations they come from and go to, in every alternative."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for p in range(len(sources[0]) if sources else 0):
-        ends = [origin for one in (*sources, *targets) if (origin := one[p]) is not None]
+        ends = [
+            origin for alternative in (*sources, *targets) if (origin := alternative[p]) is not None
+        ]
         if len(ends) == len(sources) + len(targets):
             groups.setdefault(tuple(o.scan.relation for o in ends), []).append(p)
     return list(groups.values())
@@ -250,15 +252,15 @@ def needed(steps: Sequence[Step], indexes: Collection[str]) -> tuple[Step, ...]:
         idle = step.table in known or step.table in indexes
         if idle and index not in asked:
             continue
-        if isinstance(step, Fetch):
-            asked |= {source.step for source in step.sources if source.step is not None}
+        asked |= {source.step for source in step.sources if source.step is not None}
         kept[index] = step
     order = sorted(kept)
     return tuple(_renumber(kept[index], order) for index in order)
 
 
 def _renumber(step: Step, order: list[int]) -> Step:
-    if not isinstance(step, Fetch):
+    if not step.sources:
         return step
+    assert isinstance(step, Fetch), f"nobody knows how to number the sources of {step}"
     sources = (s if s.step is None else replace(s, step=order.index(s.step)) for s in step.sources)
     return replace(step, sources=tuple(sources))

@@ -16,13 +16,13 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.ivm.parts import part_name
 from mview.plan import ir
 from mview.plan.definition import ViewDefinition
 from mview.plan.faithful import is_faithful
 from mview.plan.ir import Pair, Ref
 from mview.plan.query import column, named
 from mview.plan.rules import with_children
+from mview.relation import RelationId
 
 #: A node, changed where an expression over it had to become a column, and that column.
 Found = tuple[ir.Node, Ref]
@@ -52,10 +52,10 @@ class _Index:
 
     def query(self) -> exp.Select:
         items = [named(column(name), f"k{i}") for i, name in enumerate(self.key)]
-        for one, name in zip(self.expressions, self._computed, strict=True):
-            items.append(named(one.copy(), name))
-        table, *connection = reversed(self.table.split(".", 1))
-        from_ = exp.From(this=exp.table_(table, db=connection[0] if connection else None))
+        for value, name in zip(self.expressions, self._computed, strict=True):
+            items.append(named(value.copy(), name))
+        table = RelationId.of(self.table)
+        from_ = exp.From(this=exp.table_(table.sql_name, db=table.connection or None))
         query = exp.Select(expressions=items, from_=from_)
         for identifier in query.find_all(exp.Identifier):
             identifier.set("quoted", True)
@@ -101,25 +101,25 @@ class Indexer:
     @with_plain_keys.register
     def _(self, node: ir.Aggregate) -> ir.Node:
         child, group = node.child, []
-        for name, one in node.group:
-            child, one = self._plain(child, one)
-            group.append((name, one))
+        for name, value in node.group:
+            child, value = self._plain(child, value)
+            group.append((name, value))
         return replace(node, child=child, group=tuple(group))
 
     @with_plain_keys.register
     def _(self, node: ir.Window) -> ir.Node:
         child, partition = node.child, []
-        for one in node.partition:
-            child, one = self._plain(child, one)
-            partition.append(one)
+        for value in node.partition:
+            child, value = self._plain(child, value)
+            partition.append(value)
         return replace(node, child=child, partition=tuple(partition))
 
     @with_plain_keys.register(ir.Distinct)
     @with_plain_keys.register(ir.SetOp)
     def _(self, node: ir.Distinct | ir.SetOp) -> ir.Node:
         for ref in node.columns:
-            found = self.traceable(node, ir.column(ref))
-            node = node if found is None else found[0]  # type: ignore[assignment]
+            traced = self.traceable(node, ir.column(ref))
+            node = node if traced is None else traced[0]  # type: ignore[assignment]
         return node
 
     @with_plain_keys.register
@@ -129,25 +129,25 @@ class Indexer:
             left, mine = self._plain(left, ir.column(pair.left))
             right, other = self._plain(right, ir.column(pair.right))
             pairs.append(_pair(mine, other, pair.null_safe))
-        for one in node.residual:
-            sides = _sides(one, node)
+        for value in node.residual:
+            sides = _sides(value, node)
             here = self.traceable(left, sides[0]) if sides else None
             there = self.traceable(right, sides[1]) if sides else None
             if here is None or there is None:
-                residual.append(one)
+                residual.append(value)
                 continue
             left, right = here[0], there[0]
-            pairs.append(Pair(here[1], there[1], isinstance(one, exp.NullSafeEQ)))
+            pairs.append(Pair(here[1], there[1], isinstance(value, exp.NullSafeEQ)))
         return replace(node, left=left, right=right, pairs=tuple(pairs), residual=tuple(residual))
 
-    def _plain(self, child: ir.Node, one: exp.Expr) -> tuple[ir.Node, exp.Expr]:
-        found = self.traceable(child, one)
-        return (child, one) if found is None else (found[0], ir.column(found[1]))
+    def _plain(self, child: ir.Node, value: exp.Expr) -> tuple[ir.Node, exp.Expr]:
+        traced = self.traceable(child, value)
+        return (child, value) if traced is None else (traced[0], ir.column(traced[1]))
 
     # -- an expression over a node as a column of it -------------------------------------------
 
     @singledispatchmethod
-    def traceable(self, node: ir.Node, one: exp.Expr) -> Found | None:
+    def traceable(self, node: ir.Node, value: exp.Expr) -> Found | None:
         """The node with the expression as a column that comes unchanged from a table or index.
 
         Returns:
@@ -157,26 +157,27 @@ class Indexer:
 
     @traceable.register(ir.Values)
     @traceable.register(ir.Limit)
-    def _(self, node: ir.Values | ir.Limit, one: exp.Expr) -> Found | None:
+    def _(self, node: ir.Values | ir.Limit, value: exp.Expr) -> Found | None:
         return None
 
     @traceable.register
-    def _(self, node: ir.Scan, one: exp.Expr) -> Found | None:
-        refs = _refs(one)
+    def _(self, node: ir.Scan, value: exp.Expr) -> Found | None:
+        refs = _refs(value)
         if not refs or not refs <= set(node.columns):
             return None
-        if (ref := ir.as_ref(one)) is not None:
+        if (ref := ir.as_ref(value)) is not None:
             return node, ref
-        if not node.key or not is_faithful(one) or node.table in self.without:
+        if not node.key or not is_faithful(value) or node.table in self.without:
             return None
-        name = part_name(self.view.name, self.first + len(self._indexes))
+        part = self.first + len(self._indexes)
+        name = str(RelationId("view", RelationId.of(self.view.name).view, part=part))
         index = self._indexes.setdefault(node.table, _Index(name, node.table, node.key))
-        made = index.column(_over(one, {ref: exp.column(ref.column) for ref in node.columns}))
+        made = index.column(_over(value, {ref: exp.column(ref.column) for ref in node.columns}))
         relation = f"{node.relation} index"
         key = index.names[: len(node.key)]
         pairs = (
-            Pair(Ref(node.relation, one), Ref(relation, other))
-            for one, other in zip(node.key, key, strict=True)
+            Pair(Ref(node.relation, mine), Ref(relation, other))
+            for mine, other in zip(node.key, key, strict=True)
         )
         scan = ir.Scan(index.name, relation, index.names, key)
         return ir.Join(node, scan, "inner", tuple(pairs)), Ref(relation, made)
@@ -184,29 +185,29 @@ class Indexer:
     @traceable.register(ir.Filter)
     @traceable.register(ir.Window)
     @traceable.register(ir.Generate)
-    def _(self, node: ir.Filter | ir.Window | ir.Generate, one: exp.Expr) -> Found | None:
-        if not _refs(one) <= set(node.child.columns):
+    def _(self, node: ir.Filter | ir.Window | ir.Generate, value: exp.Expr) -> Found | None:
+        if not _refs(value) <= set(node.child.columns):
             return None
-        found = self.traceable(node.child, one)
-        return None if found is None else (replace(node, child=found[0]), found[1])
+        traced = self.traceable(node.child, value)
+        return None if traced is None else (replace(node, child=traced[0]), traced[1])
 
     @traceable.register
-    def _(self, node: ir.Projection, one: exp.Expr) -> Found | None:
+    def _(self, node: ir.Projection, value: exp.Expr) -> Found | None:
         items = dict(node.items)
-        inner = _over(one, {ref: items[ref.column] for ref in node.columns})
-        found = self.traceable(node.child, inner)
-        if found is None:
+        inner = _over(value, {ref: items[ref.column] for ref in node.columns})
+        traced = self.traceable(node.child, inner)
+        if traced is None:
             return None
-        child, ref = found
+        child, ref = traced
         # A column stays what it is called; an expression goes up as one more column.
-        own = ir.as_ref(one)
+        own = ir.as_ref(value)
         name = str(ref) if own is None else own.column
         items[name] = ir.column(ref)
         return replace(node, child=child, items=tuple(items.items())), Ref(node.relation, name)
 
     @traceable.register
-    def _(self, node: ir.Aggregate, one: exp.Expr) -> Found | None:
-        position = _position([name for name, _ in node.group], one)
+    def _(self, node: ir.Aggregate, value: exp.Expr) -> Found | None:
+        position = _position([name for name, _ in node.group], value)
         if position is None or node.sets is not None:
             return None
         name, key = node.group[position]
@@ -215,34 +216,34 @@ class Indexer:
         return replace(node, child=child, group=group), Ref(node.relation, name)
 
     @traceable.register
-    def _(self, node: ir.Distinct, one: exp.Expr) -> Found | None:
-        found = self.traceable(node.child, one) if ir.as_ref(one) is not None else None
-        return None if found is None else (replace(node, child=found[0]), found[1])
+    def _(self, node: ir.Distinct, value: exp.Expr) -> Found | None:
+        traced = self.traceable(node.child, value) if ir.as_ref(value) is not None else None
+        return None if traced is None else (replace(node, child=traced[0]), traced[1])
 
     @traceable.register
-    def _(self, node: ir.SetOp, one: exp.Expr) -> Found | None:
-        position = _position(node.names, one)
+    def _(self, node: ir.SetOp, value: exp.Expr) -> Found | None:
+        position = _position(node.names, value)
         if position is None:
             return None
         branches = []
         for branch in node.branches:
             column = branch.columns[position]
-            found = self.traceable(branch, ir.column(column))
-            if found is None or found[1] != column:
+            traced = self.traceable(branch, ir.column(column))
+            if traced is None or traced[1] != column:
                 return None
-            branches.append(found[0])
+            branches.append(traced[0])
         return replace(node, branches=tuple(branches)), Ref(node.relation, node.names[position])
 
     @traceable.register
-    def _(self, node: ir.Join, one: exp.Expr) -> Found | None:
-        refs, plain = _refs(one), ir.as_ref(one) is not None
+    def _(self, node: ir.Join, value: exp.Expr) -> Found | None:
+        refs, plain = _refs(value), ir.as_ref(value) is not None
         # An expression over a row of NULLs need not be NULL, as a column of it is.
         if refs <= set(node.left.columns) and (plain or node.kind not in ("right", "full")):
-            found = self.traceable(node.left, one)
-            return None if found is None else (self._over_left(node, found[0]), found[1])
+            traced = self.traceable(node.left, value)
+            return None if traced is None else (self._over_left(node, traced[0]), traced[1])
         if refs <= set(node.right.columns) and (plain or node.kind not in ("left", "full")):
-            found = self.traceable(node.right, one)
-            return None if found is None else (replace(node, right=found[0]), found[1])
+            traced = self.traceable(node.right, value)
+            return None if traced is None else (replace(node, right=traced[0]), traced[1])
         return None
 
     def _over_left(self, node: ir.Join, left: ir.Node) -> ir.Node:
@@ -278,17 +279,17 @@ def _over(expression: exp.Expr, columns: Mapping[Ref, exp.Expr]) -> exp.Expr:
     return copied
 
 
-def _position(names: Collection[str], one: exp.Expr) -> int | None:
+def _position(names: Collection[str], value: exp.Expr) -> int | None:
     """The position of the column that an expression is."""
-    ref = ir.as_ref(one)
+    ref = ir.as_ref(value)
     return list(names).index(ref.column) if ref is not None and ref.column in names else None
 
 
-def _sides(one: exp.Expr, join: ir.Join) -> tuple[exp.Expr, exp.Expr] | None:
+def _sides(test: exp.Expr, join: ir.Join) -> tuple[exp.Expr, exp.Expr] | None:
     """The sides of an equality, that of the left input first."""
-    if not isinstance(one, exp.EQ | exp.NullSafeEQ):
+    if not isinstance(test, exp.EQ | exp.NullSafeEQ):
         return None
-    for left, right in ((one.left, one.right), (one.right, one.left)):
+    for left, right in ((test.left, test.right), (test.right, test.left)):
         ends = _refs(left), _refs(right)
         if all(ends) and ends[0] <= set(join.left.columns) and ends[1] <= set(join.right.columns):
             return left, right

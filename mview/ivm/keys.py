@@ -40,7 +40,7 @@ def _(node: ir.Window) -> tuple[Ref, ...] | None:
 def _numbered(node: ir.Window) -> tuple[Ref, ...] | None:
     """The partition keys and the number of each row in its partition."""
     numbers = (name for name, call in node.functions if isinstance(call.this, exp.RowNumber))
-    number, refs = next(numbers, None), [ir.as_ref(one) for one in node.partition]
+    number, refs = next(numbers, None), [ir.as_ref(value) for value in node.partition]
     if number is None or None in refs:
         return None
     return (*(ref for ref in refs if ref is not None), Ref(node.relation, number))
@@ -72,8 +72,8 @@ def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
     if ref is None or ref.relation != window.relation:
         return None
     call = calls[ref.column]
-    refs = [ir.as_ref(one) for one in window.partition]
-    plain = tuple(one for one in refs if one is not None)
+    refs = [ir.as_ref(value) for value in window.partition]
+    plain = tuple(value for value in refs if value is not None)
     is_first = isinstance(call, exp.Window) and isinstance(call.this, exp.RowNumber)
     return plain if is_first and len(plain) == len(refs) else None
 
@@ -85,15 +85,15 @@ def _(node: ir.Projection) -> tuple[Ref, ...] | None:
 
 
 def _renamed(node: ir.Projection, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
-    names = {ref: name for name, one in node.items if (ref := ir.as_ref(one)) is not None}
+    names = {ref: name for name, value in node.items if (ref := ir.as_ref(value)) is not None}
     same = equal_columns(node.child)
-    found = []
+    renamed = []
     for ref in inner:
-        name = next((names[one] for one in (ref, *same.get(ref, ())) if one in names), None)
+        name = next((names[value] for value in (ref, *same.get(ref, ())) if value in names), None)
         if name is None:
             return None
-        found.append(Ref(node.relation, name))
-    return tuple(dict.fromkeys(found))
+        renamed.append(Ref(node.relation, name))
+    return tuple(dict.fromkeys(renamed))
 
 
 @singledispatch

@@ -82,7 +82,7 @@ def group_column(node: ir.Aggregate, ref: Ref | None) -> Ref | None:
     if ref is None or ref.column not in names:
         return None
     position = names.index(ref.column)
-    if node.sets is not None and any(position not in one for one in node.sets):
+    if node.sets is not None and any(position not in group for group in node.sets):
         return None
     inner = ir.as_ref(node.group[position][1])
     return inner if inner in node.child.columns else None
@@ -104,10 +104,10 @@ def _side_by_side(node: ir.Join, columns: Sequence[Ref | None]) -> list[Alternat
         known = set(side.columns)
         asked = [ref if ref in known else None for ref in columns]
         # Ways in which rows reach a side that none of the columns comes from are all alike.
-        found = origins(side, asked) if any(asked) else [tuple(None for _ in columns)]
+        alternatives = origins(side, asked) if any(asked) else [tuple(None for _ in columns)]
         if node.kind in extended:
-            found = [tuple(map(_extended, one)) for one in found]
-        sides.append(found)
+            alternatives = [tuple(map(_extended, alternative)) for alternative in alternatives]
+        sides.append(alternatives)
     return [tuple(a or b for a, b in zip(x, y, strict=True)) for x, y in product(*sides)]
 
 

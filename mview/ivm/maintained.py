@@ -90,8 +90,8 @@ class Maintained:
     def shown_schema(self, state: pa.Schema) -> pa.Schema | None:
         """The columns that `finalize` and `shown` take; None: a type among them is not known."""
         fields = [pa.field(f.name, pa.int64() if f.name in self.wide else f.type) for f in state]
-        for name, one in self.averages.items():
-            kind = one.type(state.field(one.total).type)
+        for name, average in self.averages.items():
+            kind = average.type(state.field(average.total).type)
             if kind is None:
                 return None
             fields.append(pa.field(name, kind))
@@ -105,8 +105,8 @@ class Maintained:
         """
         schema = self.shown_schema(rows.schema)
         assert schema is not None, "such a view has no state table"
-        for name, one in self.averages.items():
-            rows = rows.append_column(name, one.of(rows))
+        for name, average in self.averages.items():
+            rows = rows.append_column(name, average.of(rows))
         return as_schema(rows, schema)
 
 
@@ -151,11 +151,11 @@ def maintain(
     definition: ViewDefinition, root: ir.Node, schemas: Mapping[str, TableSchema]
 ) -> Maintained | None:
     """The SQL to maintain the view's top aggregate; None when it cannot be done exactly."""
-    found = top_aggregate(root)
+    top = top_aggregate(root)
     tree = definition.tree
-    if found is None or not isinstance(tree, exp.Select):
+    if top is None or not isinstance(tree, exp.Select):
         return None
-    aggregate = found.aggregate
+    aggregate = top.aggregate
     by_sets = aggregate.sets is not None
     groups = _set_columns(aggregate, tree) if by_sets else _groups(aggregate, tree)
     if groups is None:
@@ -163,8 +163,8 @@ def maintain(
     kept = _kept(aggregate, tree, schemas)
     if kept is None:
         return None
-    values = tuple(dict.fromkeys(scan.table for _, scan in found.values))
-    finalize = _finalize(found, kept.values, values)
+    values = tuple(dict.fromkeys(scan.table for _, scan in top.values))
+    finalize = _finalize(top, kept.values, values)
     if finalize is None:
         return None
     keys = [*groups, *([fragment(_SET)] if by_sets else [])]
@@ -174,7 +174,7 @@ def maintain(
         groups=tuple(f"__g{i}" for i in range(max(len(keys), 1))),
         accumulators=tuple(kept.accumulators),
         finalize=finalize,
-        shown=_shown(found, kept.shown),
+        shown=_shown(top, kept.shown),
         always=not groups,
         extremes=kept.extremes,
         beside=kept.beside,
@@ -220,29 +220,29 @@ def _kept(
 
 
 def _finalize(
-    found: TopAggregate, state: Mapping[str, exp.Expr], values: tuple[str, ...]
+    top: TopAggregate, state: Mapping[str, exp.Expr], values: tuple[str, ...]
 ) -> str | None:
     """The view's rows from those of the state table."""
-    known = {Ref(found.aggregate.relation, name): one for name, one in state.items()}
-    known |= {ref: _value(scan, values.index(scan.table)) for ref, scan in found.values}
-    items = [(name, _over_state(one, known)) for name, one in found.project.items]
-    tests = [_over_state(one.condition, known) for one in found.having]
-    if any(one is None for one in [*(one for _, one in items), *tests]):
+    known = {Ref(top.aggregate.relation, name): value for name, value in state.items()}
+    known |= {ref: _value(scan, values.index(scan.table)) for ref, scan in top.values}
+    items = [(name, _over_state(value, known)) for name, value in top.project.items]
+    tests = [_over_state(value.condition, known) for value in top.having]
+    if any(value is None for value in [*(value for _, value in items), *tests]):
         return None
-    listed = ", ".join(f"{one} AS {quoted(name)}" for name, one in items)
-    where = f" WHERE {' AND '.join(f'({one})' for one in tests)}" if tests else ""
+    listed = ", ".join(f"{value} AS {quoted(name)}" for name, value in items)
+    where = f" WHERE {' AND '.join(f'({value})' for value in tests)}" if tests else ""
     return f"SELECT {WEIGHT}, {listed} FROM {STATE}{where}"
 
 
-def _shown(found: TopAggregate, state: Mapping[str, Shown]) -> dict[str, Shown] | None:
+def _shown(top: TopAggregate, state: Mapping[str, Shown]) -> dict[str, Shown] | None:
     """The view's columns as those of the state table; None where the view computes or filters."""
     shown = {}
-    for name, one in found.project.items:
-        ref = ir.as_ref(one)
-        if ref is None or ref.relation != found.aggregate.relation or ref.column not in state:
+    for name, value in top.project.items:
+        ref = ir.as_ref(value)
+        if ref is None or ref.relation != top.aggregate.relation or ref.column not in state:
             return None
         shown[name] = state[ref.column]
-    return None if found.having else shown
+    return None if top.having else shown
 
 
 def _value(scan: ir.Scan, number: int) -> exp.Expr:
@@ -264,7 +264,9 @@ def _set_columns(aggregate: ir.Aggregate, tree: exp.Select) -> list[exp.Expr] | 
         return None
     (clause,) = clauses
     if isinstance(clause, exp.GroupingSets):
-        sets = [frozenset(c.sql() for c in one.find_all(exp.Column)) for one in clause.expressions]
+        sets = [
+            frozenset(c.sql() for c in item.find_all(exp.Column)) for item in clause.expressions
+        ]
         if len(set(sets)) != len(sets):
             return None
     written: dict[str, dict[exp.Expr, None]] = {}
@@ -297,7 +299,7 @@ def _groups(aggregate: ir.Aggregate, tree: exp.Select) -> list[exp.Expr] | None:
 
 def _meant(item: exp.Expr, bound: exp.Expr, tree: exp.Select) -> exp.Expr:
     """What an item of GROUP BY means: perhaps an item of the select list, by number or by name."""
-    listed: list[exp.Expr] = [one.unalias() for one in tree.expressions]
+    listed: list[exp.Expr] = [entry.unalias() for entry in tree.expressions]
     if isinstance(item, exp.Literal) and item.is_int:
         return listed[int(item.name) - 1]
     ref = ir.as_ref(bound)
@@ -305,7 +307,7 @@ def _meant(item: exp.Expr, bound: exp.Expr, tree: exp.Select) -> exp.Expr:
         return item
     if ref is not None and ref.column.lower() == item.name.lower():
         return item
-    names = [one.alias.lower() for one in tree.expressions]
+    names = [entry.alias.lower() for entry in tree.expressions]
     word = item.name.lower()
     return listed[names.index(word)] if word in names else item
 
@@ -313,9 +315,9 @@ def _meant(item: exp.Expr, bound: exp.Expr, tree: exp.Select) -> exp.Expr:
 def _partial(
     tree: exp.Select, keys: Sequence[exp.Expr], group: exp.Expr | None, kept: _Kept
 ) -> exp.Select:
-    items: list[exp.Expr] = [named(one.copy(), f"__g{i}") for i, one in enumerate(keys)]
+    items: list[exp.Expr] = [named(value.copy(), f"__g{i}") for i, value in enumerate(keys)]
     items = items or [fragment("0 AS __g0")]
-    items += [named(one, name) for name, one in kept.accumulators.items()]
+    items += [named(value, name) for name, value in kept.accumulators.items()]
     partial = select_over(tree, items, "with_")
     partial.set("group", group and group.copy())
     return partial
@@ -421,7 +423,7 @@ def _keep_extreme(
     else:
         user = order_in(call.expression)
         compared = [call.expression] if user is None else [user, call.this]
-        ordered = all(is_ordered(one, aggregate.child, schemas) for one in compared)
+        ordered = all(is_ordered(value, aggregate.child, schemas) for value in compared)
         if call.args.get("count") is not None or not ordered:
             return False
         compare, order = own.expression, order_in(own.expression) or own.expression
@@ -455,8 +457,8 @@ def _keep_test(
         kept.show(name, holds)
         return
     kept.accumulators[tells] = fragment("count(t)", t=test)
-    found = f"{holds} > 0" if isinstance(call, exp.LogicalOr) else f"{holds} = {tells}"
-    kept.values[name] = _unless_empty(tells, found)
+    answer = f"{holds} > 0" if isinstance(call, exp.LogicalOr) else f"{holds} = {tells}"
+    kept.values[name] = _unless_empty(tells, answer)
 
 
 def _unless_empty(count: str, value: str) -> exp.Expr:

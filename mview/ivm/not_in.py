@@ -79,12 +79,12 @@ def _condition(x: exp.Expr, query: exp.Expr) -> exp.Expr:
     def over(item: str) -> exp.Select:
         return exp.Select(expressions=[fragment(item)], from_=exp.From(this=rows.copy()))
 
-    found = over("1")
-    found.set("where", exp.Where(this=fragment("__x = x", x=x)))
+    same = over("1")
+    same.set("where", exp.Where(this=fragment("__x = x", x=x)))
     return fragment(
-        "((empty OR (x IS NOT NULL AND NOT has_null)) AND NOT found)",
+        "((empty OR (x IS NOT NULL AND NOT has_null)) AND NOT there)",
         empty=exp.Subquery(this=over("count(*) = 0 AS none")),
         has_null=exp.Subquery(this=over("count(*) > count(__x) AS some")),
-        found=exp.Exists(this=found),
+        there=exp.Exists(this=same),
         x=x,
     )

@@ -62,7 +62,7 @@ def _is_one_group(tree: exp.Select) -> bool:
     clauses = ("group", "having", "qualify", "order", "limit", "offset", "distinct", "windows")
     return tree.args.get("from_") is not None and not (
         any(tree.args.get(name) for name in clauses)
-        or any(windows(one) for one in tree.expressions)
+        or any(windows(item) for item in tree.expressions)
     )
 
 

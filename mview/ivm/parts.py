@@ -31,6 +31,7 @@ from mview.plan.ir import Unsupported
 from mview.plan.query import ascending, column, named, select_columns, select_from
 from mview.plan.rules import rewrite
 from mview.plan.subquery import folded
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 
 #: What stands around a query that is a table or a condition, and not a value.
@@ -45,7 +46,7 @@ _Cut = Callable[[ViewDefinition, exp.Query], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
-class Split:
+class ViewParts:
     """A view in parts.
 
     Attributes:
@@ -59,7 +60,7 @@ class Split:
     tops: Mapping[str, Top] = field(default_factory=dict)
 
 
-def split(definition: ViewDefinition, schemas: Schemas) -> Split:
+def split(definition: ViewDefinition, schemas: Schemas) -> ViewParts:
     """Cut a view into parts; a view without anything to cut comes back as it is.
 
     Args:
@@ -69,28 +70,18 @@ def split(definition: ViewDefinition, schemas: Schemas) -> Split:
     return _Cutter(definition.name, dict(schemas)).view(definition)
 
 
-def is_part(name: str) -> bool:
-    """Whether a name in SQL is that of a part: a view's has no colon, a table's has a dot."""
-    return ":" in name and "." not in name
-
-
-def part_name(owner: str, number: int) -> str:
-    """The name of a part of a view, or of another part of it."""
-    return f"{owner.split(':')[0]}:{number}"
-
-
 class _Cutter:
     def __init__(self, view: str, schemas: dict[str, TableSchema]) -> None:
         self.view_name, self.schemas = view, schemas
         self.parts: list[ViewDefinition] = []
         self.tops: dict[str, Top] = {}
 
-    def view(self, definition: ViewDefinition) -> Split:
+    def view(self, definition: ViewDefinition) -> ViewParts:
         plain = without_not_in(definition, self.schemas)
         main = replace(self.without_values(plain), key=definition.key)
-        if (found := self.first_rows(main)) is not None:
-            main, self.tops[main.name] = found
-        return Split(tuple(self.parts), main, self.tops)
+        if (cut := self.first_rows(main)) is not None:
+            main, self.tops[main.name] = cut
+        return ViewParts(tuple(self.parts), main, self.tops)
 
     def _add(self, part: ViewDefinition, columns: tuple[str, ...]) -> None:
         self.parts.append(part)
@@ -100,7 +91,7 @@ class _Cutter:
         )
 
     def _next_name(self) -> str:
-        return part_name(self.view_name, len(self.parts) + 1)
+        return str(RelationId("view", self.view_name, part=len(self.parts) + 1))
 
     # -- the value of a subquery ---------------------------------------------------------------
 
@@ -129,8 +120,8 @@ class _Cutter:
         if isinstance(node, exp.Select):
             is_branch = isinstance(node.parent, exp.SetOperation)
             is_named = node.arg_key == "this"
-            one = is_branch and _is_one_row(query, many=True, is_named=is_named)
-            return self._value_part if one else None
+            is_value = is_branch and _is_one_row(query, many=True, is_named=is_named)
+            return self._value_part if is_value else None
         is_row, is_list = _is_a_table(node), isinstance(node.parent, exp.In)
         if not (is_row or is_list) and isinstance(node.parent, _NOT_A_VALUE):
             return None
@@ -150,13 +141,13 @@ class _Cutter:
                 return None
             alone.set("with_", definition.tree.args["with_"].copy())
         before = len(self.parts)
-        found = cut(definition, alone)
-        if found is None:
+        taken = cut(definition, alone)
+        if taken is None:
             # Its own parts are read by nobody then.
             for part in self.parts[before:]:
                 self.tops.pop(part.name, None)
             del self.parts[before:]
-        return found
+        return taken
 
     def _value_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
         names = _name_items(query)
@@ -172,14 +163,14 @@ class _Cutter:
     def _first_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
         try:
             inner = definition.with_tree(query, name=self.view_name, key=())
-            found = self.first_rows(self.without_values(inner))
+            first = self.first_rows(self.without_values(inner))
         except (UserError, Unsupported):
             return None
-        if found is None:
+        if first is None:
             return None
-        part = replace(found[0], name=self._next_name(), policy=definition.policy)
+        part = replace(first[0], name=self._next_name(), policy=definition.policy)
         names = tuple(ref.column for ref in build(part, self.schemas).root.columns)
-        self.tops[part.name] = found[1]
+        self.tops[part.name] = first[1]
         self._add(part, names)
         return names
 
@@ -194,8 +185,10 @@ class _Cutter:
         if not isinstance(tree, exp.Select):
             return self.first_rows(definition.with_tree(_as_select(tree)))
         clauses = [limit, tree.args.get("offset")]
-        counts = [one.expression if one is not None else exp.Literal.number(0) for one in clauses]
-        if not all(isinstance(one, exp.Literal) and one.is_int for one in counts):
+        counts = [
+            clause.expression if clause is not None else exp.Literal.number(0) for clause in clauses
+        ]
+        if not all(isinstance(clause, exp.Literal) and clause.is_int for clause in counts):
             return None
         names = [ref.column for ref in build(definition, self.schemas).root.columns]
         ranked = self._ranked_part(definition, tree, names)
@@ -203,7 +196,7 @@ class _Cutter:
             return None
         part, keys = ranked
         keys += [ascending(column(name)) for name in part.key]
-        top = Top(part.name, ", ".join(map(write, keys)), *(int(one.name) for one in counts))
+        top = Top(part.name, ", ".join(map(write, keys)), *(int(clause.name) for clause in counts))
         rows = select_columns(names, part.name)
         rows = rows.order_by(*keys, copy=False).limit(top.limit, copy=False)
         if top.offset:
@@ -257,7 +250,7 @@ def _is_a_table(node: exp.Expr) -> bool:
         return not recursive and not alias.columns
     plain = set(node.args) - {"this", "alias"}
     return isinstance(node.parent, exp.From | exp.Join) and not any(
-        node.args.get(one) for one in plain
+        node.args.get(name) for name in plain
     )
 
 
@@ -299,15 +292,15 @@ def _name_items(query: exp.Query) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _output_column(one: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:
+def _output_column(value: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:
     """The output column that an ORDER BY item is, if it is one."""
-    if isinstance(one, exp.Literal) and not one.is_string and one.is_int:
-        return names[int(one.name) - 1]
-    if isinstance(one, exp.Column) and len(one.parts) == 1:
-        return next((name for name in names if name.lower() == one.name.lower()), None)
+    if isinstance(value, exp.Literal) and not value.is_string and value.is_int:
+        return names[int(value.name) - 1]
+    if isinstance(value, exp.Column) and len(value.parts) == 1:
+        return next((name for name in names if name.lower() == value.name.lower()), None)
     for item in tree.expressions:
         bare = item.this if isinstance(item, exp.Alias) else item
-        if bare == one and item.alias_or_name in names:
+        if bare == value and item.alias_or_name in names:
             return str(item.alias_or_name)
     return None
 
@@ -348,8 +341,8 @@ def _hidden_key(root: ir.Node, tree: exp.Select) -> list[exp.Expr] | None:
         return [fragment("grouping_id() AS __k0")] if not tree.find(exp.GroupingSets) else None
     key = unique_columns(root.child)
     froms = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
-    aliases = {one.alias_or_name for one in froms if isinstance(one, exp.Table)}
+    aliases = {source.alias_or_name for source in froms if isinstance(source, exp.Table)}
     if not key or any(ref.relation not in aliases for ref in key):
         return None
     columns = (exp.column(ref.column, table=ref.relation, quoted=True) for ref in key)
-    return [named(one, f"__k{i}") for i, one in enumerate(columns)]
+    return [named(column, f"__k{i}") for i, column in enumerate(columns)]

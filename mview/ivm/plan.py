@@ -21,6 +21,7 @@ from mview.plan import ir
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 
 Strategy = Literal["LINEAR", "DELTA_JOIN", "SELF_MAINTAINED", "AFFECTED_KEYS", "FULL"]
@@ -114,6 +115,11 @@ class ViewPlan:
         return self.definition.name
 
     @property
+    def state(self) -> str | None:
+        """The relation of what is kept to maintain it, where something is."""
+        return None if self.state_definition is None else str(RelationId.of(self.name).state)
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """The tables, views, parts and clocks that are read, in text order; indexes last."""
         return (*self.definition.table_names, *self.indexes)
@@ -157,8 +163,10 @@ class ViewPlan:
             number = number_type(ir.column(ref), self.root, self.schemas)
             computed = pa.int64() if number == "int" else pa.string()
             kinds = {
-                computed if one is None else self.schemas[one.scan.table].column(one.column).type
-                for (one,) in origins(self.root, [ref])
+                computed
+                if origin is None
+                else self.schemas[origin.scan.table].column(origin.column).type
+                for (origin,) in origins(self.root, [ref])
             }
             columns.append(Column(ref.column, kinds.pop() if len(kinds) == 1 else pa.string()))
         return TableSchema(tuple(columns), self.key)

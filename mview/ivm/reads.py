@@ -40,16 +40,16 @@ def foreseen_reads(plan: ViewPlan, changed: Mapping[str, int], rows: Mapping[str
     if plan.top is not None:
         return Reads(1, min(plan.top.kept, rows[plan.top.part]))
     rows = {**dict.fromkeys(plan.clocks, 1), **rows}
-    lookups, found = 0, defaultdict[str, float](float)
+    lookups, needed = 0, defaultdict[str, float](float)
     for trace in plan.traces:
         if changed.get(trace.table):
             lookups += len(trace.steps)
             for step, more in zip(trace.steps, _sizes(plan, trace, changed, rows), strict=True):
-                found[step.table] += more
+                needed[step.table] += more
     if plan.maintained is not None:
         lookups += 1
-        found[""] = sum(changed.values())  # at most a group of the state table per changed row
-    read = (min(more, rows[name]) if name else more for name, more in found.items())
+        needed[""] = sum(changed.values())  # at most a group of the state table per changed row
+    read = (min(more, rows[name]) if name else more for name, more in needed.items())
     return Reads(lookups, sum(read))
 
 
@@ -67,10 +67,12 @@ def _sizes(
             sizes.append(_BAND_SHARE * most)
             continue
         sources = (
-            (changed.get(one.table, 0) if one.step is None else sizes[one.step], one)
-            for one in step.sources
+            (changed.get(source.table, 0) if source.step is None else sizes[source.step], source)
+            for source in step.sources
         )
-        sizes.append(min(most, sum(n * _matches(plan, step, one, rows) for n, one in sources)))
+        sizes.append(
+            min(most, sum(n * _matches(plan, step, source, rows) for n, source in sources))
+        )
     return sizes
 
 

@@ -102,33 +102,37 @@ def no_such_type(definition: ViewDefinition, column: str, kind: str) -> UserErro
     )
 
 
-def _refused(one: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+def _refused(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
     """The type of an expression over a node's rows, if it is surely one that no table can have."""
-    if (ref := ir.as_ref(one)) is not None:
+    if (ref := ir.as_ref(expression)) is not None:
         return _of_column(ref, node, schemas)
-    name = one.name.upper() if isinstance(one, exp.Anonymous) else type(one)
+    name = expression.name.upper() if isinstance(expression, exp.Anonymous) else type(expression)
     if name in _GIVES:
         return _GIVES[name]
-    if isinstance(one, _SAME):
-        return _refused(one.this, node, schemas)
-    if isinstance(one, exp.Cast):
-        return _of_cast(one.to)
-    if isinstance(one, exp.Sub):
-        sides = [_temporal(side, node, schemas) for side in (one.left, one.right)]
+    if isinstance(expression, _SAME):
+        return _refused(expression.this, node, schemas)
+    if isinstance(expression, exp.Cast):
+        return _of_cast(expression.to)
+    if isinstance(expression, exp.Sub):
+        sides = [_temporal(side, node, schemas) for side in (expression.left, expression.right)]
         return "interval" if all(sides) else None
-    if isinstance(one, exp.Coalesce | exp.Greatest | exp.Least):
-        return _one_of({_refused(value, node, schemas) for value in (one.this, *one.expressions)})
-    if isinstance(one, exp.Array):
-        return _array_of(_one_of({_refused(value, node, schemas) for value in one.expressions}))
-    if isinstance(one, exp.ArrayAgg | exp.ArrayUniqueAgg):
-        return _array_of(_refused(one.this, node, schemas))
-    if isinstance(one, exp.FromJson):
-        return _parsed(one)
-    if isinstance(one, exp.Mul | exp.Div | exp.Add | exp.Sum | exp.Avg):
-        return _scaled([_refused(side, node, schemas) for side in one.iter_expressions()])
-    if isinstance(one, exp.Case | exp.If):
-        ifs = one.args["ifs"] if isinstance(one, exp.Case) else [one]
-        default = one.args.get("default") or one.args.get("false") or exp.Null()
+    if isinstance(expression, exp.Coalesce | exp.Greatest | exp.Least):
+        return _one_of(
+            {_refused(value, node, schemas) for value in (expression.this, *expression.expressions)}
+        )
+    if isinstance(expression, exp.Array):
+        return _array_of(
+            _one_of({_refused(value, node, schemas) for value in expression.expressions})
+        )
+    if isinstance(expression, exp.ArrayAgg | exp.ArrayUniqueAgg):
+        return _array_of(_refused(expression.this, node, schemas))
+    if isinstance(expression, exp.FromJson):
+        return _parsed(expression)
+    if isinstance(expression, exp.Mul | exp.Div | exp.Add | exp.Sum | exp.Avg):
+        return _scaled([_refused(side, node, schemas) for side in expression.iter_expressions()])
+    if isinstance(expression, exp.Case | exp.If):
+        ifs = expression.args["ifs"] if isinstance(expression, exp.Case) else [expression]
+        default = expression.args.get("default") or expression.args.get("false") or exp.Null()
         values = [*(branch.args["true"] for branch in ifs), default]
         return _one_of({_refused(value, node, schemas) for value in values})
     return None
@@ -153,7 +157,7 @@ def _parsed(call: exp.FromJson) -> str | None:
     if text.startswith(("map<", "struct<")):
         return text.split("<")[0]
     if text.startswith("array<"):
-        inner = next((one for one in ("struct<", "map<") if one in text), None)
+        inner = next((word for word in ("struct<", "map<") if word in text), None)
         return None if inner is None else f"array<{inner[:-1]}>"
     return "struct" if len(text.replace(":", " ").split()) > 1 else None
 
@@ -163,19 +167,21 @@ def _of_cast(kind: exp.DataType) -> str | None:
     return next((begin for begin in _INSTEAD if name.startswith(begin)), None)
 
 
-def _temporal(one: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+def _temporal(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
     """Whether an expression is surely a date or a timestamp."""
-    while isinstance(one, _SAME):
-        one = one.this
-    if (ref := ir.as_ref(one)) is not None:
+    while isinstance(expression, _SAME):
+        expression = expression.this
+    if (ref := ir.as_ref(expression)) is not None:
         made = _makers(ref, node)
         if made:
             return all(_temporal(value, below, schemas) for value, below in made)
         kind = base_type(ref, node, schemas)
         return kind is not None and pa.types.is_temporal(kind)
-    if isinstance(one, exp.Cast):
-        return one.is_type("date", "timestamp", "timestampntz", "timestamptz", "timestampltz")
-    return isinstance(one, _TIMES + _DATES)
+    if isinstance(expression, exp.Cast):
+        return expression.is_type(
+            "date", "timestamp", "timestampntz", "timestamptz", "timestampltz"
+        )
+    return isinstance(expression, _TIMES + _DATES)
 
 
 def _of_column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
@@ -193,15 +199,8 @@ def _one_of(kinds: set[str | None]) -> str | None:
 
 def _makers(ref: Ref, node: ir.Node) -> list[tuple[exp.Expr, ir.Node]]:
     """The expressions that a column is made by, with the nodes below; none for a table's own."""
-    made: dict[str, exp.Expr] = {}
-    if isinstance(node, ir.Projection) and node.relation == ref.relation:
-        made = dict(node.items)
-    elif isinstance(node, ir.Aggregate) and node.relation == ref.relation:
-        made = dict((*node.group, *node.aggregates))
-    elif isinstance(node, ir.Window) and node.relation == ref.relation:
-        made = dict(node.functions)
-    if ref.column in made:
-        return [(made[ref.column], node.children[0])]
+    if (made := ir.computed(node).get(ref)) is not None:
+        return [(made, node.children[0])]
     if isinstance(node, ir.SetOp) and node.relation == ref.relation:
         position = node.names.index(ref.column)
         return [(ir.column(branch.columns[position]), branch) for branch in node.branches]

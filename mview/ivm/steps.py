@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Whole:
 
     table: str
 
+    columns: ClassVar[tuple[str, ...]] = ()
+    sources: ClassVar[tuple[KeySource, ...]] = ()
+
 
 @dataclass(frozen=True)
 class Band:
@@ -62,6 +66,13 @@ class Band:
     column: str
     clock: str
     bound: str
+
+    sources: ClassVar[tuple[KeySource, ...]] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """By which rows are looked up, as for `Fetch`."""
+        return (self.column,)
 
 
 Step = Fetch | Band | Whole

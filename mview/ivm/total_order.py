@@ -47,9 +47,9 @@ def in_total_order(
         orderings = ()
     tree = definition.tree.copy()
     changed = _with_values(tree, orderings)
-    for one in orderings:
-        if not _is_extreme(one) and not _is_total(one):
-            changed |= _complete(definition, tree, one)
+    for ordering in orderings:
+        if not _is_extreme(ordering) and not _is_total(ordering):
+            changed |= _complete(definition, tree, ordering)
     return definition.with_tree(tree) if changed else definition
 
 
@@ -87,10 +87,10 @@ def _input(node: ir.Node, ref: ir.Ref | None) -> ir.Ref | None:
 
 def _with_values(tree: exp.Query, orderings: Sequence[Ordering]) -> bool:
     """Make `max_by(x, y)` take the greatest of the x that have the greatest y; whether one does."""
-    extremes = [one for one in orderings if _is_extreme(one)]
-    total = {number_of(one.where) for one in extremes if _is_total(one)}
-    total -= {number_of(one.where) for one in extremes if not _is_total(one)}
-    calls = [one for one in tree.find_all(exp.ArgMax, exp.ArgMin) if number_of(one) not in total]
+    extremes = [ordering for ordering in orderings if _is_extreme(ordering)]
+    total = {number_of(ordering.where) for ordering in extremes if _is_total(ordering)}
+    total -= {number_of(ordering.where) for ordering in extremes if not _is_total(ordering)}
+    calls = [call for call in tree.find_all(exp.ArgMax, exp.ArgMin) if number_of(call) not in total]
     for call in calls:
         # max_by(DISTINCT x, y) is max_by(x, y).
         value = call.this.expressions[0] if isinstance(call.this, exp.Distinct) else call.this
@@ -113,9 +113,9 @@ def _complete(definition: ViewDefinition, tree: exp.Query, ordering: Ordering) -
         raise _not_total(definition, ordering)
     # A query that is read twice is seen twice.
     known = [item.this for item in order.expressions]
-    for one in more:
-        if one not in known:
-            order.append("expressions", ascending(one.copy()))
+    for value in more:
+        if value not in known:
+            order.append("expressions", ascending(value.copy()))
     return True
 
 
@@ -126,7 +126,7 @@ def _more(ordering: Ordering) -> list[exp.Expr] | None:
         return [ordering.names[ref] for ref in key if ref not in ordering.by]
     if not ordering.complete:
         return None
-    return [one for ref, one in ordering.names.items() if ref not in ordering.by]
+    return [name for ref, name in ordering.names.items() if ref not in ordering.by]
 
 
 def _order_of(place: exp.Expr) -> exp.Order | None:
@@ -134,7 +134,7 @@ def _order_of(place: exp.Expr) -> exp.Order | None:
     if isinstance(place, exp.Window) and place.alias:
         select = place.find_ancestor(exp.Select)
         listed = (select.args.get("windows") or []) if select is not None else []
-        same = [one for one in listed if one.name.lower() == place.alias.lower()]
+        same = [column for column in listed if column.name.lower() == place.alias.lower()]
         if same:
             write_out(place, same[0])
     order: exp.Order | None = place.args.get("order")

@@ -61,11 +61,11 @@ from mview.ivm.notes import (
     WINDOW,
     Note,
 )
-from mview.ivm.parts import is_part
 from mview.ivm.steps import Trace
 from mview.plan import ir
 from mview.plan.clocks import is_clock
 from mview.plan.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
@@ -162,10 +162,10 @@ class Tracer:
         """The rows that a value concerns when it changes."""
         if not is_clock(scan.table):
             return self.fetches.whole(node, VALUE, node)
-        found = bands(self.view, node, scan, self.fetches.schemas)
-        if found is None:
+        ranges = bands(self.view, node, scan, self.fetches.schemas)
+        if ranges is None:
             return self.fetches.whole(node, TIME, node)
-        return merge(*(self.pull(node.left, one) for one in found))
+        return merge(*(self.pull(node.left, band) for band in ranges))
 
     def _complete(
         self,
@@ -184,10 +184,16 @@ class Tracer:
 
     def _why(self, node: ir.Node, columns: Sequence[Ref], env: Env, note: Note) -> Note | None:
         """The reason why there are no keys; None when an operator below reads all rows already."""
-        found = origins(node, columns)
-        if any(self.fetches.is_whole(origin, env) for one in found for origin in one):
+        alternatives = origins(node, columns)
+        if any(
+            self.fetches.is_whole(origin, env)
+            for alternative in alternatives
+            for origin in alternative
+        ):
             return None
-        extended = any(o is not None and o.extended for one in found for o in one)
+        extended = any(
+            o is not None and o.extended for alternative in alternatives for o in alternative
+        )
         return NULL_EXTENDED if columns and extended else note
 
     def _outward(self, node: ir.Join, from_left: bool, env: Env) -> Env:
@@ -289,21 +295,21 @@ class Tracer:
 
 def partition_columns(node: ir.Window) -> list[Ref]:
     """The partition keys of a window that are plain columns."""
-    found = (ir.as_ref(one) for one in node.partition)
-    return [ref for ref in found if ref is not None and ref in node.child.columns]
+    refs = (ir.as_ref(value) for value in node.partition)
+    return [ref for ref in refs if ref is not None and ref in node.child.columns]
 
 
 def _of_all(node: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> Note:
     """Why groups of very many rows are computed from them."""
     if node.sets is not None:
         return GLOBAL_SETS
-    calls = [one.this if isinstance(one, exp.Filter) else one for _, one in node.aggregates]
-    sums = [one.this for one in calls if isinstance(one, exp.Sum | exp.Avg)]
-    ends = [one.this for one in calls if isinstance(one, exp.Min | exp.Max)]
+    calls = [call.this if isinstance(call, exp.Filter) else call for _, call in node.aggregates]
+    sums = [call.this for call in calls if isinstance(call, exp.Sum | exp.Avg)]
+    ends = [call.this for call in calls if isinstance(call, exp.Min | exp.Max)]
     kept = (exp.Count, exp.CountIf, exp.LogicalOr, exp.LogicalAnd)
-    inexact = any(number_type(one, node.child, schemas) is None for one in sums)
-    inexact |= not all(is_ordered(one, node.child, schemas) for one in ends)
-    others = len(calls) - len(sums) - len(ends) - sum(isinstance(one, kept) for one in calls)
+    inexact = any(number_type(call, node.child, schemas) is None for call in sums)
+    inexact |= not all(is_ordered(call, node.child, schemas) for call in ends)
+    others = len(calls) - len(sums) - len(ends) - sum(isinstance(call, kept) for call in calls)
     return GLOBAL_FLOAT if inexact and not others else GLOBAL
 
 
@@ -333,7 +339,7 @@ def _one_row_of(below: ir.Node) -> ir.Scan | None:
     """The part of one row that an input is."""
     while isinstance(below, ir.Projection):
         below = below.child
-    return below if isinstance(below, ir.Scan) and is_part(below.table) else None
+    return below if isinstance(below, ir.Scan) and RelationId.of(below.table).is_inner else None
 
 
 def _owner(node: ir.Node, scan: ir.Scan) -> ir.Node:

@@ -32,7 +32,7 @@ def without_whole_windows(
     if not isinstance(query, exp.Select) or not _is_over_rows_or_groups(query):
         return definition
     tree = query.copy()
-    whole = [one for item in tree.expressions for one in windows(item) if _is_whole(one)]
+    whole = [window for item in tree.expressions for window in windows(item) if _is_whole(window)]
     if not whole or (query.args.get("group") is not None and _means_the_list(query)):
         return definition
     for window in whole:
@@ -48,12 +48,14 @@ def _is_over_rows_or_groups(tree: exp.Select) -> bool:
     if tree.args.get("group") is not None:
         return True
     return tree.args.get("having") is None and not any(
-        aggregate_calls(one) for one in tree.expressions
+        aggregate_calls(item) for item in tree.expressions
     )
 
 
 def _is_whole(window: exp.Window) -> bool:
-    constant = all(isinstance(one, exp.Literal) for one in window.args.get("partition_by") or ())
+    constant = all(
+        isinstance(value, exp.Literal) for value in window.args.get("partition_by") or ()
+    )
     plain = not any(window.args.get(name) for name in ("order", "spec", "alias"))
     kinds = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
     return plain and constant and isinstance(window.this, kinds)
@@ -77,7 +79,7 @@ def _means_the_list(query: exp.Select) -> bool:
     """Whether GROUP BY and what follows may mean items of the select list, by name or by number."""
     group = query.args["group"]
     clauses = [query.args[name] for name in ("group", "having", "order") if query.args.get(name)]
-    names = {one.name.lower() for clause in clauses for one in clause.find_all(exp.Identifier)}
-    numbers = any(one.is_int for one in group.find_all(exp.Literal))
+    names = {place.name.lower() for clause in clauses for place in clause.find_all(exp.Identifier)}
+    numbers = any(place.is_int for place in group.find_all(exp.Literal))
     aliases = {item.alias.lower() for item in query.expressions if item.alias}
     return bool(numbers or group.args.get("all") or names & aliases)

@@ -15,10 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.changelog import batch_schema
+from mview.changelog import OP, batch_schema
 from mview.clock import utc_text
+from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
-from mview.rows.match import identical_rows, row_codes
+from mview.rows.equality import identical_rows
+from mview.rows.match import row_codes
 from mview.schema import TableSchema
 
 #: The entry of `high_water` that holds for every partition: the position of the last truncate.
@@ -84,7 +86,7 @@ def net_changes(
     order = _order(key, rows)
     last = np.flatnonzero(np.append(np.diff(key[order]), 1)) if len(order) else order
     netted = _fill_within(rows, order, key[order], last, schema)
-    gone = pc.equal(netted["__kind"], "d")
+    gone = pc.equal(netted[OP], "d")
     # Large values are not copied where nothing goes.
     come = netted.filter(pc.invert(gone)) if pc.any(gone).as_py() else netted
     return Netted(
@@ -99,7 +101,7 @@ def net_changes(
 
 
 def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """The table's changelog rows of the epoch: `__kind` (-D -U +U +I) and the table's columns.
+    """What the epoch changes in the table: its columns and WEIGHT, -1 for old rows, 1 for new ones.
 
     Args:
         netted: the net changes.
@@ -124,28 +126,28 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
             "a mirror has two rows of one key",
             hint="`mview drop` the table and run again: it is loaded anew",
         )
-    found = at[new_key]
-    new_rows = _fill_from_mirror(netted, old_rows, found, schema)
+    places = at[new_key]
+    new_rows = _fill_from_mirror(netted, old_rows, places, schema)
     _check_not_null(new_rows, schema)
-    has_old = found >= 0
-    before, after = old_rows.take(found[has_old]), new_rows.filter(pa.array(has_old))
+    has_old = places >= 0
+    before, after = old_rows.take(places[has_old]), new_rows.filter(pa.array(has_old))
     changed = pa.array(~identical_rows(before.columns, after.columns))
     if netted.truncated:
-        removed = np.setdiff1d(np.arange(len(old_key)), found)
+        removed = np.setdiff1d(np.arange(len(old_key)), places)
     else:
         removed = at[gone_key][at[gone_key] >= 0]
-    parts = {
-        "-D": old_rows.take(removed),
-        "-U": before.filter(changed),
-        "+U": after.filter(changed),
-        "+I": new_rows.filter(pa.array(~has_old)),
-    }
-    kinds = [
-        part.add_column(0, "__kind", pa.repeat(pa.scalar(kind), part.num_rows))
-        for kind, part in parts.items()
+    parts = [
+        (old_rows.take(removed), -1),
+        (before.filter(changed), -1),
+        (after.filter(changed), 1),
+        (new_rows.filter(pa.array(~has_old)), 1),
+    ]
+    sides = [
+        part.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int32()), part.num_rows))
+        for part, weight in parts
     ]
     # What is one part alone is not copied for the sake of empty ones.
-    return pa.concat_tables([part for part in kinds if part.num_rows] or kinds).combine_chunks()
+    return pa.concat_tables([side for side in sides if side.num_rows] or sides).combine_chunks()
 
 
 # --- duplicates ----------------------------------------------------------------------------------
@@ -224,8 +226,10 @@ def _for_people(position: str) -> str:
 
 
 def _newest(rows: pa.Table) -> dict[str, int]:
-    found = rows.group_by("__partition", use_threads=False).aggregate([("__source_ms", "max")])
-    times = zip(found["__partition"].to_pylist(), found["__source_ms_max"].to_pylist(), strict=True)
+    newest = rows.group_by("__partition", use_threads=False).aggregate([("__source_ms", "max")])
+    times = zip(
+        newest["__partition"].to_pylist(), newest["__source_ms_max"].to_pylist(), strict=True
+    )
     return {partition: ms for partition, ms in times if ms is not None}
 
 
@@ -236,7 +240,7 @@ def _raised(rows: pa.Table, high_water: Mapping[str, str]) -> dict[str, str]:
         tops["__partition"].to_pylist(), tops["__position_max"].to_pylist(), strict=True
     ):
         marks[partition] = max(marks.get(partition, ""), top)
-    truncates = rows.filter(pc.equal(rows["__kind"], "truncate"))
+    truncates = rows.filter(pc.equal(rows[OP], "truncate"))
     # What a lagging partition still brings from before a truncate is gone with it.
     floor = [marks.get(EVERY_PARTITION, ""), *truncates["__position"].to_pylist()]
     return {name: mark for name, mark in {**marks, EVERY_PARTITION: max(floor)}.items() if mark}
@@ -246,7 +250,7 @@ def _raised(rows: pa.Table, high_water: Mapping[str, str]) -> dict[str, str]:
 
 
 def _after_truncate(rows: pa.Table, high_water: Mapping[str, str]) -> tuple[pa.Table, bool]:
-    is_truncate = pc.equal(rows["__kind"], "truncate")
+    is_truncate = pc.equal(rows[OP], "truncate")
     truncates = rows.filter(is_truncate)
     if not truncates.num_rows:
         return rows, False
@@ -318,7 +322,7 @@ def _fill_within(
     if not masks:
         return netted
     starts = np.searchsorted(key, key[last])
-    deletes = _bools(pc.equal(rows["__kind"], "d"))[order]
+    deletes = _bools(pc.equal(rows[OP], "d"))[order]
     still: dict[str, Bools] = {}
     for name, mask in masks.items():
         # The nearest change at or before each one that says something about the cell.
@@ -338,16 +342,16 @@ def _fill_within(
 
 
 def _fill_from_mirror(
-    netted: Netted, old_rows: pa.Table, found: Ints, schema: TableSchema
+    netted: Netted, old_rows: pa.Table, places: Ints, schema: TableSchema
 ) -> pa.Table:
     upserts = netted.upserts
     rows = upserts.select(list(schema.names)).cast(old_rows.schema)
     for name, mask in _unchanged(upserts).items():
-        missing = mask & (netted.truncated | (found < 0))
+        missing = mask & (netted.truncated | (places < 0))
         if missing.any():
             raise _never_read(rows.slice(int(np.flatnonzero(missing)[0]), 1), name, schema)
         both = pa.chunked_array([*rows[name].chunks, *old_rows[name].chunks], rows[name].type)
-        source = np.where(mask, found + rows.num_rows, np.arange(rows.num_rows))
+        source = np.where(mask, places + rows.num_rows, np.arange(rows.num_rows))
         rows = rows.set_column(schema.names.index(name), rows.field(name), both.take(source))
     return rows
 

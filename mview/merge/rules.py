@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.changelog import OP
 from mview.clock import END_OF_TIME, SourceMs
 from mview.errors import UserError
 from mview.merge.net import is_fresh
@@ -141,7 +142,7 @@ def on_changes(state: ChunkState, batch: pa.Table, table: LoadingTable) -> Chunk
         return state
     if table.begin:
         batch = batch.filter(pa.array(is_fresh(batch, table.begin)))
-    is_truncate = pc.equal(batch["__kind"], "truncate")
+    is_truncate = pc.equal(batch[OP], "truncate")
     key = table.schema.key_arrow
     if state.emptied or pc.any(is_truncate).as_py():
         return replace(state, seen=KeySet.empty(key), emptied=True)

@@ -110,7 +110,7 @@ def check_text(text: Text, tree: exp.Query, functions: Sequence[Function]) -> No
     _check_start(text, words)
     _check_commas(text, words)
     _check_tree(text, tree)
-    _check_calls(text, words, tree, {one.name for one in functions})
+    _check_calls(text, words, tree, {function.name for function in functions})
     _check_types(text, tree)
 
 
@@ -122,15 +122,15 @@ def _check_start(text: Text, words: Sequence[Token]) -> None:
 
 
 def _check_commas(text: Text, words: Sequence[Token]) -> None:
-    pipe = next((one for one in words if one.token_type == TokenType.PIPE_GT), None)
+    pipe = next((word for word in words if word.token_type == TokenType.PIPE_GT), None)
     if pipe is not None:
         raise text.error(
             "|> is nothing that a view may have (NOT_ALLOWED)", (pipe.start, pipe.end + 1)
         )
-    for one, after in zip(words, [*words[1:], None], strict=True):
-        if word_of(one) == "," and (after is None or word_of(after) in _AFTER_A_LIST):
+    for word, after in zip(words, [*words[1:], None], strict=True):
+        if word_of(word) == "," and (after is None or word_of(after) in _AFTER_A_LIST):
             raise text.error(
-                "syntax error: nothing stands after the comma", (one.start, one.end + 1)
+                "syntax error: nothing stands after the comma", (word.start, word.end + 1)
             )
 
 
@@ -230,7 +230,7 @@ def _alias_starts(tree: exp.Query) -> Iterator[int]:
     """Where names stand that have a list of columns after them."""
     for alias in tree.find_all(exp.TableAlias):
         if alias.this is not None and alias.args.get("columns"):
-            yield from (one for one in [alias.this.meta.get("start")] if one is not None)
+            yield from (start for start in [alias.this.meta.get("start")] if start is not None)
 
 
 def _check_call(text: Text, token: Token, name: str, declared: set[str]) -> None:
@@ -261,7 +261,7 @@ def _fix(name: str, declared: set[str]) -> str:
 
 def _check_count(text: Text, words: Sequence[Token], index: int, name: str) -> None:
     count, last = _arguments(words, index + 1)
-    inside = {word_of(one) for one in words[index + 2 : last]}
+    inside = {word_of(word) for word in words[index + 2 : last]}
     if name in _BY_WORDS and inside & {"FROM", "IN", "AS", "PLACING"}:
         return
     if count not in ARGUMENTS[name] and not _is_within(words, last, name):

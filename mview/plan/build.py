@@ -208,7 +208,7 @@ class _Binder:
         if isinstance(node, exp.Column):
             return self._column(node, hidden)
         if isinstance(node, exp.Lambda):
-            hidden = hidden | {one.name.lower() for one in node.expressions}
+            hidden = hidden | {argument.name.lower() for argument in node.expressions}
         if isinstance(node, exp.Anonymous) and node.name.lower() in self.builder.returns:
             node.meta["returns"] = self.builder.returns[node.name.lower()]
         for part in list(node.iter_expressions()):
@@ -222,10 +222,10 @@ class _Binder:
             return node
         if node.meta.get("bound"):
             return node
-        found = self.scope.resolve(node)
-        if isinstance(found, Ref):
-            self.builder.use(found)
-            bound = ir.column(found)
+        ref = self.scope.resolve(node)
+        if isinstance(ref, Ref):
+            self.builder.use(ref)
+            bound = ir.column(ref)
             bound.meta.update(bound=True, place=span(node))
             return bound
         # An alias may not stand for itself: `SELECT a + 1 AS a` reads the column.
@@ -347,4 +347,6 @@ def listed_names(definition: ViewDefinition) -> list[str] | None:
     items = tree.expressions
     if any(isinstance(e, exp.Aliases) or function_name(e) in GENERATORS for e in items):
         return None
-    return [one.alias_or_name if isinstance(one, exp.Alias | exp.Column) else "" for one in items]
+    return [
+        item.alias_or_name if isinstance(item, exp.Alias | exp.Column) else "" for item in items
+    ]

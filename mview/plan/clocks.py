@@ -19,10 +19,11 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.dialect import called_as, fragment, verbatim
 from mview.plan.functions import TIME, function_name
 from mview.plan.place import span
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 
 #: The clocks; like those of parts, their names are none that a user can give.
-DAY, INSTANT = "clock:day", "clock:now"
+DAY, INSTANT = (str(RelationId("clock", name)) for name in ("day", "now"))
 
 #: What views see of the clocks. Each has one column: a value that is kept by itself is one. No
 #: alias of a user may hide it.

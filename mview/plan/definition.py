@@ -18,6 +18,7 @@ from mview.plan.declared import Function, calls
 from mview.plan.place import Text, did_you_mean, span
 from mview.plan.query import Query
 from mview.plan.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Header, not_too_deep
+from mview.relation import RelationId
 
 Policy = Literal["auto", "incremental_only"]
 
@@ -77,12 +78,6 @@ class ViewDefinition:
     functions: tuple[Function, ...] = ()
     parsed: Query | None = field(default=None, compare=False, repr=False)
     sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    def with_sql(self, sql: str, **changes: Any) -> ViewDefinition:
-        """The definition with another query, and with its tables found anew."""
-        changed = replace(self, sql=sql, tables=(), parsed=None, **changes)
-        query = Query.of(changed.text)
-        return replace(changed, tables=find_tables(query.tree, query.text), parsed=query)
 
     def with_tree(self, tree: exp.Query, **changes: Any) -> ViewDefinition:
         """The definition with another query, which was made of a copy of its own."""
@@ -225,32 +220,32 @@ def _freshness(text: Text, properties: Properties) -> int | None:
     if "freshness" not in properties:
         return None
     value, token = properties["freshness"]
-    found = parse_duration(value)
-    if found is None:
+    freshness_ms = parse_duration(value)
+    if freshness_ms is None:
         raise text.error(
             f"{value!r} is not a duration",
             (token.start, token.end + 1),
             allowed=DURATION_EXAMPLES,
         )
-    return found
+    return freshness_ms
 
 
 def _sinks(text: Text, properties: Properties) -> dict[str, dict[str, str]]:
     """The sinks that follow the view, `sinks = 'a, b'`, with what `sinks.a.table = '…'` says."""
     listed = properties["sinks"][0].split(",") if "sinks" in properties else []
-    found: dict[str, dict[str, str]] = {name.strip(): {} for name in listed if name.strip()}
+    sinks: dict[str, dict[str, str]] = {name.strip(): {} for name in listed if name.strip()}
     for key, (value, token) in properties.items():
         if key.startswith(FOLLOWER_PREFIX):
             name, _, option = key.removeprefix(FOLLOWER_PREFIX).partition(".")
-            if name not in found or not option:
+            if name not in sinks or not option:
                 raise text.error(
                     f"property {key!r} is of no sink of the view",
                     (token.start, token.end + 1),
-                    allowed=", ".join(f"sinks.{one}.<option>" for one in found) or None,
-                    hint=f"list the sink: sinks = '{', '.join([*found, name])}'",
+                    allowed=", ".join(f"sinks.{sink}.<option>" for sink in sinks) or None,
+                    hint=f"list the sink: sinks = '{', '.join([*sinks, name])}'",
                 )
-            found[name][option] = value
-    return found
+            sinks[name][option] = value
+    return sinks
 
 
 def _policy(text: Text, properties: Properties) -> Policy:
@@ -272,13 +267,13 @@ def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
     for table in tables_of(tree):
         parts = table.parts
         start, end = _place(table)
-        name = ".".join(part.name for part in parts)
         if len(parts) > 2 or "." in parts[0].name:
             raise text.error(
-                f"{name!r} has too many parts",
+                f"{'.'.join(part.name for part in parts)!r} has too many parts",
                 (start, end),
                 allowed="<connection>.<table>, or the name of another view",
             )
+        name = str(RelationId("table", table.name, table.db)) if table.db else table.name
         uses.append(TableUse(name, start, end, table.alias or None))
     return tuple(sorted(uses, key=lambda use: use.start))
 
@@ -288,7 +283,7 @@ def _place(table: exp.Table) -> tuple[int, int]:
     places = [part.meta for part in table.parts if "start" in part.meta]
     if not places:
         return span(table)
-    return min(one["start"] for one in places), max(one["end"] for one in places) + 1
+    return min(place["start"] for place in places), max(place["end"] for place in places) + 1
 
 
 def tables_of(tree: exp.Expr) -> Iterator[exp.Table]:
@@ -345,7 +340,7 @@ def load_views(paths: Sequence[str | Path]) -> list[ViewDefinition]:
     """
     views, unread = read_views(paths)
     if unread:
-        raise several([one.error for one in unread])
+        raise several([file.error for file in unread])
     return order_views(views)
 
 
@@ -372,18 +367,18 @@ def read_views(paths: Sequence[str | Path]) -> tuple[list[ViewDefinition], list[
     return list(views.values()), unread
 
 
-def same_name(one: ViewDefinition, other: ViewDefinition) -> UserError:
+def same_name(view: ViewDefinition, other: ViewDefinition) -> UserError:
     """The error of two views that are one to Spark."""
-    what = f"views {one.name!r} and {other.name!r} differ in case only: to Spark they are one"
-    if one.name == other.name:
-        what = f"two views are called {one.name!r}"
-    return UserError(what, where=f"{one.file}:1 and {other.file}:1")
+    what = f"views {view.name!r} and {other.name!r} differ in case only: to Spark they are one"
+    if view.name == other.name:
+        what = f"two views are called {view.name!r}"
+    return UserError(what, where=f"{view.file}:1 and {other.file}:1")
 
 
 def _files(path: Path) -> list[Path]:
     try:
         if path.is_dir():
-            return sorted(one for one in path.rglob("*.sql") if not one.is_dir())
+            return sorted(file for file in path.rglob("*.sql") if not file.is_dir())
         path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not the name of a file"

@@ -152,14 +152,14 @@ def pair_of(part: exp.Expr, left: ir.Node, right: ir.Node) -> Pair | None:
     """The predicate as an equality of a left and a right column, if it is one."""
     if not isinstance(part, exp.EQ | exp.NullSafeEQ):
         return None
-    one, other = ir.as_ref(part.left), ir.as_ref(part.right)
-    if one is None or other is None:
+    ref, other = ir.as_ref(part.left), ir.as_ref(part.right)
+    if ref is None or other is None:
         return None
     null_safe = isinstance(part, exp.NullSafeEQ)
-    if one in left.columns and other in right.columns:
-        return Pair(one, other, null_safe)
-    if other in left.columns and one in right.columns:
-        return Pair(other, one, null_safe)
+    if ref in left.columns and other in right.columns:
+        return Pair(ref, other, null_safe)
+    if other in left.columns and ref in right.columns:
+        return Pair(other, ref, null_safe)
     return None
 
 
@@ -198,8 +198,8 @@ def _using(
 
 
 def _names(relations: list[FromItem], merged: dict[str, Ref]) -> dict[str, Ref]:
-    found = {name.lower(): ref for relation in relations for name, ref in relation.columns}
-    return found | merged
+    refs = {name.lower(): ref for relation in relations for name, ref in relation.columns}
+    return refs | merged
 
 
 def _lateral(
@@ -233,10 +233,10 @@ def _lateral(
 def _pivot(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.Node:
     """PIVOT: groups by all columns that it does not name; one column per value and aggregate."""
     pivot, *more = tree.args["pivots"]
-    values = [value for one in pivot.args["fields"] for value in one.expressions]
+    values = [value for field in pivot.args["fields"] for value in field.expressions]
     calls = pivot.expressions
-    named = len(calls) == 1 or all(isinstance(one, exp.Alias) for one in calls)
-    plain = all(isinstance(one, exp.PivotAlias | exp.Literal) for one in values)
+    named = len(calls) == 1 or all(isinstance(call, exp.Alias) for call in calls)
+    plain = all(isinstance(value, exp.PivotAlias | exp.Literal) for value in values)
     if more or pivot.args.get("unpivot") or not (named and plain):
         raise Unsupported(
             "PIVOT",
@@ -248,13 +248,13 @@ def _pivot(builder: Builder, tree: exp.Expr, ctes: Ctes, scope: Scope) -> ir.Nod
     child = _relation(builder, below, ctes, inside)
     for _, ref in inside.star(None):
         builder.use(ref)
-    parts = [*calls, *(one.this for one in pivot.args["fields"])]
+    parts = [*calls, *(field.this for field in pivot.args["fields"])]
     bound = [builder.bind(part, inside) for part in parts]
     read = {ir.as_ref(node) for part in bound for node in part.find_all(exp.Column)}
     group = tuple((name, ir.column(ref)) for name, ref in inside.star(None) if ref not in read)
     relation = builder.fresh(pivot.alias or "pivot")
-    names = [one.name for one in pivot.args["columns"]]
-    made = tuple((name, exp.Pivot(expressions=[one.copy() for one in bound])) for name in names)
+    names = [column.name for column in pivot.args["columns"]]
+    made = tuple((name, exp.Pivot(expressions=[expr.copy() for expr in bound])) for name in names)
     node = ir.Aggregate(child, relation, group, made)
     _add(scope, pivot, pivot.alias, tuple((ref.column, ref) for ref in node.columns))
     return node

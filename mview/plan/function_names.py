@@ -198,11 +198,11 @@ def _counts(text: str) -> frozenset[int]:
     """The numbers that `2`, `1-3`, `0,2`, `3+`, `even` stand for; none beyond 99."""
     if text == "even":
         return frozenset(range(0, 100, 2))
-    found: set[int] = set()
+    counts: set[int] = set()
     for part in text.split(","):
         first, _, last = part.rstrip("+").partition("-")
-        found |= set(range(int(first), (99 if part.endswith("+") else int(last or first)) + 1))
-    return frozenset(found)
+        counts |= set(range(int(first), (99 if part.endswith("+") else int(last or first)) + 1))
+    return frozenset(counts)
 
 
 #: How many arguments a function may have that a view may call.

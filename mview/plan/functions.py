@@ -78,7 +78,7 @@ def subqueries(expression: exp.Expr) -> list[exp.Expr]:
         return [expression]
     if isinstance(expression, exp.Query):
         return [expression]
-    return [one for part in expression.iter_expressions() for one in subqueries(part)]
+    return [query for part in expression.iter_expressions() for query in subqueries(part)]
 
 
 def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
@@ -89,5 +89,5 @@ def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
         return conjuncts(expression.left) + conjuncts(expression.right)
     if isinstance(expression, exp.Or):
         left, right = conjuncts(expression.left), conjuncts(expression.right)
-        return [expression, *(one for one in left if one in right)]
+        return [expression, *(conjunct for conjunct in left if conjunct in right)]
     return [expression]

@@ -7,7 +7,7 @@ of which tables an output row depends on, so ORDER BY and the values of expressi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import Literal
 
 from sqlglot import exp
@@ -275,3 +275,36 @@ def scans(node: Node) -> tuple[Scan, ...]:
     if isinstance(node, Scan):
         return (node,)
     return tuple(scan for child in node.children for scan in scans(child))
+
+
+@singledispatch
+def computed(node: Node) -> dict[Ref, exp.Expr]:
+    """The columns that a node computes itself, over its only input, and what of."""
+    raise TypeError(f"nobody knows what {type(node).__name__} computes")
+
+
+@computed.register
+def _(node: Projection) -> dict[Ref, exp.Expr]:
+    return {Ref(node.relation, name): expr for name, expr in node.items}
+
+
+@computed.register
+def _(node: Aggregate) -> dict[Ref, exp.Expr]:
+    return {Ref(node.relation, name): expr for name, expr in (*node.group, *node.aggregates)}
+
+
+@computed.register
+def _(node: Window) -> dict[Ref, exp.Expr]:
+    return {Ref(node.relation, name): expr for name, expr in node.functions}
+
+
+@computed.register(Scan)
+@computed.register(Values)
+@computed.register(Filter)
+@computed.register(Join)
+@computed.register(Distinct)
+@computed.register(Limit)
+@computed.register(Generate)
+@computed.register(SetOp)
+def _(node: Node) -> dict[Ref, exp.Expr]:
+    return {}

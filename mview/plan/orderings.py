@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -73,9 +74,9 @@ def window_ordering(window: exp.Window, node: ir.Node, scope: Scope) -> Ordering
     may_add = _may_add(window, name)
     if may_add is None:
         return None
-    parts = [*(window.args.get("partition_by") or ()), *(one.this for one in order.expressions)]
+    parts = [*(window.args.get("partition_by") or ()), *(expr.this for expr in order.expressions)]
     names, complete = _names(node, scope)
-    by = frozenset(ir.as_ref(one) for one in parts)
+    by = frozenset(ir.as_ref(expr) for expr in parts)
     return Ordering(window, call.meta.get("start"), node, by, names, complete, may_add)
 
 
@@ -107,8 +108,8 @@ def extreme_ordering(call: exp.Expr, node: ir.Node, group: Sequence[exp.Expr]) -
     by = call.args.get("expression")
     parts = [by] if isinstance(by, exp.Expr) else []
     if isinstance(by, exp.Struct):
-        parts = [one.expression or one.unalias() for one in by.expressions]
-    refs = frozenset(ir.as_ref(one) for one in (*parts, *group))
+        parts = [expr.expression or expr.unalias() for expr in by.expressions]
+    refs = frozenset(ir.as_ref(expr) for expr in (*parts, *group))
     return Ordering(call, call.meta.get("start"), node, refs, {})
 
 
@@ -126,7 +127,7 @@ def limit_ordering(
     order = query.args.get("order")
     if order is None or not (query.args.get("limit") or query.args.get("offset")):
         return None
-    by = frozenset(_ordered_by(one.this, columns, scope) for one in order.expressions)
+    by = frozenset(_ordered_by(expr.this, columns, scope) for expr in order.expressions)
     if len(order.expressions) == 1 and by == {None} and order.expressions[0].name.upper() == "ALL":
         by = frozenset(ref for _, ref in columns)
     names: dict[Ref, exp.Expr] = {
@@ -136,31 +137,29 @@ def limit_ordering(
 
 
 def _ordered_by(
-    one: exp.Expr, columns: Sequence[tuple[str, Ref]], scope: Scope | None
+    expr: exp.Expr, columns: Sequence[tuple[str, Ref]], scope: Scope | None
 ) -> Ref | None:
-    if isinstance(one, exp.Literal) and one.is_int and 0 < int(one.name) <= len(columns):
-        return columns[int(one.name) - 1][1]
-    if not isinstance(one, exp.Column) or not isinstance(one.this, exp.Identifier):
+    if isinstance(expr, exp.Literal) and expr.is_int and 0 < int(expr.name) <= len(columns):
+        return columns[int(expr.name) - 1][1]
+    if not isinstance(expr, exp.Column) or not isinstance(expr.this, exp.Identifier):
         return None
-    same = [ref for name, ref in columns if name.lower() == one.name.lower()]
-    if len(one.parts) == 1 and same:
+    same = [ref for name, ref in columns if name.lower() == expr.name.lower()]
+    if len(expr.parts) == 1 and same:
         return same[0] if len(same) == 1 else None
-    return scope.find(one) if scope is not None else None
+    return scope.find(expr) if scope is not None else None
 
 
 def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, exp.Expr], bool]:
     """The columns of a window's rows as the text may write them, and whether these are all."""
     known = scope.names()
     below = node
-    while isinstance(below, ir.Filter | ir.Window) or (
-        isinstance(below, ir.Join) and below.kind == "mark"
-    ):
-        below = below.children[0]
+    while (inner := _passed_on(below)) is not None:
+        below = inner
     if not isinstance(below, ir.Aggregate):
-        return known, len(known) == sum(len(one.columns) for one in scope.relations)
+        return known, len(known) == sum(len(relation.columns) for relation in scope.relations)
     names: dict[Ref, exp.Expr] = {}
-    for name, one in below.group:
-        written = _written(one, known)
+    for name, expr in below.group:
+        written = _written(expr, known)
         if written is not None:
             names[Ref(below.relation, name)] = written
     complete = len(names) == len(below.group)
@@ -169,20 +168,49 @@ def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, exp.Expr], bool]:
     return names, complete
 
 
-def _written(one: exp.Expr, names: Mapping[Ref, exp.Expr]) -> exp.Expr | None:
+@singledispatch
+def _passed_on(node: ir.Node) -> ir.Node | None:
+    """The input of which a node has all columns, under their names; None for all others."""
+    raise TypeError(f"nobody knows which columns {type(node).__name__} passes on")
+
+
+@_passed_on.register(ir.Filter)
+@_passed_on.register(ir.Window)
+def _(node: ir.Filter | ir.Window) -> ir.Node | None:
+    return node.child
+
+
+@_passed_on.register
+def _(node: ir.Join) -> ir.Node | None:
+    return node.left if node.kind == "mark" else None
+
+
+@_passed_on.register(ir.Scan)
+@_passed_on.register(ir.Values)
+@_passed_on.register(ir.Projection)
+@_passed_on.register(ir.Aggregate)
+@_passed_on.register(ir.Distinct)
+@_passed_on.register(ir.Limit)
+@_passed_on.register(ir.Generate)
+@_passed_on.register(ir.SetOp)
+def _(node: ir.Node) -> ir.Node | None:
+    return None
+
+
+def _written(expr: exp.Expr, names: Mapping[Ref, exp.Expr]) -> exp.Expr | None:
     """A group's expression in the text's own names; None when that cannot be said."""
-    ref = ir.as_ref(one)
+    ref = ir.as_ref(expr)
     if ref is not None:
         return names.get(ref)
-    columns = [ir.as_ref(column) for column in one.find_all(exp.Column)]
-    if not is_faithful(one) or any(ref not in names for ref in columns):
+    columns = [ir.as_ref(column) for column in expr.find_all(exp.Column)]
+    if not is_faithful(expr) or any(ref not in names for ref in columns):
         return None
 
     def named(node: exp.Expr) -> exp.Expr:
         ref = ir.as_ref(node) if isinstance(node, exp.Column) else None
         return node if ref is None else names[ref].copy()
 
-    return one.copy().transform(named)
+    return expr.copy().transform(named)
 
 
 # -- max_by and min_by: of the rows that tie, the one with the greatest or least value ------------
@@ -197,11 +225,11 @@ def with_value(order: exp.Expr, value: exp.Expr) -> exp.Expr:
     some = fragment("(v) IS NOT NULL", v=value)
     parts = [order.copy(), some, value.copy()]
     names = [
-        one.name if isinstance(one, exp.Column) else f"col{i}" for i, one in enumerate(parts, 1)
+        expr.name if isinstance(expr, exp.Column) else f"col{i}" for i, expr in enumerate(parts, 1)
     ]
     fields = (
-        exp.PropertyEQ(this=exp.to_identifier(n), expression=one)
-        for n, one in zip(names, parts, strict=True)
+        exp.PropertyEQ(this=exp.to_identifier(n), expression=expr)
+        for n, expr in zip(names, parts, strict=True)
     )
     both = exp.Struct(expressions=list(fields))
     return fragment("CASE WHEN (o) IS NOT NULL THEN both END", o=order, both=both)

@@ -43,9 +43,9 @@ def join_by_equalities(node: ir.Node) -> ir.Node:
         leaf = connected[0] if connected else rest[0]
         rest.remove(leaf)
         pairs = tuple(dict.fromkeys(_pairs(predicates, joined, leaf)))
-        residual = tuple(one for one in predicates if _spans(one, joined, leaf))
+        residual = tuple(predicate for predicate in predicates if _spans(predicate, joined, leaf))
         joined = ir.Join(joined, leaf, "inner", pairs, residual)
-    local = [one for one in predicates if len(_leaves_of(one, leaves)) < 2]
+    local = [expr for expr in predicates if len(_leaves_of(expr, leaves)) < 2]
     for predicate in local:
         joined = ir.Filter(joined, predicate)
     return joined
@@ -78,8 +78,8 @@ def _leaves_of(predicate: exp.Expr, leaves: list[ir.Node]) -> list[int]:
 
 
 def _pairs(predicates: list[exp.Expr], left: ir.Node, right: ir.Node) -> list[ir.Pair]:
-    found = (pair_of(one, left, right) for one in predicates)
-    return [pair for pair in found if pair is not None]
+    pairs = (pair_of(predicate, left, right) for predicate in predicates)
+    return [pair for pair in pairs if pair is not None]
 
 
 def _spans(predicate: exp.Expr, left: ir.Node, right: ir.Node) -> bool:
@@ -108,8 +108,8 @@ def lift_values(node: ir.Node) -> ir.Node:
         return node
     used = {
         ir.as_ref(part)
-        for _, one in (*node.group, *node.aggregates)
-        for part in one.walk()
+        for _, expr in (*node.group, *node.aggregates)
+        for part in expr.walk()
         if isinstance(part, exp.Column)
     }
     lifted: list[ir.Join] = []

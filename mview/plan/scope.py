@@ -52,9 +52,9 @@ class Scope:
         Raises:
             UserError: no such column, or more than one.
         """
-        found = self.find(column)
-        if found is not None:
-            return found
+        ref = self.find(column)
+        if ref is not None:
+            return ref
         if not column.table and column.name.lower() in self.aliases:
             return self.aliases[column.name.lower()]
         scope = self.parent
@@ -75,17 +75,17 @@ class Scope:
         name, qualifier = parts[-1].lower(), ".".join(parts[:-1])
         if not qualifier and name in self.merged:
             return self.merged[name]
-        found = self._matches(name, qualifier)
-        if not found and len(parts) > 1:
+        refs = self._matches(name, qualifier)
+        if not refs and len(parts) > 1:
             # `a.b` may be field b of a struct column a.
-            found = self._matches(parts[0].lower(), "")
-            found = found or self._matches(parts[1].lower(), parts[0])
-        if len(found) > 1:
-            owners = ", ".join(f"{alias}.{column.name}" for alias, _ in found)
+            refs = self._matches(parts[0].lower(), "")
+            refs = refs or self._matches(parts[1].lower(), parts[0])
+        if len(refs) > 1:
+            owners = ", ".join(f"{alias}.{column.name}" for alias, _ in refs)
             raise self.text.error(
                 f"column {column.name!r} is ambiguous", span(column), hint=f"write one of {owners}"
             )
-        return found[0][1] if found else None
+        return refs[0][1] if refs else None
 
     def _matches(self, name: str, qualifier: str) -> list[tuple[str, Ref]]:
         return [
@@ -99,7 +99,7 @@ class Scope:
     def names(self) -> dict[Ref, exp.Expr]:
         """The columns of the relations as a query may name them; those that it cannot are left."""
         aliases = [relation.alias.lower() for relation in self.relations]
-        names = [name.lower() for one in self.relations for name, _ in one.columns]
+        names = [name.lower() for source in self.relations for name, _ in source.columns]
         known: dict[Ref, exp.Expr] = {}
         for relation in self.relations:
             own = [name.lower() for name, _ in relation.columns]
@@ -136,7 +136,7 @@ class Scope:
     def star(self, qualifier: str | None) -> list[tuple[str, Ref]]:
         """The columns of `*` or `qualifier.*`; USING columns come once and first."""
         if qualifier:
-            chosen = [one for one in self.relations if one.answers(qualifier)]
+            chosen = [source for source in self.relations if source.answers(qualifier)]
             return [column for relation in chosen for column in relation.columns]
         rest = [
             (name, ref)

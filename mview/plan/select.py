@@ -53,7 +53,7 @@ def core_of_select(builder: Builder, tree: exp.Select, ctes: Ctes, parent: Scope
     if where is None:
         return core
     parts = conjuncts(where.this)
-    for part in sorted(parts, key=lambda one: bool(subqueries(one))):
+    for part in sorted(parts, key=lambda conjunct: bool(subqueries(conjunct))):
         _filter(builder, core, part, ctes)
     return core
 
@@ -113,12 +113,12 @@ def finish_select(
     having, qualify = tree.args.get("having"), tree.args.get("qualify")
     calls_in += [clause.this for clause in (having, qualify) if clause]
     grouped = tree.args.get("group") is not None
-    calls = any(aggregate_calls(one) for one in calls_in)
+    calls = any(aggregate_calls(expr) for expr in calls_in)
     conditions = [clause.this for clause in (having, qualify) if clause]
     if grouped or calls:
         bound = _aggregate(state, tree, plain, conditions)
     else:
-        bound = [state.attach(_unalias(one)) for one in [*calls_in]]
+        bound = [state.attach(_unalias(expr)) for expr in [*calls_in]]
     items, tests = bound[: len(plain)], bound[len(plain) :]
     items, tests = _windows(state, tree, items, tests)
     for test in tests:
@@ -130,13 +130,13 @@ def finish_select(
 
 def _with_windows_in_place(tree: exp.Select) -> exp.Select:
     """The query with `OVER name` written out."""
-    named = {one.name.lower(): one for one in tree.args.get("windows") or []}
+    named = {window.name.lower(): window for window in tree.args.get("windows") or []}
     if not named:
         return tree
     tree = tree.copy()
     clauses = (tree.args.get(name) for name in ("having", "qualify", "order"))
-    places = [*tree.expressions, *(one for one in clauses if one is not None)]
-    for window in [one for place in places for one in windows(place)]:
+    places = [*tree.expressions, *(clause for clause in clauses if clause is not None)]
+    for window in [inner for place in places for inner in windows(place)]:
         base = named.get(window.alias.lower())
         if base is not None:
             write_out(window, base)
@@ -175,11 +175,11 @@ def _unalias(expression: exp.Expr) -> exp.Expr:
 
 def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tuple[str, exp.Expr]]:
     """The select list as (name, unbound expression); stars become bound columns."""
-    found: list[tuple[str, exp.Expr]] = []
+    items: list[tuple[str, exp.Expr]] = []
     for item in tree.expressions:
         star = item.this if isinstance(item, exp.Column) else item
         if not isinstance(star, exp.Star):
-            found.append((item.alias_or_name if _named(item) else "", item))
+            items.append((item.alias_or_name if _named(item) else "", item))
             continue
         qualifier = (
             ".".join(p.name for p in item.parts[:-1]) if isinstance(item, exp.Column) else None
@@ -196,8 +196,8 @@ def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tupl
             if name.lower() not in dropped:
                 column = ir.column(ref)
                 column.meta["bound"] = True
-                found.append((name, column))
-    return found
+                items.append((name, column))
+    return items
 
 
 def _named(item: exp.Expr) -> bool:
@@ -213,8 +213,8 @@ def _aggregate(
     """Add the aggregate; returns the select list and the conditions over its columns."""
     builder = state.builder
     group, sets = _group_by(state, tree, plain)
-    bound = [state.attach(_unalias(one)) for _, one in plain]
-    bound += [_bind_after_group(state, one) for one in conditions]
+    bound = [state.attach(_unalias(expr)) for _, expr in plain]
+    bound += [_bind_after_group(state, expr) for expr in conditions]
     relation = builder.fresh("agg")
     calls: dict[exp.Expr, str] = {}
     for expression in bound:
@@ -222,18 +222,18 @@ def _aggregate(
             builder.see(extreme_ordering(call, state.node, group))
             calls.setdefault(call, f"a{len(calls)}")
     names: dict[exp.Expr, str] = {}
-    for position, one in enumerate(group):
-        ref = ir.as_ref(one)
+    for position, expr in enumerate(group):
+        ref = ir.as_ref(expr)
         name = ref.column if ref else f"g{position}"
         if name in names.values() or name in calls.values():
             name = f"g{position}"
-        names.setdefault(one, name)
+        names.setdefault(expr, name)
     _check_grouped(state, bound, set(calls), list(names))
-    replaced = [_replace(one, {**calls, **names}, relation) for one in bound]
+    replaced = [_replace(expr, {**calls, **names}, relation) for expr in bound]
     state.node = ir.Aggregate(
         state.node,
         relation,
-        tuple((name, one) for one, name in names.items()),
+        tuple((name, expr) for expr, name in names.items()),
         tuple((name, call) for call, name in calls.items()),
         sets,
     )
@@ -250,54 +250,54 @@ def _check_grouped(
     """
     rows = {ref for relation in state.scope.relations for _, ref in relation.columns}
     values = _values_of_rows(state.node)
-    keys = {_plain(one) for one in group}
-    key_refs = {ir.as_ref(one) for one in group}
+    keys = {_plain(expr) for expr in group}
+    key_refs = {ir.as_ref(expr) for expr in group}
 
-    def visit(one: exp.Expr) -> None:
-        if one in calls or _plain(one) in keys:
+    def visit(expr: exp.Expr) -> None:
+        if expr in calls or _plain(expr) in keys:
             return
-        ref = ir.as_ref(one) if isinstance(one, exp.Column) else None
+        ref = ir.as_ref(expr) if isinstance(expr, exp.Column) else None
         # The value of a correlated subquery is one for the group if what it is asked by is.
         loose = [ref] if ref in rows else sorted(values.get(ref, set()) - key_refs, key=str)
         for wrong in loose:
             assert wrong is not None
             raise state.builder.text.error(
                 f"column {wrong.column!r} is neither in GROUP BY nor in an aggregate",
-                one.meta.get("place") or (0, 1),
+                expr.meta.get("place") or (0, 1),
                 hint=f"group by it, or take max({wrong.column})",
             )
-        for part in one.iter_expressions():
+        for part in expr.iter_expressions():
             visit(part)
 
-    for one in bound:
-        visit(one)
+    for expr in bound:
+        visit(expr)
 
 
 def _values_of_rows(node: ir.Node) -> dict[Ref | None, set[Ref | None]]:
     """The values of subqueries below a SELECT, with the columns that each is asked by."""
-    found: dict[Ref | None, set[Ref | None]] = {}
-    while isinstance(node, ir.Join | ir.Filter):
-        if isinstance(node, ir.Join) and node.value is not None:
-            outer = set(node.left.columns)
-            parts = [column for one in node.residual for column in one.find_all(exp.Column)]
-            found[node.value] = {pair.left for pair in node.pairs}
-            found[node.value] |= {ref for one in parts if (ref := ir.as_ref(one)) in outer}
-        node = node.children[0]
-    return found
+    asked: dict[Ref | None, set[Ref | None]] = {}
+    for child in node.children:
+        asked |= _values_of_rows(child)
+    if isinstance(node, ir.Join) and node.value is not None:
+        outer = set(node.left.columns)
+        parts = [column for condition in node.residual for column in condition.find_all(exp.Column)]
+        asked[node.value] = {pair.left for pair in node.pairs}
+        asked[node.value] |= {ref for column in parts if (ref := ir.as_ref(column)) in outer}
+    return asked
 
 
-def _plain(one: exp.Expr) -> str:
+def _plain(expr: exp.Expr) -> str:
     """The expression without parentheses, with operands that may change places in one order."""
-    while isinstance(one, exp.Paren):
-        one = one.this
-    if isinstance(one, exp.Add | exp.Mul | exp.EQ | exp.And | exp.Or):
-        sides = sorted([_plain(one.left), _plain(one.right)])
-        return f"{one.key}({','.join(sides)})"
-    if isinstance(one, exp.Column | exp.Literal):
-        return one.sql()
-    parts = [_plain(part) for part in one.iter_expressions()]
-    rest = {k: v for k, v in one.args.items() if isinstance(v, str | bool) and v}
-    return f"{one.key}{sorted(rest.items())}({','.join(parts)})"
+    while isinstance(expr, exp.Paren):
+        expr = expr.this
+    if isinstance(expr, exp.Add | exp.Mul | exp.EQ | exp.And | exp.Or):
+        sides = sorted([_plain(expr.left), _plain(expr.right)])
+        return f"{expr.key}({','.join(sides)})"
+    if isinstance(expr, exp.Column | exp.Literal):
+        return expr.sql()
+    parts = [_plain(part) for part in expr.iter_expressions()]
+    rest = {k: v for k, v in expr.args.items() if isinstance(v, str | bool) and v}
+    return f"{expr.key}{sorted(rest.items())}({','.join(parts)})"
 
 
 def _bind_after_group(state: _Select, expression: exp.Expr) -> exp.Expr:
@@ -325,45 +325,46 @@ def _group_by(
     if group is None:
         return [], None
     if group.args.get("all"):
-        chosen = [_unalias(one) for _, one in plain if not aggregate_calls(one)]
-        return [state.attach(one) for one in chosen], None
+        chosen = [_unalias(expr) for _, expr in plain if not aggregate_calls(expr)]
+        return [state.attach(expr) for expr in chosen], None
     listed: list[exp.Expr] = []
 
-    def add(one: exp.Expr) -> None:
-        while isinstance(one, exp.Paren):
-            one = one.this
-        if isinstance(one, exp.Tuple):
-            for part in one.expressions:
+    def add(expr: exp.Expr) -> None:
+        while isinstance(expr, exp.Paren):
+            expr = expr.this
+        if isinstance(expr, exp.Tuple):
+            for part in expr.expressions:
                 add(part)
             return
-        bound = _group_item(state, one, plain)
+        bound = _group_item(state, expr, plain)
         if bound not in listed:
             listed.append(bound)
 
-    multi = [one for one in group.expressions if isinstance(one, _MANY_SETS)]
+    multi = [expr for expr in group.expressions if isinstance(expr, _MANY_SETS)]
     multi += [
-        one for kind in ("rollup", "cube", "grouping_sets") for one in group.args.get(kind) or []
+        expr for kind in ("rollup", "cube", "grouping_sets") for expr in group.args.get(kind) or []
     ]
-    for one in group.expressions:
-        if not isinstance(one, _MANY_SETS):
-            add(one)
+    for expr in group.expressions:
+        if not isinstance(expr, _MANY_SETS):
+            add(expr)
     plain_count = len(listed)
-    for one in multi:
-        for part in one.expressions:
+    for expr in multi:
+        for part in expr.expressions:
             add(part)
     # With several grouping sets only the plain keys are in every set; the others may be NULL.
     return listed, (tuple(range(plain_count)),) if multi else None
 
 
-def _group_item(state: _Select, one: exp.Expr, plain: list[tuple[str, exp.Expr]]) -> exp.Expr:
-    if isinstance(one, exp.Literal) and not one.is_string and one.name.isdigit():
-        position = int(one.name)
+def _group_item(state: _Select, expr: exp.Expr, plain: list[tuple[str, exp.Expr]]) -> exp.Expr:
+    if isinstance(expr, exp.Literal) and not expr.is_string and expr.name.isdigit():
+        position = int(expr.name)
         if not 1 <= position <= len(plain):
             raise state.builder.text.error(
-                f"GROUP BY position {position} is not in the select list of {len(plain)}", span(one)
+                f"GROUP BY position {position} is not in the select list of {len(plain)}",
+                span(expr),
             )
-        one = _unalias(plain[position - 1][1])
-    bound = state.attach(one)
+        expr = _unalias(plain[position - 1][1])
+    bound = state.attach(expr)
     while isinstance(bound, exp.Paren):
         bound = bound.this
     return bound
@@ -386,7 +387,7 @@ def _windows(
                 count += 1
     for partition, functions in by_partition.items():
         relation = state.builder.fresh("window")
-        everything = [_replace(one, functions, relation) for one in everything]
+        everything = [_replace(expr, functions, relation) for expr in everything]
         listed = tuple((name, call) for call, name in functions.items())
         state.node = ir.Window(state.node, relation, partition, listed)
     return everything[: len(items)], everything[len(items) :]

@@ -85,25 +85,25 @@ def _check_select(text: Text, select: exp.Select) -> None:
         )
     if having is not None and select.args.get("group") is None:
         items = [*select.expressions, having.this]
-        if not any(aggregate_calls(one) for one in items):
+        if not any(aggregate_calls(expr) for expr in items):
             raise text.error("HAVING without groups", span(having), hint="write WHERE")
 
 
 def _check_windows(text: Text, select: exp.Select) -> None:
-    named = {one.name.lower() for one in select.args.get("windows") or []}
+    named = {declared.name.lower() for declared in select.args.get("windows") or []}
     for item in (*select.expressions, *filter(None, [select.args.get("qualify")])):
         for window in windows(item):
             name = window.alias.lower()
             if name and name not in named:
                 raise text.error(f"there is no window {window.alias!r}", span(window))
             parts = [window.this, window.args.get("order"), *window.args.get("partition_by", [])]
-            inner = next((one for p in parts if p is not None for one in windows(p)), None)
+            inner = next((inside for p in parts if p is not None for inside in windows(p)), None)
             if inner is not None:
                 raise text.error("a window function inside another", span(inner))
 
 
 def _generators(item: exp.Expr) -> Iterator[exp.Expr]:
-    for node in item.walk(prune=lambda one: isinstance(one, exp.Query)):
+    for node in item.walk(prune=lambda below: isinstance(below, exp.Query)):
         if function_name(node) in GENERATORS:
             yield node
 
@@ -128,7 +128,7 @@ def _check_interval(text: Text, node: exp.Interval) -> None:
 
 def _check_join(text: Text, join: exp.Join) -> None:
     conditions = [join.args.get("on"), join.args.get("using"), join.method or None]
-    if sum(1 for one in conditions if one) > 1:
+    if sum(1 for condition in conditions if condition) > 1:
         raise text.error("a join with two conditions", span(join), hint="write ON, or USING")
 
 
@@ -188,8 +188,8 @@ def _is_ordered(node: exp.Expr) -> bool:
         return False
     select = window.find_ancestor(exp.Select)
     named = (select.args.get("windows") or []) if select is not None else []
-    same = [one for one in named if one.name.lower() == window.alias.lower()]
-    return any(one.args.get("order") is not None for one in (window, *same))
+    same = [declared for declared in named if declared.name.lower() == window.alias.lower()]
+    return any(each.args.get("order") is not None for each in (window, *same))
 
 
 def _has_over(node: exp.Expr) -> bool:

@@ -60,21 +60,21 @@ def attach_subqueries(
     if not subqueries(expression):
         return node, expression
     copied = expression.copy()
-    for one in subqueries(copied):
-        two_valued = filters and is_condition(one)
+    for query in subqueries(copied):
+        two_valued = filters and is_condition(query)
         # What stands twice is one value: GROUP BY and the select list may both have it.
-        content = (folded(one), two_valued)
+        content = (folded(query), two_valued)
         ref = scope.values.get(content)
         if ref is None or ref not in node.columns:
-            node = _join(builder, node, scope, one, ctes, "mark", two_valued)
+            node = _join(builder, node, scope, query, ctes, "mark", two_valued)
             ref = scope.values[content] = node.value
         assert ref is not None
         value = ir.column(ref)
-        value.meta.update(bound=True, place=span(one))
-        if one is copied:
+        value.meta.update(bound=True, place=span(query))
+        if query is copied:
             copied = value
         else:
-            one.replace(value)
+            query.replace(value)
     return node, copied
 
 
@@ -98,12 +98,12 @@ def _join(
     builder: Builder,
     node: ir.Node,
     scope: Scope,
-    one: exp.Expr,
+    expr: exp.Expr,
     ctes: Ctes,
     kind: ir.JoinKind,
     is_true_only: bool = False,
 ) -> ir.Join:
-    query = one.args["query"] if isinstance(one, exp.In) else one
+    query = expr.args["query"] if isinstance(expr, exp.In) else expr
     query = _any_row_of(query.this) if isinstance(query, exp.Exists) else query
     while isinstance(query, exp.Subquery) and not query.args.get("with_"):
         query = query.this
@@ -119,8 +119,8 @@ def _join(
             pairs.append(pair)
     null_aware = False
     two_valued = kind == "semi" or is_true_only
-    if isinstance(one, exp.In):
-        left = builder.bind(one.this, scope)
+    if isinstance(expr, exp.In):
+        left = builder.bind(expr.this, scope)
         pair = _in_pair(left, output, node, right)
         if pair is None:
             residual.append(exp.In(this=left, expressions=[exp.Star()]))
@@ -164,9 +164,9 @@ def rows_beside(
     builder.see(limit_ordering(query, finished, columns, core.scope))
     alone = not core.correlated and not core.scope.outer
     right = builder.limited(query, finished) if alone else _all_of(base, finished)
-    found = [(part, pair_of(part, node, right)) for part in core.correlated]
-    pairs = tuple(dict.fromkeys(pair for _, pair in found if pair is not None))
-    residual = tuple(part for part, pair in found if pair is None)
+    sides = [(part, pair_of(part, node, right)) for part in core.correlated]
+    pairs = tuple(dict.fromkeys(pair for _, pair in sides if pair is not None))
+    residual = tuple(part for part, pair in sides if pair is None)
     return ir.Join(node, right, "mark", pairs, residual), [name for name, _ in columns]
 
 
@@ -216,10 +216,10 @@ def _all_of(base: ir.Node, finished: ir.Node) -> ir.Node:
 
 
 def _in_pair(left: exp.Expr, output: Ref | None, node: ir.Node, right: ir.Node) -> Pair | None:
-    one = ir.as_ref(left)
-    if one is None or output is None or one not in node.columns or output not in right.columns:
+    ref = ir.as_ref(left)
+    if ref is None or output is None or ref not in node.columns or output not in right.columns:
         return None
-    return Pair(one, output)
+    return Pair(ref, output)
 
 
 @singledispatch

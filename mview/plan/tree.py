@@ -8,15 +8,16 @@ from functools import singledispatch
 from sqlglot import exp
 
 from mview.plan import ir
+from mview.relation import RelationId
 
 
 def print_tree(node: ir.Node, note: Callable[[ir.Node], str] = lambda _: "") -> str:
     """The tree; `note` adds text to the end of an operator's line."""
     lines: list[str] = []
 
-    def visit(one: ir.Node, depth: int) -> None:
-        lines.append(f"{'  ' * depth}{describe(one)}{note(one)}".rstrip())
-        for child in one.children:
+    def visit(below: ir.Node, depth: int) -> None:
+        lines.append(f"{'  ' * depth}{describe(below)}{note(below)}".rstrip())
+        for child in below.children:
             visit(child, depth + 1)
 
     visit(node, 0)
@@ -41,7 +42,7 @@ def _(node: ir.Values | ir.Distinct) -> str:
 
 @describe.register
 def _(node: ir.Scan) -> str:
-    alias = "" if node.relation == node.table.rsplit(".", 1)[-1] else f" as {node.relation}"
+    alias = "" if node.relation == RelationId.of(node.table).sql_name else f" as {node.relation}"
     return f"Scan {node.table}{alias}"
 
 
@@ -59,7 +60,7 @@ def _(node: ir.Projection) -> str:
 def _(node: ir.Join) -> str:
     pairs = [f"{p.left} {'<=>' if p.null_safe else '='} {p.right}" for p in node.pairs]
     kind = f"{node.kind} null-aware" if node.null_aware else node.kind
-    condition = " and ".join([*pairs, *(_text(one) for one in node.residual)])
+    condition = " and ".join([*pairs, *(_text(expr) for expr in node.residual)])
     return f"Join {kind}{' on ' + condition if condition else ''}"
 
 
@@ -73,7 +74,7 @@ def _(node: ir.Aggregate) -> str:
 
 @describe.register
 def _(node: ir.Window) -> str:
-    partition = ", ".join(_text(one) for one in node.partition)
+    partition = ", ".join(_text(expr) for expr in node.partition)
     return f"Window partition by ({partition})"
 
 

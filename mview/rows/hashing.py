@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from mview.rows.equality import canonical_array, flat, nulls, sizes
 
 Words = NDArray[np.uint64]
 Hashes = NDArray[np.int64]
@@ -38,16 +39,11 @@ def maybe_null(hashes: Hashes) -> bool:
     return bool((hashes.view(np.uint64) == _NULL).any())
 
 
-def is_hashable(kind: pa.DataType) -> bool:
-    """Whether columns of this type can be keys of an index."""
-    return not pa.types.is_nested(kind)
-
-
 def hash_rows(columns: list[pa.ChunkedArray]) -> Hashes:
-    """One hash per row. NULL hashes as a value of its own, -0.0 as 0.0, every NaN alike.
+    """One hash per row; equal rows (mview/rows/equality.py) have the same.
 
     Args:
-        columns: at least one column, all of one length and of hashable types.
+        columns: at least one column, all of one length.
     """
     if len(columns) == 1:
         return _words(columns[0]).view(np.int64)
@@ -59,61 +55,31 @@ def hash_rows(columns: list[pa.ChunkedArray]) -> Hashes:
     return total.view(np.int64)
 
 
-def same_rows(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> NDArray[np.bool_]:
-    """Whether row i of `left` equals row i of `right`, NULL equal to NULL and NaN to NaN."""
-    result: NDArray[np.bool_] | None = None
-    for one, other in zip(left, right, strict=True):
-        if _is_integer_like(one.type) or pa.types.is_floating(one.type):
-            equal = _words(one) == _words(other)
-            if one.null_count or other.null_count:
-                equal &= _nulls(one) == _nulls(other)
-        else:
-            same = pc.equal(one, other)
-            if one.null_count or other.null_count:
-                nulls = pc.and_(pc.is_null(one), pc.is_null(other))
-                same = pc.or_(pc.fill_null(same, False), nulls)
-            equal = _flat(same).to_numpy(zero_copy_only=False)
-        result = equal if result is None else result & equal
-    assert result is not None
-    return result
-
-
 def _is_integer_like(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)
     )
 
 
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _nulls(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    flags: NDArray[np.bool_] = _flat(pc.is_null(column)).to_numpy(zero_copy_only=False)
-    return flags
-
-
 def _words(column: pa.ChunkedArray) -> Words:
     if column.num_chunks > 1 and len(column) > _FEW:
         # Chunk by chunk: strings of one column may exceed what one 32-bit offset can address.
-        return np.concatenate([_array_words(chunk) for chunk in column.chunks])
-    return _array_words(_flat(column))
+        return np.concatenate([_array_words(canonical_array(chunk)) for chunk in column.chunks])
+    return _array_words(canonical_array(flat(column)))
 
 
 def _array_words(array: pa.Array) -> Words:
     kind = array.type
     if _is_integer_like(kind):
         words = _integer_words(array)
-    elif pa.types.is_floating(kind):
-        words = _float_words(array)
     elif pa.types.is_decimal128(kind):
         words = _decimal_words(array)
+    elif pa.types.is_list(kind):
+        words = _list_words(array)
     else:
         words = _string_words(array)
     if array.null_count:
-        words = np.where(array.is_null().to_numpy(zero_copy_only=False), _NULL, words)
+        words = np.where(nulls(array), _NULL, words)
     return words
 
 
@@ -124,16 +90,23 @@ def _integer_words(array: pa.Array) -> Words:
     return values.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _float_words(array: pa.Array) -> Words:
-    values = _values(array, np.dtype(f"f{array.type.bit_width // 8}")).astype(np.float64)
-    values += 0.0  # -0.0 + 0.0 is 0.0
-    values[np.isnan(values)] = np.nan
-    return values.view(np.uint64)
-
-
 def _decimal_words(array: pa.Array) -> Words:
     pairs = _values(array, np.dtype("u8"), width=2)
     return _mix(pairs[0::2] ^ (pairs[1::2] * _STEP))
+
+
+def _list_words(array: pa.Array) -> Words:
+    """Hash each value with its place, and add those of a list up."""
+    counts = sizes(array)
+    sums = np.zeros(len(array), np.uint64)
+    filled = np.flatnonzero(counts)
+    if len(filled):
+        ends = np.cumsum(counts[filled])
+        starts = ends - counts[filled]
+        places = np.arange(ends[-1]) - np.repeat(starts, counts[filled])
+        items = _array_words(array.flatten()) ^ (places.astype(np.uint64) * _STEP)
+        sums[filled] = np.add.reduceat(_mix(items), starts)
+    return _mix(sums ^ (counts.astype(np.uint64) * _STEP))
 
 
 def _values(array: pa.Array, dtype: np.dtype[Any], width: int = 1) -> NDArray[Any]:
@@ -155,7 +128,7 @@ def _string_words(array: pa.Array) -> Words:
     offsets = np.frombuffer(offsets_buffer, dtype, count=stop)[array.offset :].astype(np.int64)
     starts, lengths = offsets[:-1], np.diff(offsets)
     if array.null_count:
-        lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), 0, lengths)
+        lengths = np.where(nulls(array), 0, lengths)
     size = 0 if data is None else data.size
     padded = np.zeros(size + 8, np.uint8)
     if size:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mview.errors import CorruptionError, UserError
+from mview.rows.equality import canonical, flat
 
 #: Bytes of a digest. With 10^9 keys two of them collide with probability 10^-21.
 _DIGEST = 16
@@ -62,8 +62,8 @@ class KeySet:
             return np.zeros(rows.num_rows, np.bool_)
         wanted = _members(rows, key)
         at = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
-        found: npt.NDArray[np.bool_] = self.values[at] == wanted
-        return found
+        there: npt.NDArray[np.bool_] = self.values[at] == wanted
+        return there
 
     def __len__(self) -> int:
         return len(self.values)
@@ -122,8 +122,7 @@ def _typed(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
     if column.null_count:
         raise UserError(f"primary key column {field.name!r} is NULL", got="NULL", allowed="a value")
     # One type for one key, whoever wrote it: a Parquet file may say large_string or another zone.
-    array = column.cast(field.type).combine_chunks()
-    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+    return flat(canonical(column.cast(field.type)))
 
 
 def _integers(array: pa.Array) -> Values:
@@ -138,14 +137,9 @@ def _encoded(array: pa.Array, *, alone: bool) -> list[bytes]:
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
         texts: list[bytes] = array.cast(pa.binary()).to_pylist()
         return texts if alone else [struct.pack("<I", len(text)) + text for text in texts]
-    if pa.types.is_decimal(array.type):
-        return [str(value).encode() + b"\0" for value in array.to_pylist()]
+    if pa.types.is_decimal(array.type) or pa.types.is_nested(array.type):
+        return [repr(value).encode() + b"\0" for value in array.to_pylist()]
     if pa.types.is_boolean(array.type):
         return [b"\1" if value else b"\0" for value in array.to_pylist()]
-    if pa.types.is_floating(array.type):
-        # -0.0 and 0.0 are one key to every database.
-        array = pc.add(array.cast(pa.float64()), 0.0)
-        packed, width = array.to_numpy().astype("<f8").tobytes(), 8
-    else:
-        packed, width = _integers(array).tobytes(), 8
-    return [packed[at : at + width] for at in range(0, len(packed), width)]
+    packed = _integers(array).tobytes()
+    return [packed[at : at + _INT.itemsize] for at in range(0, len(packed), _INT.itemsize)]

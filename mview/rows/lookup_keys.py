@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.rows.hashing import hash_rows, is_hashable, same_rows
+from mview.rows.match import first_rows, row_codes
 
 #: Types whose values are equal in SQL exactly when they are equal after a cast that keeps them.
 #: (Not integers with floats: SQL compares them as doubles, where large integers fall together.)
@@ -56,23 +56,15 @@ def typed_keys(
 
 def first_duplicate(keys: pa.Table) -> int | None:
     """The number of a row whose values stand in the table before; None when all differ."""
-    hashes = hash_rows(keys.columns)
-    order = np.argsort(hashes)
-    ranked = hashes[order]
-    again = np.flatnonzero(ranked[1:] == ranked[:-1])
-    if not len(again):
-        return None
-    left, right = (keys.take(pa.array(order[again + step])).columns for step in (0, 1))
-    equal = np.flatnonzero(same_rows(left, right))
-    return int(order[again[equal[0]] + 1]) if len(equal) else None
+    first, group = first_rows(row_codes([keys])[0])
+    again = np.flatnonzero(first[group] != np.arange(keys.num_rows))
+    return int(again[0]) if len(again) else None
 
 
 def _cast(
     keys: pa.ChunkedArray, kind: pa.DataType
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None] | None:
     """The cast keys and which of them the type can hold (the others match nothing)."""
-    if not is_hashable(kind):
-        return None
     if keys.type == kind:
         return keys, None
     if not any(same(keys.type) and same(kind) for same in _GROUPS):

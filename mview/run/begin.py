@@ -9,11 +9,10 @@ from mview.changelog import encode_position
 from mview.config import Config
 from mview.connector import Offsets
 from mview.epoch.engine import Engine
-from mview.epoch.names import is_source
-from mview.epoch.tables import of_table, position_key
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import LoadStart, begin_offsets, plan_load, write_plan
 from mview.ingest.spec import open_changelog
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
@@ -30,7 +29,7 @@ def begin_tables(
         schemas: of every source table that is to be followed.
         say: is told of progress.
     """
-    sources = {name for name in engine.manifest.tables if is_source(name)}
+    sources = engine.manifest.source_tables.keys()
     if sources == set(schemas):
         return
     # A load that was under way starts over with the new ones: its state is in the old query.
@@ -44,22 +43,20 @@ def begin_tables(
     start = replace(LoadStart.at(engine.manifest), offsets=offsets)
     left = sources - set(schemas)
     tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}
-    kept_positions = engine.manifest.positions.items()
-    positions = {k: v for k, v in kept_positions if k.rpartition("@")[0] not in left}
-    kept_times = engine.manifest.newest.items()
-    newest = {k: v for k, v in kept_times if k.rpartition("@")[0] not in left}
+    positions = {k: v for k, v in engine.manifest.positions.items() if k not in left}
+    newest = {k: v for k, v in engine.manifest.newest.items() if k not in left}
     for name in new:
         schema = schemas[name]
         say(f"planning the load of {name}")
-        begin, since = _begin_positions(engine.config, name, ends, of_table(name, positions))
+        begin, since = _begin_positions(engine.config, name, ends, positions.get(name, {}))
         plan = plan_load(engine.config, name, schema, start, begin, since)
         write_plan(engine.store.plan(generation, engine.lease.token, name), plan)
         failpoint("after-plan")
         tables[name] = engine.mirror(name, schema).create()
-        positions.update({position_key(name, p): mark for p, mark in begin.items()})
+        positions[name] = begin
         # The log may be stamped by another clock than the one that was asked.
-        asked = plan.asked_ms + engine.config.changes[name.partition(".")[0]].delay
-        newest.update({position_key(name, p): asked for p in begin})
+        asked = plan.asked_ms + engine.config.changes[RelationId.of(name).connection].delay
+        newest[name] = dict.fromkeys(begin, asked)
     manifest = engine.next_manifest(
         generation=generation,
         batch=-1,
@@ -79,10 +76,11 @@ def _begin_positions(
     Not the database's own position: its transactions commit in another order than they write,
     and what is read from may be another server than the one the connector reads.
     """
-    connection, _, table = name.partition(".")
-    changelog = open_changelog(config, connection, [table])
+    source = RelationId.of(name)
+    changelog = open_changelog(config, source.connection, [source.name])
+    end = ends[source.connection]
     try:
-        sent, since = changelog.sent(table, ends[connection]), changelog.first(ends[connection])
+        sent, since = changelog.sent(source.name, end), changelog.first(end)
     finally:
         changelog.close()
     begin = dict(taken)

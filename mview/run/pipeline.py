@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from mview.catalog.definitions import all_definitions, mend_definitions, published_definitions
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, is_declared, with_functions
@@ -26,15 +24,14 @@ from mview.config import Config, secret_values
 from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView, empty_manifest, tick_of
 from mview.epoch.halts import halted
-from mview.epoch.names import VIEW, is_source, view_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import EpochReport, Listener, Silence, ViewChange
 from mview.epoch.steps import run_epoch
-from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
 from mview.follow.followers import Followers
+from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.changelogs import CHUNKS_READ
 from mview.ingest.live import LiveQuery
 from mview.ingest.load import LoadQuery
@@ -43,13 +40,13 @@ from mview.ingest.load_plan import (
     LoadStart,
     read_plan,
 )
-from mview.ingest.offsets import BatchOffsets
-from mview.ingest.patience import Patience
 from mview.ingest.sources import register_sources
 from mview.ingest.spec import QuerySpec, TableSpec
 from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
 from mview.run.begin import begin_tables
+from mview.run.patience import Patience
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.disks import disks_told
@@ -126,11 +123,15 @@ class Pipeline:
                 self.listener.on_message(str(error.render()))
             wanted = all_definitions(store, manifest, self.given)
             definitions, refused = with_functions(wanted.views, functions), refused | wanted.damaged
-            given = [one for one in definitions if one.name in {v.name for v in self.given}]
+            given = [
+                definition
+                for definition in definitions
+                if definition.name in {v.name for v in self.given}
+            ]
             wrong = check_targets(self.config, definitions, manifest)
             if wrong := wrong | check_followers(self.config, given):
                 raise several([*wrong.values()], "views are refused")
-            known = {name: s.schema for name, s in manifest.tables.items() if is_source(name)}
+            known = {name: state.schema for name, state in manifest.source_tables.items()}
             schemas = describe_tables(self.config, definitions, known)
             schemas |= followed(self.config, manifest)
             if not schemas:
@@ -177,7 +178,7 @@ def without_unread(engine: Engine) -> Manifest:
 
     They are not kept right from now on: one that is read again is built anew.
     """
-    unread = {VIEW + view.name for view in engine.views.values() if not view.is_read}
+    unread = {view.name for view in engine.views.values() if not view.is_read}
     tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
     return replace(engine.manifest, tables=tables)
 
@@ -196,8 +197,8 @@ def followed(config: Config, manifest: Manifest) -> dict[str, TableSchema]:
     """
     return {
         name: state.schema
-        for name, state in manifest.tables.items()
-        if is_source(name) and state.phase == "loaded" and name.partition(".")[0] in config.changes
+        for name, state in manifest.source_tables.items()
+        if state.phase == "loaded" and RelationId.of(name).connection in config.changes
     }
 
 
@@ -264,9 +265,11 @@ class Run:
             self._load()
         if self._stop.is_set():
             return
-        if (views := unbuilt(engine)) or news:
+        views = unbuilt(engine)
+        if views or news:
             self._build(views)
-        release_heap(engine.spark)  # what loads and builds needed, before mirrors come into memory
+        if self._plans or views:
+            release_heap(engine.spark)  # what that needed, before mirrors come into memory
         self._tell_of_far(self._warm())
         self._query(load=False)
         if self._once:
@@ -286,9 +289,9 @@ class Run:
         engine = self._engine
         left_out = engine.executors.warm(engine.look_up_keys())
         for name, error in engine.executors.damaged.items():
-            if is_source(name):
+            if not (view := RelationId.of(name).view):
                 raise error
-            view, states = view_of(name), engine.manifest.views
+            states = engine.manifest.views
             self._listener.on_message(f"view {view} is built anew: {error.render()}")
             states = {**states, view: halted(states[view], error, engine.mask)}
             engine.manifest = replace(engine.manifest, views=states)
@@ -359,7 +362,7 @@ class Run:
         ]
         if published:
             tables = engine.manifest.tables
-            self._open_views(published, {v.name for v in published if VIEW + v.name in tables})
+            self._open_views(published, {v.name for v in published if v.name in tables})
         self._query(load=True)
         if published:
             self._open_views(self._definitions)
@@ -382,8 +385,8 @@ class Run:
         engine.refused = refused
 
     def _tables(self, phase: str) -> list[str]:
-        tables = self._engine.manifest.tables
-        return [name for name, state in tables.items() if state.phase == phase and is_source(name)]
+        tables = self._engine.manifest.source_tables
+        return [name for name, state in tables.items() if state.phase == phase]
 
     def _note_halts(self, halted: Mapping[str, MviewError]) -> None:
         for name, error in halted.items():
@@ -440,12 +443,11 @@ class Run:
         self._chunks_read = False
         spec = self._spec(generation, load, once)
 
-        def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
-            if (generation, batch) <= (engine.manifest.generation, engine.manifest.batch):
+        def on_batch(batch: Batch) -> None:
+            if (generation, batch.number) <= (engine.manifest.generation, engine.manifest.batch):
                 return  # published before a crash; Spark replays what it had not noted
             chunks = {name: len(plan.chunks.chunks) for name, plan in self._plans.items()}
-            epoch = EpochInput.of(rows, offsets, generation, batch)
-            report = run_epoch(engine, self._upkeep, epoch, chunks)
+            report = run_epoch(engine, self._upkeep, batch, chunks)
             self._listener.on_epoch(report)
             self._tell_of_upkeep()
             self._tell_of_far(engine.executors.news())
@@ -453,7 +455,7 @@ class Run:
             if report.halted and all(state.stale for state in engine.manifest.views.values()):
                 raise next(iter(report.halted.values()))
             if load:
-                self._after_load_epoch(spec, offsets, folder)
+                self._after_load_epoch(spec, batch.offsets, folder)
 
         def until() -> bool:
             check_jvm()
@@ -466,10 +468,10 @@ class Run:
             loading = [self._loading_table(name) for name in self._plans]
             LoadQuery(engine.spark, spec, folder, loading, on_batch).run(until)
         else:
-            LiveQuery(engine.spark, spec, folder, on_batch).run(until)
+            LiveQuery(engine.spark, spec, folder, on_batch, engine.most_changes).run(until)
 
     def _loading_table(self, name: str) -> LoadingTable:
-        delay = self._engine.config.changes[name.partition(".")[0]].delay
+        delay = self._engine.config.changes[RelationId.of(name).connection].delay
         return LoadingTable(name, self._schemas[name], delay, self._plans[name].begin)
 
     def _spec(self, generation: int, load: bool, once: bool) -> QuerySpec:
@@ -494,7 +496,7 @@ class Run:
             start = next(plan.start for plan in self._plans.values())
         return QuerySpec(
             generation=generation,
-            config_path=engine.config.path,
+            config=engine.config,
             tables=tables,
             start=dict(start.offsets),
             watermark=start.watermark,

@@ -34,10 +34,10 @@ def disks_told(places: Callable[[], Iterable[Path]]) -> Iterator[None]:
 
 def _fullest(places: Iterable[Path]) -> str:
     """The place with the least room, and what it has; one that is read-only has none."""
-    found: dict[Path, int] = {}
+    used: dict[Path, int] = {}
     for place in (*places, Path(tempfile.gettempdir())):
-        folder = next((one for one in (place, *place.parents) if one.exists()), Path("/"))
+        folder = next((above for above in (place, *place.parents) if above.exists()), Path("/"))
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-        found[place] = 0 if read_only else shutil.disk_usage(folder).free
-    least = min(found, key=lambda place: found[place])
-    return f"{least}, where {found[least] // 1024:,} kB are free"
+        used[place] = 0 if read_only else shutil.disk_usage(folder).free
+    least = min(used, key=lambda place: used[place])
+    return f"{least}, where {used[least] // 1024:,} kB are free"

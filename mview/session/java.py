@@ -34,12 +34,12 @@ def find_java() -> Path:
         raise ConfigError(
             "JAVA_HOME has no Java in it", where=str(java), allowed=_ALLOWED, hint=_HINT
         )
-    found = shutil.which("java")
-    if found is None:
+    on_path = shutil.which("java")
+    if on_path is None:
         raise ConfigError(
             "Java was not found", where="PATH and JAVA_HOME", allowed=_ALLOWED, hint=_HINT
         )
-    return Path(found)
+    return Path(on_path)
 
 
 @cache

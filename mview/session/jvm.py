@@ -85,8 +85,8 @@ def _is_for_start(key: str) -> bool:
 
 def _options_file(options: str) -> str:
     """Options as Java reads them from a file: one per line, in quotes."""
-    escaped = (one.replace("\\", "\\\\").replace('"', '\\"') for one in shlex.split(options))
-    return "".join(f'"{one}"\n' for one in escaped)
+    escaped = (option.replace("\\", "\\\\").replace('"', '\\"') for option in shlex.split(options))
+    return "".join(f'"{option}"\n' for option in escaped)
 
 
 def _write_private(file: Path, text: str) -> None:

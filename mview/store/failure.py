@@ -68,8 +68,8 @@ def last_failure(store: Store, epoch: int) -> Failure | None:
         # It only tells of the past: one that is damaged or just deleted hides nothing else.
         with suppress(CorruptionError):
             kept.append(read_checked(file, partial(record, Failure), "", ""))
-    found = max(kept, key=lambda failure: failure.at_ms, default=None)
-    return found if found is not None and found.epoch >= epoch else None
+    last = max(kept, key=lambda failure: failure.at_ms, default=None)
+    return last if last is not None and last.epoch >= epoch else None
 
 
 @contextmanager

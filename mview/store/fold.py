@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mview.changelog import KIND
 from mview.delta.rewrite import Upsert
 from mview.errors import CorruptionError
 from mview.rows.match import first_rows, match, row_codes
+from mview.store.kinds import comes
 
 #: Columns of the changelog, before the table's own.
 EPOCH = "__epoch"
@@ -55,7 +55,7 @@ def settle(tail_rows: pa.Table, key: Sequence[str]) -> Upsert:
     epochs = tail_rows[EPOCH].to_numpy()
     last = np.full(len(first), np.iinfo(np.int64).min)
     np.maximum.at(last, group, epochs)
-    positive = pc.starts_with(tail_rows[KIND], "+").to_numpy()
+    positive = comes(tail_rows).to_numpy()
     winners = np.flatnonzero(positive & (epochs == last[group]))
     if len(winners) and np.bincount(group[winners]).max() > 1:
         double = winners[np.argmax(np.bincount(group[winners])[group[winners]] > 1)]

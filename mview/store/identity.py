@@ -62,12 +62,12 @@ def claim_store(root: Path) -> str:
 
 def refusal(root: Path) -> ConfigError | None:
     """Why a folder can neither be nor become a store; None: it can."""
-    if store_id(root) or not (found := without_mark(root, STORE_MARK)):
+    if store_id(root) or not (others := without_mark(root, STORE_MARK)):
         return None
     return ConfigError(
         "the store names a folder that is not empty and not a store of mview",
         where=str(root),
-        got=", ".join(found[:5]),
+        got=", ".join(others[:5]),
         allowed="a store, an empty folder, or one that does not exist",
         safe="nothing was written there, and nothing deleted",
         hint="give `store:` another folder in the configuration; or, if this is a store that has "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mview.errors import CorruptionError
+from mview.relation import RelationId
 from mview.store.manifest import FIRST_EPOCH, Manifest
 
 Predicate = Callable[[Manifest | None, Manifest], str | None]
@@ -47,26 +48,20 @@ def watermark_never_goes_back(old: Manifest | None, new: Manifest) -> str | None
 def positions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     """A change below its partition's position is dropped as sent twice, so it may not sink."""
     # A table that is dropped or loaded anew, which begins a generation, takes its positions along.
-    for partition, position in (
-        old.positions.items() if old and old.generation == new.generation else ()
-    ):
-        after = new.positions.get(partition)
-        if after is None or after < position:
-            return f"position of {partition} is {after} after {position}"
+    for table, taken in old.positions.items() if old and old.generation == new.generation else ():
+        for partition, position in taken.items():
+            after = new.positions.get(table, {}).get(partition)
+            if after is None or after < position:
+                return f"position of {table} in {partition} is {after} after {position}"
     return None
-
-
-def _is_source(relation: str) -> bool:
-    """Whether a relation is a table; what a view keeps goes when it is damaged, or not read."""
-    return "." in relation.partition(":")[0]
 
 
 def mirror_versions_never_go_back(old: Manifest | None, new: Manifest) -> str | None:
     """Within a generation Delta versions and the folded epoch only grow: readers cache by them."""
     for name, then in old.tables.items() if old and old.generation == new.generation else ():
         now = new.tables.get(name)
-        if now is None and not _is_source(name):
-            continue
+        if now is None and not RelationId.of(name).is_table:
+            continue  # what a view keeps goes when it is damaged, or not read
         if now is None:
             return f"table {name} is gone"
         for what in ("base_version", "changelog_version", "folded"):
@@ -106,9 +101,9 @@ def pinned_time_never_goes_back(old: Manifest | None, new: Manifest) -> str | No
 
 def row_counts_are_possible(old: Manifest | None, new: Manifest) -> str | None:
     """Counts are sums of weights: a negative one means a row was deleted that was never there."""
-    counts = {name: table.rows for name, table in new.tables.items()}
-    counts |= {name: view.rows for name, view in new.views.items()}
-    for name, rows in counts.items():
+    counts = [(name, table.rows) for name, table in new.tables.items()]
+    counts += [(name, view.rows) for name, view in new.views.items()]
+    for name, rows in counts:
         if rows < 0:
             return f"{name} has {rows} rows"
     return None

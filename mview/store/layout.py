@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from mview.errors import UserError
+from mview.relation import RelationId
 from mview.store.identity import store_id
 
 #: Kept as they are in folder names: safe in every file system, URL, glob and Hadoop path.
@@ -79,8 +80,13 @@ class Store:
 
     @property
     def mirrors(self) -> Path:
-        """Folder of the mirrors, one folder per table."""
+        """Folder of the mirrors of source tables, one folder per table."""
         return self.root / "tables"
+
+    @property
+    def beside_views(self) -> Path:
+        """Folder of the mirrors of what views keep, one folder per relation."""
+        return self.root / "beside"
 
     @property
     def views(self) -> Path:
@@ -92,9 +98,10 @@ class Store:
         """Folder of what is being deleted."""
         return self.root / "trash"
 
-    def mirror(self, table: str) -> Path:
-        """Folder of a table's mirror: `base` and `changelog` are in it."""
-        return self.mirrors / folder_name("table", table)
+    def mirror(self, relation: str) -> Path:
+        """Folder of a relation's mirror: `base` and `changelog` are in it."""
+        parent = self.mirrors if RelationId.of(relation).is_table else self.beside_views
+        return parent / folder_name("table", relation)
 
     def view(self, name: str) -> Path:
         """Folder of what a view needs: its state, its definition."""
@@ -127,10 +134,10 @@ class Store:
 
     def checkpoints_of(self, generation: int, token: int) -> list[Path]:
         """The folders of a query under runners with a smaller token, the newest last."""
-        found = {
+        folders = {
             int(f.name.partition("-")[2]): f for f in self.checkpoints.glob(f"{generation:06d}-*")
         }
-        return [found[older] for older in sorted(found) if older < token]
+        return [folders[older] for older in sorted(folders) if older < token]
 
     def plan(self, generation: int, token: int, table: str) -> Path:
         """File of a table's chunk plan: it belongs to the checkpoint of one load."""

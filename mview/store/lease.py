@@ -115,7 +115,7 @@ class Lease:
 
     def holder(self) -> Owner | None:
         """Who runs on the store now; None when nobody does."""
-        newest = self._newest() if self.folder.is_dir() else 0
+        newest = self.newest() if self.folder.is_dir() else 0
         owner = self._read(newest) if newest else None
         return None if owner is None or self._is_free(owner) else owner
 
@@ -140,7 +140,7 @@ class Lease:
 
     def _acquire(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        newest = self._newest()
+        newest = self.newest()
         before = self._read(newest) if newest else None
         if before is not None and not self._is_free(before):
             raise self._held(before)
@@ -171,7 +171,7 @@ class Lease:
         Raises:
             FencedError: another runner has taken it over.
         """
-        newest = self._newest()
+        newest = self.newest()
         if newest != self._token:
             owner = self._read(newest)
             raise FencedError(
@@ -188,7 +188,7 @@ class Lease:
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()
-        if self._owner is not None and self._newest() == self._token:
+        if self._owner is not None and self.newest() == self._token:
             ended = 0 if self._fenced or not self._takes_over else _LONG_AGO
             self._give_back(_content(replace(self._owner, expires_ms=ended)))
         self._owner = None
@@ -220,7 +220,7 @@ class Lease:
             owner = self._owner
             # A full disk or a lost mount: try again; `check` speaks up if somebody took over.
             with suppress(OSError):
-                if owner is None or self._newest() != self._token:
+                if owner is None or self.newest() != self._token:
                     return
                 renewed = replace(owner, expires_ms=self._clock.now() + self._ttl_ms)
                 put(self._file(self._token), _content(renewed))
@@ -234,10 +234,11 @@ class Lease:
     def _tokens(self) -> list[int]:
         # Not by Path: this is asked before every write, a dozen times per epoch.
         with os.scandir(self.folder) as files:
-            found = [_FILE.match(file.name) for file in files]
-        return [int(match.group(1)) for match in found if match]
+            matches = [_FILE.match(file.name) for file in files]
+        return [int(match.group(1)) for match in matches if match]
 
-    def _newest(self) -> int:
+    def newest(self) -> int:
+        """The token of the newest holder, whether it holds it still; 0: there was none."""
         return max(self._tokens(), default=0)
 
     def _read(self, token: int) -> Owner:
@@ -254,7 +255,7 @@ class Lease:
         gone = f"wait {left} seconds"
         if left > self._ttl_ms // 1000 + 1:
             # Nobody takes a lease for so long: it was written by another clock.
-            gone = f"its clock is ahead of this one: delete {self._file(self._newest())}"
+            gone = f"its clock is ahead of this one: delete {self._file(self.newest())}"
         return AlreadyRunningError(
             "mview runs on this store already",
             where=str(self.folder.parent),
@@ -282,8 +283,8 @@ def insist(lease: Lease, step: Callable[[], T]) -> T:
             return step()
         except FencedError as error:
             lease.check()
-            found = error
-    raise found
+            refused = error
+    raise refused
 
 
 @contextmanager

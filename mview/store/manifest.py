@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mview.clock import SourceMs
 from mview.connector import Offsets
 from mview.files.records import record
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 #: The first epoch of a store.
@@ -32,7 +33,6 @@ class TableState:
         folded: the base holds the changelog up to this epoch; the tail begins after it.
         phase: `loading` until every chunk is released.
         rows: rows of the table at the epoch.
-        digest: order-independent digest of the rows, as the runtime keeps it.
         released: numbers of the chunks whose rows are in the base.
     """
 
@@ -42,7 +42,6 @@ class TableState:
     folded: int = 0
     phase: Literal["loading", "loaded"] = "loading"
     rows: int = 0
-    digest: str = ""
     released: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -104,9 +103,9 @@ class Manifest:
         generation: number of the streaming query; a hand-over or a new table begins a new one.
         batch: micro-batch of that query; -1 before its first.
         offsets: per connection, what was read of its changelog.
-        positions: per source partition, the highest position that was taken (encoded).
+        positions: by table and source partition, the highest position that was taken (encoded).
         watermark: every change with source time <= watermark was read; None: unknown.
-        tables: mirrors by `<connection>.<table>`.
+        tables: mirrors by relation: of source tables, and of what views keep.
         views: views by name.
         newest: beside each position, the newest source time that was taken up to it.
         pinned_ms: what `now()` is in this epoch, wall milliseconds; 0: no view has asked yet.
@@ -118,12 +117,17 @@ class Manifest:
     generation: int
     batch: int
     offsets: dict[str, Offsets] = field(default_factory=dict)
-    positions: dict[str, str] = field(default_factory=dict)
+    positions: dict[str, dict[str, str]] = field(default_factory=dict)
     watermark: SourceMs | None = None
     tables: dict[str, TableState] = field(default_factory=dict)
     views: dict[str, ViewState] = field(default_factory=dict)
-    newest: dict[str, int] = field(default_factory=dict)
+    newest: dict[str, dict[str, int]] = field(default_factory=dict)
     pinned_ms: int = 0
+
+    @property
+    def source_tables(self) -> dict[str, TableState]:
+        """The mirrors of source tables, without what views keep."""
+        return {n: state for n, state in self.tables.items() if RelationId.of(n).is_table}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form; see `from_json`."""

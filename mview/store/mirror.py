@@ -246,9 +246,12 @@ class Mirror:
 
     def nbytes(self, state: TableState) -> int:
         """About how many bytes the table's rows take in memory, changes of its tail included."""
+        return self.base_bytes(state) + sum(size for _, _, size in self.tail_sizes(state))
+
+    def base_bytes(self, state: TableState) -> int:
+        """The same of the rows of its base."""
         files = self.base.at(state.base_version).files.values()
-        tail = sum(size for _, _, size in self.tail_sizes(state))
-        return tail + _UNPACKED * sum(file.size for file in files)
+        return _UNPACKED * sum(file.size for file in files)
 
     def scan(self, state: TableState, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of the table at an epoch; only `columns` where given."""
@@ -366,12 +369,14 @@ class Mirror:
 
     def waiting_epochs(self, state: TableState, after: int) -> set[int]:
         """The epochs after one that have changes."""
-        found: set[int] = set()
+        epochs: set[int] = set()
         for file in self.changelog.at(state.changelog_version).files.values():
             if _last_epoch(file) > after:
                 path = self.changelog.folder / file.path
-                found.update(read_parquet(path, self._changes, [EPOCH])[EPOCH].unique().to_pylist())
-        return {epoch for epoch in found if epoch > after}
+                epochs.update(
+                    read_parquet(path, self._changes, [EPOCH])[EPOCH].unique().to_pylist()
+                )
+        return {epoch for epoch in epochs if epoch > after}
 
     def maintain(
         self, current: TableState, oldest: TableState, generation: int, after: int = sys.maxsize
@@ -404,16 +409,16 @@ class Mirror:
     def _check(self, staged: StagedFile) -> None:
         file = self.staged(staged.file)
         check_columns(file, self._rows)
-        found = (
+        there = (
             read_footer(file).num_rows,
             file.stat().st_size,
             f"{zlib.crc32(file.read_bytes()):08x}",
         )
-        if found != (staged.rows, staged.size, staged.digest):
+        if there != (staged.rows, staged.size, staged.digest):
             raise CorruptionError(
                 "a staged chunk file is not the one its marker speaks of",
                 where=str(file),
-                got="rows {}, bytes {}, CRC-32 {}".format(*found),
+                got="rows {}, bytes {}, CRC-32 {}".format(*there),
                 allowed=f"rows {staged.rows}, bytes {staged.size}, CRC-32 {staged.digest}",
                 safe="nothing of the chunk is in the table",
                 hint="`mview drop` the table and run again: it is loaded anew",

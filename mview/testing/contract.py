@@ -23,10 +23,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from mview.errors import FencedError, MviewError, TargetError, UserError
+from mview.errors import FencedError, MviewError, RetryableError, TargetError, UserError
+from mview.failpoints import FaultError
 from mview.follow.cursor import CursorLog
 from mview.follow.following import Following, delta_schema, rows_schema
 from mview.follower import (
+    Facts,
     Follower,
     FollowerSettings,
     FollowerTarget,
@@ -35,7 +37,7 @@ from mview.follower import (
     check_mode,
 )
 from mview.schema import Column, TableSchema, parse_type
-from mview.testing.faults import CALLS, FaultError, Faulty, When
+from mview.testing.faults import CALLS, Faulty, When
 from mview.testing.view import MemoryView, Row, rows_of
 
 #: Columns of most tests; a connector that refuses one of their types names others.
@@ -115,6 +117,10 @@ class FollowerHarness(ABC):
 
     def backup(self, target: FollowerTarget) -> Callable[[], None] | None:
         """Copy the table with its mark; returns what restores it. None: that cannot be done."""
+        return None
+
+    def pieces(self, target: FollowerTarget) -> int | None:
+        """Files or parts that readers open; None: `maintain` does not make them fewer."""
         return None
 
     def drop(self, target: FollowerTarget) -> bool:
@@ -204,6 +210,25 @@ class World:
         """End all runners."""
         for follower in self._open:
             follower.close()
+
+
+def _in_pieces(world: World) -> int | None:
+    """Many small commits, where maintenance makes them fewer; returns what is there then."""
+    pieces = world.harness.pieces(world.target())
+    for number in range(3 if pieces is None else 12):
+        at = world.view.epoch
+        world.view.publish([world.row(number, f"{at}"), world.row(1000 + at)], [(10 + number,)])
+        world.sync()
+    return world.harness.pieces(world.target())
+
+
+def _maintain(world: World) -> Facts:
+    """What `mview maintain` does: as another process, under the runner's token."""
+    other = world.harness.open(world.target())
+    try:
+        return other.maintain(thorough=True)
+    finally:
+        other.close()
 
 
 def _told(found: list[Row], expected: list[Row]) -> str:
@@ -725,6 +750,45 @@ class FollowerContract:
                     check_mode(target, world.faulty.capabilities)
                 else:
                     raised(lambda: check_mode(target, world.faulty.capabilities), UserError)
+
+    # --- maintenance -----------------------------------------------------------------------------
+
+    def test_maintenance_changes_no_row(self, harness: FollowerHarness) -> None:
+        with self.filled(harness, 40) as world:
+            before = _in_pieces(world)
+            mark = world.faulty.position()
+            done = _maintain(world)
+            world.check()
+            assert world.faulty.position() == mark
+            after = harness.pieces(world.target())
+            if before is not None and after is not None:
+                assert after < before, (before, after)
+                assert all(isinstance(number, int) and number for number in done.values())
+                assert done
+            world.view.publish([world.row(3, "after it")], [(4,)])
+            assert world.sync() == 1
+            world.check()
+            world.start()
+            world.view.publish([world.row(3, "later")], [(5,)])
+            assert world.sync() == 1
+            world.check()
+
+    def test_maintenance_by_another_process_at_any_moment(self, harness: FollowerHarness) -> None:
+        moments: Sequence[tuple[str, When]] = (
+            ("stage", "before"),
+            ("stage", "after"),
+            ("commit", "before"),
+            ("commit", "after"),
+        )
+        with self.filled(harness, 40) as world:
+            for number, (call, when) in enumerate(moments):
+                _in_pieces(world)
+                world.faulty.at(call, when, lambda: _maintain(world))
+                world.view.publish([world.row(200 + number), world.row(3, f"{number}")])
+                raised_or_not(world.sync, RetryableError)
+                assert world.faulty.hit[-1] == (call, when)
+                world.sync()
+                world.check()
 
     # --- all of it -------------------------------------------------------------------------------
 

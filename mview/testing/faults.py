@@ -7,16 +7,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mview.failpoints import FaultError
 from mview.follower import Facts, Follower, Mark, State, Step, Token
 
 When = Literal["before", "after"]
 
 #: The methods of a sink that reach out.
 CALLS = ("create", "position", "stage", "fill", "commit", "state", "abort")
-
-
-class FaultError(OSError):
-    """What a fault raises: it looks as a network that went away does."""
 
 
 class Faulty:
@@ -29,7 +26,7 @@ class Faulty:
     def __init__(self, follower: Follower) -> None:
         self.inner = follower
         self.capabilities = follower.capabilities
-        self._planned: dict[tuple[str, When], Callable[[], None]] = {}
+        self._planned: dict[tuple[str, When], Callable[[], object]] = {}
         #: Faults that were hit.
         self.hit: list[tuple[str, When]] = []
 
@@ -41,7 +38,7 @@ class Faulty:
 
         self.at(call, when, fault)
 
-    def at(self, call: str, when: When, act: Callable[[], None]) -> None:
+    def at(self, call: str, when: When, act: Callable[[], object]) -> None:
         """Have something happen once, before or after the next such call."""
         assert call in CALLS
         self._planned[call, when] = act
@@ -105,9 +102,9 @@ class Faulty:
         """See `Follower`."""
         return self.inner.read()
 
-    def maintain(self) -> None:
+    def maintain(self, *, thorough: bool) -> Facts:
         """See `Follower`."""
-        self.inner.maintain()
+        return self.inner.maintain(thorough=thorough)
 
     def close(self) -> None:
         """See `Follower`."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import KIND
-from mview.follow.following import Changes, Content
+from mview.follow.following import Content, ViewChanges
 from mview.follow.net import netted
 from mview.schema import TableSchema
 from mview.store.fold import EPOCH
@@ -84,7 +84,7 @@ class MemoryView:
         """Changes of all epochs after this one are there."""
         return self._begins
 
-    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> Changes:
+    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """The changes after an epoch, as one, of as many epochs as fit."""
         log = [one for one in self._log if one[0] > after]
         upto = self._newest
@@ -95,7 +95,7 @@ class MemoryView:
         rows = self._table([row for _, _, row in log])
         rows = rows.append_column(KIND, pa.array([kind for _, kind, _ in log], pa.string()))
         rows = rows.append_column(EPOCH, pa.array([epoch for epoch, _, _ in log], pa.int64()))
-        return Changes(upto, netted(rows, self.schema.key))
+        return ViewChanges(upto, netted(rows, self.schema.key))
 
     def rows(self) -> Content:
         """All rows at the newest epoch."""

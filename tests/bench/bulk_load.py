@@ -131,7 +131,7 @@ class Loads:
                 facts: dict[str, Any] = stage_chunk(batches, spec, chunk)
             finally:
                 source.close()
-            return Marker(name, chunk.number, search_ms=0, high_ms=0, **facts)
+            return Marker(name, chunk.number, high_ms=0, **facts)
 
         chunks = plan.chunks
         markers = self._spark.sparkContext.parallelize(chunks, len(chunks)).map(load).collect()

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,15 +28,27 @@ import numpy as np
 import orjson
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
 from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.delta.follower import DeltaFollower
+from mview_connectors.followers.delta.settings import DeltaSettings
 from mview_connectors.followers.files import FilesFollower, FilesSettings
 from mview_connectors.followers.iceberg.follower import IcebergFollower
 from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
+from mview_connectors.followers.paimon.environment import interpreter
+from mview_connectors.followers.paimon.follower import PaimonFollower
+from mview_connectors.followers.paimon.settings import PaimonSettings
 from mview_connectors.followers.sql import SqlSettings
 from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.followers.starrocks import (
+    StarrocksFollower,
+    StarrocksSettings,
+    requests_of,
+)
 from mview_connectors.formats.written import json_keys, json_rows
 
 from mview.changelog import KIND
@@ -44,6 +59,10 @@ from mview.testing.contract import schema_of
 from tests.bench.results import Result
 from tests.services.clickhouse import ClickhouseServer
 from tests.services.kafka import KafkaServer
+from tests.services.process import free_port
+from tests.services.s3 import S3Server
+from tests.services.starrocks import PASSWORD as STARROCKS_PASSWORD
+from tests.services.starrocks import USER as STARROCKS_USER
 
 ROWS = 100_000
 INSERTED, UPDATED, DELETED = 100, 150, 50
@@ -66,14 +85,14 @@ class Bench(NamedTuple):
         follower: on an empty place.
         target: what it was made with.
         plain: writes a delta's batch without the protocol; first called with all rows as +I.
-        pid: of the server, if it is a process of its own.
+        pids: of the server, where it is a process or more of its own.
         count: the rows that readers see of the two tables, the sink's first.
     """
 
     follower: Follower
     target: FollowerTarget
     plain: Callable[[pa.RecordBatch], None]
-    pid: int | None
+    pids: tuple[int, ...]
     count: Callable[[], tuple[int, int]]
 
 
@@ -109,7 +128,7 @@ def clickhouse() -> Iterator[Bench]:
             return ours, theirs
 
         try:
-            yield Bench(follower, target, plain, server.pid, count)
+            yield Bench(follower, target, plain, (server.pid,), count)
         finally:
             follower.close()
             server.stop()
@@ -141,7 +160,7 @@ def sqlite() -> Iterator[Bench]:
             return ours, connection.execute(counted).fetchone()[0]
 
         try:
-            yield Bench(follower, target, plain, None, count)
+            yield Bench(follower, target, plain, (), count)
         finally:
             follower.close()
             connection.close()
@@ -187,7 +206,7 @@ def kafka() -> Iterator[Bench]:
             return len(ours), len(theirs)
 
         try:
-            yield Bench(follower, target, plain, server.pid, count)
+            yield Bench(follower, target, plain, (server.pid,), count)
         finally:
             follower.close()
             server.stop()
@@ -215,7 +234,7 @@ def files() -> Iterator[Bench]:
             return follower.read().read_all().num_rows, pq.read_metadata(file).num_rows
 
         try:
-            yield Bench(follower, target, plain, None, count)
+            yield Bench(follower, target, plain, (), count)
         finally:
             follower.close()
 
@@ -255,7 +274,7 @@ def iceberg(upsert: bool = False) -> Iterator[Bench]:
             return ours, theirs
 
         try:
-            yield Bench(follower, target, plain, None, count)
+            yield Bench(follower, target, plain, (), count)
         finally:
             follower.close()
 
@@ -267,6 +286,147 @@ def iceberg_upsert() -> Iterator[Bench]:
         yield bench
 
 
+@contextmanager
+def delta(server: S3Server | None = None) -> Iterator[Bench]:
+    """A folder; plain: delta-rs's own merge, and for all rows its write."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = folder if server is None else f"s3://{server.bucket}/bench"
+        options = {} if server is None else server.options(plain=True)
+        given = {} if server is None else server.options()
+        settings = DeltaSettings(type="delta", path=place, options=given, table="t")
+        target = target_of(settings)
+        follower = DeltaFollower(target)
+        other = f"{place}/plain"
+        values = {name: f"s.{name}" for name in SCHEMA.names}
+
+        def plain(batch: pa.RecordBatch) -> None:
+            changed = batch.filter(pc.not_equal(batch[KIND], "-U"))
+            rows = pa.Table.from_batches([changed])
+            if not DeltaTable.is_deltatable(other, options):
+                write_deltalake(other, rows.drop_columns([KIND]), storage_options=options)
+                return
+            table = DeltaTable(other, storage_options=options)
+            merge = table.merge(rows, "t.k = s.k", source_alias="s", target_alias="t")
+            gone = f"s.{KIND} = '-D'"
+            merge = merge.when_matched_delete(gone).when_matched_update(values)
+            merge.when_not_matched_insert(values).execute()
+
+        def count() -> tuple[int, int]:
+            return follower.read().read_all().num_rows, DeltaTable(
+                other, storage_options=options
+            ).to_pyarrow_table().num_rows
+
+        try:
+            pids = (server.pid,) if server else ()
+            yield Bench(follower, target, plain, pids, count)
+        finally:
+            follower.close()
+
+
+@contextmanager
+def delta_s3() -> Iterator[Bench]:
+    """The same on moto's S3 server."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = S3Server(Path(folder))
+        try:
+            with delta(server) as bench:
+                yield bench
+        finally:
+            server.stop()
+
+
+@contextmanager
+def paimon() -> Iterator[Bench]:
+    """A folder, one bucket; plain: pypaimon's own write and commit, in the same process, on a table
+    that has a column of kinds, as it takes them from there."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = target_of(PaimonSettings(type="paimon", warehouse=folder, table="t", history="1h"))
+        follower = PaimonFollower(target)
+        follower.create()
+        place = Path(__file__).with_name("paimon_plain.py")
+        assert follower._worker is not None
+        worker = follower._worker
+        other = subprocess.Popen(
+            [interpreter(), "-I", place, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdin is not None
+        assert other.stdout is not None
+        pipe, answers = other.stdin, other.stdout
+
+        def plain(batch: pa.RecordBatch) -> None:
+            with pa.ipc.new_stream(pipe, batch.schema) as stream:
+                stream.write_batch(batch)
+            pipe.flush()
+            assert answers.readline() == b"done\n"
+
+        def count() -> tuple[int, int]:
+            ours = follower.read().read_all().num_rows
+            pipe.close()
+            return ours, int(answers.readline())
+
+        try:
+            yield Bench(follower, target, plain, (worker.pid, other.pid), count)
+        finally:
+            follower.close()
+            other.kill()
+            other.wait()
+            answers.close()
+
+
+@contextmanager
+def starrocks() -> Iterator[Bench]:
+    """The conformance server, which is no StarRocks; plain: begin, load, commit, and no question.
+
+    What it tells is what the protocol costs here and how many requests; nothing of a cluster.
+    """
+    ports = [free_port() for _ in range(4)]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.services.starrocks", *map(str, ports)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            secret = Path(folder) / "password"
+            secret.write_text(STARROCKS_PASSWORD)
+            settings = StarrocksSettings(
+                type="starrocks",
+                url=f"http://127.0.0.1:{ports[0]}",
+                query_port=ports[3],
+                user=STARROCKS_USER,
+                password=f"${{file:{secret}}}",
+                database="shop",
+                table="t",
+            )
+            follower = StarrocksFollower(target_of(settings))
+            follower._statements().run(follower._table_ddl("plain"))
+            labels = iter(range(1 << 30))
+            loading = {"table": "plain", "format": "json", "strip_outer_array": "true"}
+
+            def plain(batch: pa.RecordBatch) -> None:
+                label = f"plain-{next(labels)}"
+                rows = chain(
+                    follower._json(gone_keys(batch, SCHEMA.key), 1),
+                    follower._json(new_rows(batch), 0),
+                )
+                follower._transaction("begin", label, {"table": "plain"})
+                for _, content in requests_of(rows):
+                    follower._transaction("load", label, loading, content)
+                follower._transaction("commit", label, {"table": "plain"})
+
+            def count() -> tuple[int, int]:
+                run = follower._statements().run
+                ours, theirs = (
+                    int(run(f"SELECT count(*) FROM shop.{name}")[0][0]) for name in ("t", "plain")
+                )
+                return ours, theirs
+
+            try:
+                yield Bench(follower, follower.target, plain, (process.pid,), count)
+            finally:
+                follower.close()
+                process.stdin.close()
+
+
 BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "clickhouse": clickhouse,
     "sqlite": sqlite,
@@ -274,6 +434,10 @@ BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "files": files,
     "iceberg": iceberg,
     "iceberg-upsert": iceberg_upsert,
+    "delta": delta,
+    "delta-s3": delta_s3,
+    "paimon": paimon,
+    "starrocks": starrocks,
 }
 
 
@@ -322,12 +486,14 @@ class Changes:
 class Clock:
     """Milliseconds, and CPU milliseconds here and in the server."""
 
-    def __init__(self, pid: int | None) -> None:
-        self._processes = [psutil.Process(), *([psutil.Process(pid)] if pid else [])]
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._here, self._there = psutil.Process(), [psutil.Process(pid) for pid in pids]
 
     def _cpu(self) -> list[float]:
-        times = [process.cpu_times() for process in self._processes]
-        return [1000 * (one.user + one.system) for one in times]
+        return [
+            sum(1000 * (one.user + one.system) for one in map(psutil.Process.cpu_times, processes))
+            for processes in ([self._here], self._there)
+        ]
 
     def measure(self, work: Callable[[], None], into: list[list[float]]) -> None:
         """Run something and add what it took: milliseconds, CPU here, CPU of the server."""
@@ -335,13 +501,13 @@ class Clock:
         work()
         took = 1000 * (time.perf_counter() - began)
         spent = [after - before for after, before in zip(self._cpu(), cpu, strict=True)]
-        into.append([took, *spent, *([0.0] if len(spent) == 1 else [])])
+        into.append([took, *spent])
 
 
 def measure(name: str, result: Result, steps: int) -> None:
     """Measure one sink and add its rows."""
     with BENCHES[name]() as bench:
-        changes, clock, target = Changes(), Clock(bench.pid), bench.target
+        changes, clock, target = Changes(), Clock(bench.pids), bench.target
         first = changes.first()
         bench.follower.create()
         rows = pa.RecordBatchReader.from_batches(

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mview.changelog import from_ipc
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.configfile import load_config
@@ -26,11 +25,10 @@ from mview.connector import Message
 from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine
 from mview.epoch.steps import run_epoch
-from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_views, strategy_of
+from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
-from mview.ingest.offsets import BatchOffsets
 from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import load_views
 from mview.session.spark import spark_session
@@ -135,7 +133,7 @@ class Bench:
         start = time.perf_counter()
         changes: dict[str, list[pa.Table]] = {}
         for row in decode_split(messages, self._format, self._specs):
-            changes.setdefault(row.table, []).append(from_ipc(row.body))
+            changes.setdefault(row.table, []).append(row.changes)
         self.apply(changes, len(messages))
         return time.perf_counter() - start
 
@@ -153,7 +151,7 @@ class Bench:
         self._taken += count
         manifest = self._engine.manifest
         offsets = BatchOffsets({CONNECTION: {_PARTITION: self._taken + 1}}, -1, {})
-        batch = EpochInput(changes, {}, offsets, manifest.generation, manifest.batch + 1)
+        batch = Batch(changes, {}, offsets, manifest.generation, manifest.batch + 1)
         run_epoch(self._engine, self._upkeep, batch, {})
         return time.perf_counter() - start
 

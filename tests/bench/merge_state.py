@@ -75,7 +75,7 @@ def changes(case: Case, batch: int) -> Iterator[StreamRow]:
         ids = chunk * case.chunk_rows + own * case.batches + batch
         keys = ids if case.key == "int" else [f"customer-{n:012d}" for n in ids]
         columns = {
-            "__kind": ["u"] * size,
+            "__op": ["u"] * size,
             "__position": [encode_position((1, batch, n)) for n in range(size)],
             "__source_ms": [START] * size,
             "__partition": ["t/0"] * size,
@@ -91,9 +91,7 @@ def markers(case: Case) -> Iterator[StreamRow]:
     """All chunks are read at one time."""
     for chunk in range(case.chunks):
         name = f"chunk-{chunk:05d}-7f3a0c55-6f0e-4d56-9b5e-0a4f6f1d2c11.parquet"
-        found = Marker(
-            "db.t", chunk, name, case.chunk_rows, 10**7, "0" * 32, START, START + 900, (1, 77744)
-        )
+        found = Marker("db.t", chunk, name, case.chunk_rows, 10**7, "0" * 32, START + 900)
         yield StreamRow("marker", "db.t", chunk, body=orjson.dumps(found.to_json()))
 
 

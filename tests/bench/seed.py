@@ -58,7 +58,7 @@ def _mirror(store: Store, name: str, rows: pa.Table) -> TableState:
     for number, start in enumerate(range(0, rows.num_rows, _CHUNK_ROWS)):
         part = rows.slice(start, _CHUNK_ROWS)
         staged = stage_chunk(iter(part.to_batches()), spec, Chunk(number, None, None))
-        markers.append(Marker(spec.name, number, search_ms=0, high_ms=0, **staged))
+        markers.append(Marker(spec.name, number, high_ms=0, **staged))
     version = mirror.register(FIRST_EPOCH, markers, {})
     released = tuple(range(len(markers)))
     return replace(

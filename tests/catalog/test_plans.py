@@ -12,7 +12,7 @@ from sqlglot import exp
 from mview.epoch import views
 from mview.ivm import compile as compiler
 from mview.ivm.compile import compile_view
-from mview.ivm.parts import Split
+from mview.ivm.parts import ViewParts
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema
@@ -47,7 +47,7 @@ def test_text_over_parts_with_other_columns_is_not_used(
 ) -> None:
     real = compiler.split
 
-    def other(definition: ViewDefinition, schemas: dict[str, TableSchema]) -> Split:
+    def other(definition: ViewDefinition, schemas: dict[str, TableSchema]) -> ViewParts:
         found = real(definition, schemas)
         tree = found.main.tree.copy()
         total = tree.selects[1]

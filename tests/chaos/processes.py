@@ -237,7 +237,7 @@ class Life:
     def _check_end(self, running: Running, place: str, fault: str) -> None:
         """How a process ends that met a fault."""
         told = "FaultError" in running.said
-        if fault in ("kill", "kill-tree") and not place.startswith("in-chunk"):
+        if fault == "kill-tree" or (fault == "kill" and not place.startswith("in-chunk")):
             assert running.code == -signal.SIGKILL, f"was not killed: {running.said}"
         elif not (fault == "raise" and told):
             self.finish(running, *((ExitCode.CHECK_FAILED,) if fault != "pause" else ()))

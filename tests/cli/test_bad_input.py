@@ -78,6 +78,8 @@ CONFIGS: list[tuple[str | bytes, int]] = [
     (b"\xff" + GOOD.encode(), 1), (GOOD.encode() + b"\x80", 17), (GOOD + "\0", 17),
     (GOOD + "# \x1b[31m red", 17), ("\x00" * 100, 1), (os.urandom(64) + b"\xff\xff", 1),
     ("a" * 600_000, 1), (GOOD + "#" * 600_000, 1), (GOOD + "---\n" + GOOD, 17),
+    (good("store: data", 'store: "da\\0ta"'), 1), (good("shop.db", '"\\ud800.db"'), 5),
+    (good("  master:", '  "ma\\0ster":'), 15), (good("path: changes", 'path: "\\0"'), 10),
     (good("store: data", "store: [data"), 2), (good("store: data", 'store: "data'), 1),
     (good("  shop:\n    drivername", "\tshop:\n    drivername"), 3),
     (good("store: data", f"store: *{SECRET}"), 1), (good("store: data", f"store: !{SECRET} x"), 1),
@@ -263,6 +265,11 @@ def test_a_configuration_tells_the_line_of_its_mistake(check, number: int) -> No
     code, said = check(text)
     assert code == 2, said
     assert f"mview.yml:{line}" in said, said
+
+
+def test_a_store_that_no_file_system_can_have(check) -> None:
+    code, said = check(good("store: data", f"store: {'a' * 300}"))
+    assert (code, "too long" in said, "shorter" in said) == (1, True, True), said
 
 
 @pytest.mark.parametrize("number", range(len(VIEWS)))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 import pytest
 from mview_connectors.changelogs import lines
 from mview_connectors.changelogs.files import FilesChangelog, _At
-from mview_connectors.changelogs.shares import fair_shares
+from mview_connectors.changelogs.kafka import fair_shares
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.clock import END_OF_TIME
 from mview.config import ChangesSettings
-from mview.errors import ConfigError, CorruptionError, DataLostError, DecodeError, UserError
+from mview.errors import (
+    AwayError,
+    ConfigError,
+    CorruptionError,
+    DataLostError,
+    DecodeError,
+    UserError,
+)
 from tests.connectors.test_changelogs import beat, line
 
 
@@ -250,6 +258,53 @@ def test_a_bad_line_halts_with_file_and_byte(tmp_path, changelog):
     with pytest.raises(DecodeError) as caught:
         list(UnifiedFormat({}).decode(bad))
     assert caught.value.where == f"{tmp_path / '1.jsonl'}, byte {len(rows(1))}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to nothing", "name"])
+def test_what_cannot_be_read_is_not_passed_over(tmp_path, changelog, kind):
+    """Its lines may be there again later, when those of a later file are published."""
+    start = changelog.begin()
+    put(tmp_path, "2.jsonl", rows(2))
+    file = tmp_path / "1.jsonl"
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "link to nothing":
+        file.symlink_to(tmp_path / "not mounted" / "1.jsonl")
+    else:
+        file = tmp_path / os.fsdecode(b"\xff.jsonl")
+        file.write_bytes(rows(1))
+    with pytest.raises(UserError, match="a change file ") as caught:
+        changelog.advance(start, 100, 0)
+    assert caught.value.where == str(file)
+    assert not set(caught.value.render()) & {"\udcff"}
+
+
+def test_a_file_that_is_deleted_while_the_folder_is_listed(tmp_path, changelog, monkeypatch):
+    put(tmp_path, "1.jsonl", rows(1))
+    put(tmp_path, "2.jsonl", rows(2))
+    at = changelog.advance({"log": ["", 0, 0]}, 100, 0).offsets
+    put(tmp_path, "2.jsonl", rows(3))
+    look = changelog._check_entry
+
+    def deleted(entry):
+        look(entry)
+        (tmp_path / "1.jsonl").unlink(missing_ok=True)
+
+    monkeypatch.setattr(changelog, "_check_entry", deleted)
+    assert numbers(changelog, at, changelog.advance(at, 100, 0).offsets) == [3]
+
+
+def test_a_folder_that_is_gone_is_waited_for(tmp_path, changelog):
+    put(tmp_path, "1.jsonl", rows(1))
+    at = changelog.begin()
+    away = tmp_path.rename(tmp_path.with_name("away"))
+    with pytest.raises(AwayError, match="cannot be listed") as caught:
+        changelog.advance(at, 100, 0)
+    assert caught.value.where == str(tmp_path)
+    away.rename(tmp_path)
+    assert changelog.advance(at, 100, 0).offsets == at
 
 
 def test_check(tmp_path, changelog):

@@ -217,7 +217,13 @@ def test_retention_loss_is_an_error_at_planning_and_at_reading(make_log, kafka):
         list(changelog.read([split]))
 
 
-def test_a_partition_that_is_gone(make_log):
+@pytest.fixture
+def soon_believed(monkeypatch):
+    """What a broker says that has forgotten a topic is believed sooner."""
+    monkeypatch.setattr(kafka_module, "_BELIEVE_S", 0.5)
+
+
+def test_a_partition_that_is_gone(make_log, soon_believed):
     log = make_log()
     with pytest.raises(DataLostError, match="was deleted"):
         log.open().advance({f"{log.topic}/0": 0, f"{log.topic}/7": 0}, 100, 0)
@@ -458,7 +464,7 @@ def test_partitions_are_read_side_by_side(make_log):
 # --- faults --------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kafka):
+def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kafka, soon_believed):
     log = make_log()
     changelog = log.open()
     start = changelog.begin()
@@ -469,7 +475,7 @@ def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kaf
     end = time.monotonic() + 60
     while log.topic in kafka.admin().list_topics(timeout=10).topics:
         assert time.monotonic() < end, "the topic is not deleted"
-        time.sleep(0.2)
+        time.sleep(0.02)
     for one in (changelog, log.open()):
         with pytest.raises(DataLostError, match=r"was deleted|not exist"):
             one.advance(at, 100, 0)

@@ -315,7 +315,7 @@ def test_a_reader_that_stops_early_leaves_a_usable_connection(
     assert len(source.read("t")) == 4000
 
 
-# --- clock and position --------------------------------------------------------------------------
+# --- clock ---------------------------------------------------------------------------------------
 
 
 def test_the_clock_is_in_milliseconds_and_goes_on(source: Source) -> None:
@@ -323,18 +323,6 @@ def test_the_clock_is_in_milliseconds_and_goes_on(source: Source) -> None:
     first, second = source.database.clock(), source.database.clock()
     assert abs(first - now) < 60_000
     assert first <= second
-
-
-def test_the_position_grows_with_every_commit(source: Source) -> None:
-    source.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY)")
-    before = source.database.position()
-    source.insert("t", [(1,)])
-    after = source.database.position()
-    if source.kind == "sqlite":
-        assert before == after == ()
-    else:
-        assert before < after
-        assert len(before) == {"mariadb": 4, "postgresql": 3}[source.kind]
 
 
 # --- failures ------------------------------------------------------------------------------------

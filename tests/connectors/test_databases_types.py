@@ -286,11 +286,17 @@ def test_a_mariadb_date_that_is_none_halts(
 def test_a_row_of_several_packets_is_read_whole(maria: Source) -> None:
     maria.execute("SET GLOBAL max_allowed_packet = 67108864")
     maria.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, x LONGTEXT, y INT)")
-    maria.execute("INSERT INTO t SELECT seq, repeat('é', seq * 1000000), seq FROM seq_1_to_20")
-    maria.execute("INSERT INTO t SELECT 30 + seq, 'short', seq FROM seq_1_to_20")
-    rows = sorted(maria.read("t"), key=lambda row: row["id"])
-    assert [row["x"] == "é" * (row["y"] * 1_000_000) for row in rows[:20]] == [True] * 20
-    assert [(row["x"], row["y"]) for row in rows[20:]] == [("short", n) for n in range(1, 21)]
+    # Beside x, a row has two digits with their lengths, and the length of x: 4 bytes, or 9.
+    whole = 2**24 - 1
+    sizes = {1: 5, 2: whole - 8, 3: whole - 7, 4: 5, 5: 2 * whole - 13, 6: 5}
+    for number, size in sizes.items():
+        text = f"concat(repeat('x', {size % 2}), repeat('é', {size // 2}))"
+        maria.execute(f"INSERT INTO t VALUES ({number}, {text}, {number})")
+    rows = {row["id"]: row for row in maria.read("t")}
+    assert rows.keys() == sizes.keys()
+    for number, size in sizes.items():
+        assert rows[number]["x"] == "x" * (size % 2) + "é" * (size // 2), number
+        assert rows[number]["y"] == number
 
 
 @pytest.mark.service

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.mysql import MysqlDatabase
-from mview_connectors.databases.mysql_packets import MalformedRowError, ServerError, row_blocks
+from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
 from mview_connectors.databases.ranges import Operator, compare
 from mview_connectors.databases.values import bits_from_text, booleans, build_batch, from_hex
 
@@ -133,7 +133,7 @@ def test_any_bytes_are_rows_or_an_error(bodies: list[bytes], columns: int, padde
     data = b"".join(map(_packets, bodies)) + (_packets(EOF) if padded else b"")
     try:
         rows = _rows(data, columns)
-    except (MalformedRowError, ServerError, ConnectionResetError):
+    except (MalformedRowError, MysqlServerError, ConnectionResetError):
         return
     # What was read says again what was sent, up to the packet that ended it.
     assert data.startswith(b"".join(_packets(b"".join(map(_value, row))) for row in rows)) or any(
@@ -154,7 +154,7 @@ def test_a_result_without_rows() -> None:
 
 def test_an_error_after_some_rows_is_raised() -> None:
     data = _result(ROWS, b"\xff\x28\x04#70100Query execution was interrupted")
-    with pytest.raises(ServerError) as caught:
+    with pytest.raises(MysqlServerError) as caught:
         _rows(data, 3)
     assert caught.value.packet.endswith(b"interrupted")
 

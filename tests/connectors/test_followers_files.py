@@ -258,7 +258,7 @@ def test_what_is_old_goes_and_what_is_new_stays(tmp_path: Path) -> None:
         kept = named_by(folder)
         world.view.publish([world.row(1, "new")])
         world.sync()
-        world.faulty.maintain()
+        world.faulty.maintain(thorough=True)
         # The last old one was the newest until now: who has just read it still needs its files.
         names = {f"data/{file.name}" for file in (folder / "data").iterdir()}
         assert names == kept | named_by(folder)
@@ -277,12 +277,12 @@ def test_changes_stay_unless_an_age_is_given(tmp_path: Path) -> None:
             for number in range(3):
                 world.view.publish([world.row(1, f"{number}")])
                 world.sync()
-            world.faulty.maintain()
+            world.faulty.maintain(thorough=True)
             assert len(list(place.glob("t/manifests/*.json"))) == 4
             age(place, 120_000)
             world.view.publish([world.row(1, "new")])
             world.sync()
-            world.faulty.maintain()
+            world.faulty.maintain(thorough=True)
             assert len(list(place.glob("t/manifests/*.json"))) == (5 if keep is None else 2)
             assert len(list(place.glob("t/data/*"))) == (5 if keep is None else 2)
 
@@ -293,7 +293,7 @@ def test_an_older_runner_deletes_nothing(tmp_path: Path) -> None:
         newer = world.harness.open(world.target(world.fence + 1))
         newer.create()
         before = sorted((tmp_path / "t").rglob("*"))
-        older.maintain()
+        older.maintain(thorough=True)
         assert sorted((tmp_path / "t").rglob("*")) == before
 
 

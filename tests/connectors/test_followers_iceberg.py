@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from mview_connectors.followers.iceberg import compaction
 from mview_connectors.followers.iceberg import keys as places
 from mview_connectors.followers.iceberg import rows as writing
 from mview_connectors.followers.iceberg.follower import IcebergFollower
@@ -24,7 +25,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
-from mview.errors import ConfigError, RetryableError, TargetError, UserError
+from mview.errors import ConfigError, FencedError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import World, delta_of, normal, raised, schema_of
@@ -78,6 +79,9 @@ class IcebergHarness(FollowerHarness):
 
         return restore
 
+    def pieces(self, target: FollowerTarget) -> int:
+        return int(self.table(target).inspect.files().num_rows)
+
     def drop(self, target: FollowerTarget) -> bool:
         with self.catalog() as catalog:
             catalog.drop_table(("default", target.table))
@@ -85,6 +89,8 @@ class IcebergHarness(FollowerHarness):
 
 
 class TestIceberg(FollowerContract):
+    steps = 25
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return IcebergHarness(tmp_path / "warehouse")
@@ -457,7 +463,7 @@ def test_maintenance_keeps_the_rows_and_the_mark(harness: IcebergHarness, tmp_pa
                 change(world, at * 3)
             mark, files = world.faulty.position(), table_of(world).inspect.files().num_rows
             old = table_of(world).current_snapshot()
-            world.faulty.maintain()
+            world.faulty.maintain(thorough=True)
             world.check()
             table = table_of(world)
             assert table.inspect.files().num_rows < files / 4
@@ -484,7 +490,7 @@ def test_old_snapshots_and_their_files_go(harness: IcebergHarness, tmp_path: Pat
         before = list(world.view.content.values())
         change(world, 100)
         time.sleep(0.01)
-        world.faulty.maintain()
+        world.faulty.maintain(thorough=True)
         world.check()
         table = table_of(world)
         assert {one.snapshot_id for one in table.snapshots()} == {
@@ -494,10 +500,10 @@ def test_old_snapshots_and_their_files_go(harness: IcebergHarness, tmp_path: Pat
         assert normal(rows_of(table.scan(snapshot_id=tagged).to_arrow())) == normal(before)
         table.manage_snapshots().remove_tag("kept").commit()
         change(world, 101)
-        world.faulty.maintain()
+        world.faulty.maintain(thorough=True)
         change(world, 103)
         time.sleep(0.01)
-        world.faulty.maintain()
+        world.faulty.maintain(thorough=True)
         world.check()
         table = table_of(world)
         used = {Path(path) for path in table.inspect.files()["file_path"].to_pylist()}
@@ -510,5 +516,55 @@ def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
     older = world.faulty.inner
     newer = world.harness.open(world.target(world.fence + 1))
     newer.create()
-    raised(older.maintain, Exception)
+    raised(lambda: older.maintain(thorough=True), FencedError)
     newer.close()
+
+
+def test_maintenance_begins_again_where_a_step_came_between(
+    world: World, harness: IcebergHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        world.view.publish([world.row(number, "b")])
+        world.sync()
+    files = harness.pieces(world.target())
+    compacted, met = compaction.compacted, iter([True, True, False])
+
+    def meeting(*args: Any) -> Any:
+        found = compacted(*args)
+        if next(met):
+            there = set(harness.folder.rglob("*.parquet"))
+            world.view.publish([world.row(1, f"{len(there)}")])
+            world.sync()
+        return found
+
+    monkeypatch.setattr(compaction, "compacted", meeting)
+    monkeypatch.setattr(compaction, "_BITE_BYTES", 1 << 40)
+    other = harness.open(world.target())
+    done = other.maintain(thorough=True)
+    other.close()
+    assert done["files_replaced"] >= 14 > done["files_written"]
+    assert harness.pieces(world.target()) < files
+    world.check()
+    # What the tries in between had written is gone.
+    used = {
+        Path(path).name for path in table_of(world).inspect.all_files()["file_path"].to_pylist()
+    }
+    assert {one.name for one in harness.folder.rglob("*.parquet")} == used
+
+
+def test_maintenance_takes_bites(
+    world: World, harness: IcebergHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_BITE_BYTES", 4_000)
+    for number in range(20):
+        world.view.publish([world.row(100 + number, "b")])
+        world.sync()
+    before = harness.pieces(world.target())
+    few = world.faulty.maintain(thorough=False)
+    assert 0 < few["files_replaced"] < 20
+    snapshots = len(table_of(world).snapshots())
+    world.faulty.maintain(thorough=True)
+    assert len(table_of(world).snapshots()) > snapshots + 1
+    assert harness.pieces(world.target()) < before / 2
+    assert world.faulty.maintain(thorough=True) == {}
+    world.check()

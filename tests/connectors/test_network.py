@@ -19,6 +19,7 @@ from mview_connectors.followers.mysql import MysqlFollower
 from mview_connectors.followers.postgresql import PostgresqlFollower
 from mview_connectors.followers.sql import SqlSettings
 from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSettings
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings, ConnectionSettings
@@ -151,6 +152,14 @@ def test_remote_sinks_are_verified_by_default() -> None:
          "is not encrypted"),
         (sink(ClickhouseFollower, ClickhouseSettings(
             type="c", url="http://localhost:8123, https://ch.example.org")), None),
+        (sink(StarrocksFollower, StarrocksSettings(
+            type="s", url="https://fe1.example.org,http://fe2.example.org:8030", database="d")),
+         "is not encrypted"),
+        (sink(StarrocksFollower, StarrocksSettings(
+            type="s", url="https://fe.example.org", database="d", plain_backends=True)),
+         "without TLS"),
+        (sink(StarrocksFollower, StarrocksSettings(
+            type="s", url="http://localhost:8030, https://fe.example.org", database="d")), None),
         (sink(KafkaFollower, KafkaSettings(type="k", bootstrap_servers="k.example.org:9092")),
          "is not encrypted"),
         (sink(KafkaFollower, KafkaSettings(type="k", bootstrap_servers="localhost:9092")), None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import sqlite3
 import threading
 import time
@@ -61,12 +62,21 @@ class Shop:
     """The database, its log, and what the tables held at the start.
 
     Every change is committed first and then appended to the log, one at a time.
+
+    Args:
+        root: its folder.
+        size: orders at the start; the other tables go by it.
+        copied: another shop's folder, of the same size, that it begins as a copy of, with the
+            store; nothing was changed there, and nobody uses it.
     """
 
-    def __init__(self, root: Path, size: int = 60) -> None:
+    def __init__(self, root: Path, size: int = 60, copied: Path | None = None) -> None:
         self.root = root
         self.folder = root / "changes"
-        self.folder.mkdir(parents=True)
+        if copied is None:
+            self.folder.mkdir(parents=True)
+        else:
+            shutil.copytree(copied, root, dirs_exist_ok=True)
         self.first = first_rows(size)
         self.file = self.folder / "000.jsonl"
         self.file.touch()
@@ -76,6 +86,8 @@ class Shop:
         self._db = sqlite3.connect(self.database, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=off")
+        if copied is not None:
+            return
         for name, (ddl, _) in TABLES.items():
             self._db.execute(f"create table {name}({ddl})")
             for row in self.first[name]:

@@ -5,7 +5,7 @@ After each part every published epoch of every view is held against the truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +60,13 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
     shop.close()
 
 
+@pytest.fixture
+def loaded(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
+    yield shop
+    shop.close()
+
+
 @pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_load_and_live_under_change(shop: Shop, executor: str) -> None:
     config = shop.config(executor=executor)
@@ -89,8 +96,9 @@ def test_load_and_live_under_change(shop: Shop, executor: str) -> None:
     assert all(result.equal for result in verify(config, views))
 
 
-def test_spark_joins_rows_that_never_changed(shop: Shop) -> None:
+def test_spark_joins_rows_that_never_changed(loaded: Shop) -> None:
     """What a look-up finds in base files only: no changes stand in the tail."""
+    shop = loaded
     config, views = shop.config(executor="spark"), views_of(joined=JOINED)
     truth = Truth(config, shop, views)
     shop.heartbeat()
@@ -103,7 +111,8 @@ def test_spark_joins_rows_that_never_changed(shop: Shop) -> None:
     assert after.views["joined"].rows == before.views["joined"].rows + 1
 
 
-def test_in_process_only(shop: Shop) -> None:
+def test_in_process_only(loaded: Shop) -> None:
+    shop = loaded
     config = shop.config(executor="local")
     views = views_of(copies=COPIES, joined=JOINED, extremes=EXTREMES)
     truth = Truth(config, shop, views)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView
 from mview.admin.verify import verify
@@ -25,8 +24,8 @@ VIEWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=8)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     shop.heartbeat()
     yield shop
     shop.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView
 from mview.admin.status import SinkStatus, status
@@ -27,6 +26,7 @@ from tests.e2e.running import live, run_once
 from tests.e2e.shop import Shop
 from tests.e2e.test_processes import run
 from tests.e2e.test_processes import wait_for as wait
+from tests.services.paimon import PaimonReader
 from tests.services.postgresql import PostgresqlServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,8 +44,8 @@ def view(sinks: str, *options: str, name: str = "totals", sql: str = TOTALS) -> 
 
 
 @pytest.fixture
-def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=24)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     shop.heartbeat()
     yield shop
     shop.close()
@@ -167,6 +167,29 @@ def test_what_is_wrong_is_said_before_anything_runs(shop: Shop) -> None:
     with pytest.raises(UserError, match="would write one table"):
         run_once(config, view("there", "sinks.there.table = 't'"),
                  view("there", "sinks.there.table = 't'", name="more"))  # fmt: skip
+
+
+@pytest.mark.service
+def test_a_paimon_table_follows_a_run(shop: Shop, paimon_reader: PaimonReader) -> None:
+    """Read by Paimon's own reader after a fill, live changes and maintenance."""
+    warehouse = shop.root / "warehouse"
+    lake = {"type": "paimon", "warehouse": str(warehouse), "every": "100ms", "buckets": 2}
+    config = config_with(shop, lake=lake)
+
+    def rows() -> set[tuple[Any, ...]]:
+        schema = StoredView(config, "totals").schema
+        read = paimon_reader.read(warehouse, "default", "totals", schema)
+        named = [dict(zip(schema.names, row, strict=True)) for row in read or ()]
+        return {(row["product"], row["n"], digits(row["total"])) for row in named}
+
+    run_once(config, view("lake"))
+    assert rows() == expected(config)
+    with live(config) as running, shop.busy(seed=7, pause=0.02):
+        running.epochs("totals", 3)
+    run_once(config)
+    assert rows() == expected(config)
+    results = verify(config, [view("lake")])
+    assert [(result.sink, result.equal) for result in results] == [("", True), ("lake", True)]
 
 
 @pytest.mark.service

@@ -8,11 +8,10 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from mview.admin import verify as stored
 from mview.admin.content import StoredView
@@ -20,8 +19,8 @@ from mview.admin.status import status
 from mview.config import Config
 from mview.epoch import build, cost
 from mview.epoch.cost import FULL, INCREMENTAL, runs_of
-from mview.epoch.names import is_source
 from mview.execute import executors
+from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import TTL_MS
@@ -55,8 +54,8 @@ VIEWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=24)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     (tmp_path / "views").mkdir()
     yield shop
     shop.close()
@@ -71,9 +70,9 @@ def kept(config: Config, manifest: Manifest) -> dict[str, Counter[Row]]:
     found = {}
     for name, state in manifest.tables.items():
         rows = to_rows(Mirror(store.mirror(name), state.schema).scan(state))
-        if name.startswith("state:"):
+        if RelationId.of(name).kind == "state":
             rows = [tuple(0 if value is None else value for value in row) for row in rows]
-        if not is_source(name):
+        if not RelationId.of(name).is_table:
             found[name] = Counter(rows)
     return found
 
@@ -111,9 +110,9 @@ def test_forced_ways_keep_the_same(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
             newest.append(Truth(config, shop, views).check_end())
         one, other = kept(follows, newest[0]), kept(computes, newest[1])
         # Of first rows more are kept than are shown, after a FULL as many as when they were new.
-        states = [name for name in one if name.startswith("state:")]
-        assert {"state:spent", "state:first_lines"} < set(states)
-        shown = dict.fromkeys(one.keys() - {"state:first_lines"})
+        states = [name for name in one if RelationId.of(name).kind == "state"]
+        assert {"spent:state", "first_lines:state"} < set(states)
+        shown = dict.fromkeys(one.keys() - {"first_lines:state"})
         assert {name: one[name] for name in shown} == {name: other[name] for name in shown}
         for _ in range(12):
             changes.one()

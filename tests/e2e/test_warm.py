@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from mview.admin.status import status
 from mview.config import Config
-from mview.epoch.names import STATE, VIEW
 from mview.errors import CorruptionError
+from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
@@ -29,8 +28,8 @@ VIEWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=24)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     shop.heartbeat()
     yield shop
     shop.close()
@@ -56,7 +55,7 @@ def change(shop: Shop, number: int) -> None:
     shop.heartbeat()
 
 
-@pytest.mark.parametrize("relation", [VIEW + "totals", STATE + "over"])
+@pytest.mark.parametrize("relation", ["totals", "over:state"])
 def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None:
     config, views = shop.config(), views_of(**VIEWS)
     run_once(config, *views)
@@ -66,7 +65,7 @@ def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None
     assert files
     change(shop, 100)
     notes = run_once(config)
-    view = relation.partition(":")[2]
+    view = RelationId.of(relation).view
     (told,) = [text for text in notes.messages if "is built anew" in text]
     assert told.startswith(f"view {view} is built anew")
     assert any(file in told for file in files)

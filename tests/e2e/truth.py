@@ -16,7 +16,6 @@ import sqlglot
 from mview.admin.content import StoredView
 from mview.catalog.definitions import digest_of
 from mview.config import Config
-from mview.epoch.names import is_source
 from mview.plan.definition import ViewDefinition, order_views
 from mview.schema import TableSchema
 from mview.store.history import ManifestLog
@@ -129,7 +128,7 @@ class Truth:
         for manifest in manifests:
             if not manifest.offsets:
                 # A runner took over before anything was loaded, or all that was loaded is dropped.
-                assert not any(is_source(name) for name in manifest.tables)
+                assert not manifest.source_tables
                 assert all(view.stale for view in manifest.views.values())
                 continue
             file, byte, _ = manifest.offsets["shop"]["log"]
@@ -152,7 +151,7 @@ class Truth:
 
     def _check_epoch(self, manifest: Manifest, content: Content) -> None:
         tables: dict[str, pa.Table] = {}
-        schemas = {n: s for n, s in manifest.tables.items() if is_source(n)}
+        schemas = manifest.source_tables
         for name, state in schemas.items():
             tables[name] = table_of(list(content[name.partition(".")[2]].values()), state.schema)
             if state.phase == "loaded" and manifest.epoch >= self._begun.get(name, _GONE):

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from mview.catalog.definitions import digest_of
 from mview.catalog.sinks import open_sink
-from mview.changelog import from_ipc
 from mview.clock import SystemClock
 from mview.configfile import load_config
 from mview.connector import Message
@@ -29,11 +28,10 @@ from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.report import EpochReport
 from mview.epoch.steps import run_epoch
-from mview.epoch.tables import EpochInput
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_views
+from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
-from mview.ingest.offsets import BatchOffsets
 from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.schema import TableSchema
@@ -146,10 +144,10 @@ class Epochs:
         }
         batches: dict[str, list[pa.Table]] = {}
         for row in decode_split(messages, open_format(self.config, "shop"), specs):
-            batches.setdefault(row.table, []).append(from_ipc(row.body))
+            batches.setdefault(row.table, []).append(row.changes)
         manifest = self.engine.manifest
         offsets = BatchOffsets({"shop": {"all/0": self._sent + 1}}, -1, 0)
-        batch = EpochInput(batches, {}, offsets, manifest.generation, manifest.batch + 1)
+        batch = Batch(batches, {}, offsets, manifest.generation, manifest.batch + 1)
         return run_epoch(self.engine, self.upkeep, batch, {})
 
     # --- what there is ---------------------------------------------------------------------------

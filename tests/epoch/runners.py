@@ -27,6 +27,7 @@ from mview.epoch.engine import Engine, LiveView
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views import open_sinks
+from mview.execute.delta import Delta
 from mview.failpoints import armed, failpoint
 from mview.files.fence import UNFENCED
 from mview.plan.definition import parse_view
@@ -37,7 +38,7 @@ from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import Manifest, ViewState
-from mview.store.mirror import KIND, Mirror
+from mview.store.mirror import Mirror
 
 TABLE, VIEW = "shop.t", "v"
 DEFINITION = parse_view(
@@ -113,14 +114,14 @@ class Runner:
             engine, before = self.engine, self.engine.manifest
             number = offset_of(before) + 1
             ids = pa.array([number], pa.int64())
-            delta = pa.table({KIND: ["+I"], "id": ids})
+            rows = pa.table({"id": ids, WEIGHT: pa.array([1], pa.int64())})
+            delta = Delta(rows, SCHEMA.key)
             mirror = engine.mirror(TABLE, SCHEMA)
             states = self.upkeep.take_over(before.tables)
             state = states.get(TABLE) or replace(mirror.create(), phase="loaded")
-            version = mirror.append(before.epoch + 1, delta)
+            version = mirror.append(before.epoch + 1, delta.changelog)
             failpoint("after-mirrors")
-            staged = pa.table({"id": ids, WEIGHT: pa.array([1], pa.int64())})
-            token = self.sink.stage(before.epoch + 1, staged)
+            token = self.sink.stage(before.epoch + 1, rows)
             failpoint("after-stage")
             new = ViewState(digest_of(DEFINITION), "LINEAR", SCHEMA, {}, before.epoch + 1)
             view = before.views.get(VIEW) or new

@@ -49,7 +49,7 @@ KEYED = "select g, sum(x) as s from t group by g"
 
 def test_by_their_keys_where_views_read_them() -> None:
     rows = change((None, 0.6000000000000001, -1), (None, 0.7, 1), (1, 0.5, -1), (1, 0.5, 1))
-    one = _as_published(engine({"view:v": None}), planned(KEYED), rows)
+    one = _as_published(engine({"v": None}), planned(KEYED), rows)
     assert found(one) == {(None, 0.6, -1), (None, 0.7, 1)}
     assert one.schema.equals(rows.schema)
     # The sink finds them by their keys.
@@ -72,7 +72,7 @@ def test_one_row_of_all_is_read() -> None:
     parts = SimpleNamespace(parts=lambda state: iter([pa.table({"n": [3]})]))
     kept = SimpleNamespace(mirror=parts, state=None)
     rows = pa.table({WEIGHT: pa.array([-1, 1], pa.int32()), "n": [4, 5]})
-    one = _as_published(engine({"view:v": kept}), plan, rows)
+    one = _as_published(engine({"v": kept}), plan, rows)
     assert {(row["n"], row[WEIGHT]) for row in one.to_pylist()} == {(3, -1), (5, 1)}
 
 

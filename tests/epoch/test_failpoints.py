@@ -33,6 +33,18 @@ for child in children:
     child.kill()
 """
 
+#: A driver with a child named java, and a worker that comes by a fail point.
+DRIVER = """
+import subprocess, sys, time
+import mview.failpoints
+quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+java = subprocess.Popen([sys.argv[1], "60"], **quiet)
+print(java.pid, flush=True)
+come_by = "from mview.failpoints import failpoint; failpoint('in-chunk')"
+worker = subprocess.run([sys.executable, "-c", come_by])
+print(worker.returncode, java.wait(), flush=True)
+"""
+
 
 def test_every_place_has_a_name_and_every_name_a_place() -> None:
     files = [*(ROOT / "mview").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
@@ -71,9 +83,11 @@ def java(tmp_path: Path) -> Path:
     return program
 
 
-def run(fault: str, program: Path | str, note: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    fault: str, program: Path | str, note: Path, script: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "MVIEW_FAILPOINT": fault, "MVIEW_FAILPOINT_HIT": str(note)}
-    command = [sys.executable, "-c", PROGRAM, str(program)]
+    command = [sys.executable, "-c", script, str(program)]
     return subprocess.run(command, env=env, text=True, capture_output=True, timeout=60, cwd=ROOT)
 
 
@@ -82,6 +96,13 @@ def alive(pid: str) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+def wait_for_the_end_of(pids: list[str]) -> None:
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, "children live on"
+        time.sleep(0.01)
 
 
 def test_the_faults(tmp_path: Path, java: Path) -> None:
@@ -97,10 +118,7 @@ def test_the_faults(tmp_path: Path, java: Path) -> None:
 
     result = run("after-sink:2=kill-tree", java, note)
     assert result.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 20
-    while any(map(alive, result.stdout.splitlines()[0].split())):
-        assert time.monotonic() < deadline, "children live on"
-        time.sleep(0.01)
+    wait_for_the_end_of(result.stdout.splitlines()[0].split())
 
     result = run("after-sink:2=kill-jvm", java, note)
     assert result.stdout.splitlines()[1:] == ["first", "second", f"{-signal.SIGKILL} None"]
@@ -110,6 +128,14 @@ def test_the_faults(tmp_path: Path, java: Path) -> None:
     assert "FaultError: a fault on purpose" in result.stderr
     for pid in result.stdout.splitlines()[0].split():
         os.kill(int(pid), signal.SIGKILL)
+
+
+def test_what_a_worker_meets_is_done_to_all_of_its_driver(tmp_path: Path, java: Path) -> None:
+    result = run("in-chunk=kill-jvm", java, tmp_path / "hit", DRIVER)
+    assert result.stdout.splitlines()[1:] == [f"0 {-signal.SIGKILL}"]
+    result = run("in-chunk=kill-tree", java, tmp_path / "hit", DRIVER)
+    assert result.returncode == -signal.SIGKILL
+    wait_for_the_end_of(result.stdout.splitlines()[:1])
 
 
 def test_a_pause_ends_when_its_file_is_there(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from mview.admin.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import maintain, upkeep
-from mview.epoch.names import view_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import open_sinks
 from mview.errors import CorruptionError, FencedError, RetryableError, UserError
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
 from mview.session.spark_errors import WorkerStartError
@@ -74,7 +74,7 @@ ERRORS: list[Exception] = [
 ]
 #: Only a sink may say these without it being the store's word.
 OF_TARGETS: list[Exception] = [FencedError("not ours"), CorruptionError("broken")]
-STEPS = ("perform", "with_kinds", "appended", "stage")
+STEPS = ("perform", "count_changes", "appended", "stage")
 
 
 def order(number: int) -> Any:
@@ -109,7 +109,7 @@ def inject(patch: pytest.MonkeyPatch, world: Epochs, step: str, error: Exception
 
     def failing(*args: Any) -> Any:
         name = args[1].plan.name if step == "perform" else args[2]
-        if name.split(":")[1 if step == "appended" else 0] == "totals":
+        if RelationId.of(name).view == "totals":
             raise error
         return real(*args)
 
@@ -171,7 +171,7 @@ def _halts_alone(
         assert world.rows(name) == before[name]
     # Nothing of the epoch in which it failed is published of it.
     for name, state in world.engine.manifest.tables.items():
-        if ":" in name and view_of(name) in HALTED:
+        if RelationId.of(name).view in HALTED:
             assert state == kept[name]
 
 
@@ -269,7 +269,7 @@ def test_an_epoch_that_runs_again_takes_what_has_come_since(
 
 
 #: What `totals` keeps beside its sink: its rows for its readers, a part, and state tables.
-OWN = ("view:totals", "state:totals", "view:totals:1", "state:readers")
+OWN = ("totals", "totals:state", "totals:1", "readers:state")
 
 
 def damage(folder: Path, what: str) -> None:
@@ -297,7 +297,7 @@ def test_a_damaged_log_of_a_view_is_the_views(built: Epochs, tmp_path: Path, rel
     damage(Store(world.config.store).mirror(relation), "log")
     recovered(world)
     with world.opened():
-        name = view_of(relation)
+        name = RelationId.of(relation).view
         halted = HALTED[HALTED.index(name) :]
         assert {n for n, s in world.engine.manifest.views.items() if s.halted} == {name}
         assert relation not in world.engine.manifest.tables
@@ -320,10 +320,10 @@ def test_damaged_copies_of_a_view_halt_it_alone(
         report = world.epoch(order(20), order(21))
         halted = set(report.halted)
         assert halted <= set(HALTED)
-        assert halted or relation == "view:totals"  # its rows are read by nobody
+        assert halted or relation == "totals"  # its rows are read by nobody
         assert {"named", "others"} <= set(report.views)
         world.check(*halted)
-    assert repair(world.config, [view_of(relation)]) == [view_of(relation)]
+    assert repair(world.config, [RelationId.of(relation).view]) == [RelationId.of(relation).view]
     recovered(world)
     with world.opened():
         assert not world.build()
@@ -334,7 +334,7 @@ def test_damaged_copies_of_a_view_halt_it_alone(
 def test_copies_that_cannot_be_compacted_halt_their_view_alone(
     world: Epochs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relation = "state:totals"
+    relation = "totals:state"
     base = Store(world.config.store).mirror(relation)
     monkeypatch.setattr(upkeep, "_TAIL_ROWS", 1)
     world.epoch(order(20))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from mview_connectors.formats.unified import UnifiedFormat
@@ -18,8 +21,12 @@ from mview.clock import END_OF_TIME
 from mview.configfile import load_config
 from mview.connector import Message
 from mview.errors import DecodeError
+from mview.execute.relations import Relation
 from mview.ingest.spec import BoundedFormat, open_changelog, open_format
 from mview.memory import MESSAGE_PART, Memory
+from mview.schema import Column, TableSchema
+from tests.epoch.runners import Runner, SetClock
+from tests.store.mirrors import delta_of
 
 MEMORY = 128 << 20
 
@@ -111,6 +118,32 @@ def test_all_that_is_read_goes_through_it(tmp_path: Path) -> None:
     with pytest.raises(DecodeError) as caught:
         decoder.decode(messages[1])
     assert caught.value.where == f"{file}, byte {len(line(op='heartbeat', ts=77)) + 1}"
+
+
+def test_an_epoch_takes_few_changes_of_large_rows(tmp_path: Path) -> None:
+    """A delete of a few bytes brings the row that goes into memory, whether base or tail has it."""
+    schema = TableSchema(
+        (Column("id", pa.int64(), nullable=False), Column("v", pa.string())), ("id",)
+    )
+    runner = Runner(tmp_path, SetClock()).start()
+    engine = runner.engine
+    engine.memory = Memory(MEMORY)
+    mirror = engine.mirror("shop.t", schema)
+    state = replace(mirror.create(), phase="loaded")
+    relation = engine.relations["shop.t"] = Relation(mirror, state)
+    assert engine.most_changes() >= 50_000
+    large = [random.Random(n).randbytes(50_000).hex() for n in range(8)]
+    delta = delta_of([("+I", (n, v)) for n, v in enumerate(large)], schema)
+    state = replace(state, changelog_version=mirror.append(1, delta))
+    relation.move(state, delta, 1)
+    of_tail = engine.most_changes()
+    version, folded = mirror.compact(state)
+    relation.move(replace(state, base_version=version, folded=folded), None, 2)
+    for most in (of_tail, engine.most_changes()):
+        assert MEMORY // 16 // 200_000 <= most <= MEMORY // 16 // 100_000
+    # The views and their states are no tables: what is looked up in them has a bound of its own.
+    engine.relations["v"] = engine.relations.pop("shop.t")
+    assert engine.most_changes() >= 50_000
 
 
 #: What is not rows: queries that are planned, and what Python, Arrow and DuckDB keep for next time.

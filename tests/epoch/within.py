@@ -8,9 +8,9 @@ by how many bytes the process grew at the most, and what it did.
 
 from __future__ import annotations
 
-from mview.memory import Memory, give_back_what_is_freed
+from mview.memory import Memory, give_back_what_is_freed, use_the_systems_allocator
 
-give_back_what_is_freed()
+use_the_systems_allocator()
 
 import json  # noqa: E402
 import random  # noqa: E402
@@ -25,21 +25,19 @@ from mview_connectors.changelogs.files import FilesChangelog  # noqa: E402
 from mview_connectors.formats.unified import UnifiedFormat  # noqa: E402
 from mview_connectors.sinks.delta import DeltaSink  # noqa: E402
 
-from mview.changelog import STREAM_ARROW, stream_batch  # noqa: E402
 from mview.connector import SinkTarget  # noqa: E402
 from mview.delta import recent, tiers  # noqa: E402
-from mview.epoch.tables import EpochInput  # noqa: E402
+from mview.execute.delta import Delta  # noqa: E402
 from mview.execute.local.evaluate import LocalEvaluator  # noqa: E402
 from mview.execute.pieces import differences  # noqa: E402
 from mview.execute.queries import limit_memory  # noqa: E402
 from mview.execute.relations import Relation  # noqa: E402
 from mview.execute.scan import scan_files  # noqa: E402
 from mview.ingest.decode import decode_split  # noqa: E402
-from mview.ingest.offsets import BatchOffsets  # noqa: E402
 from mview.ingest.spec import TableSpec  # noqa: E402
 from mview.merge.net import net_changes, old_and_new  # noqa: E402
 from mview.schema import Column, TableSchema  # noqa: E402
-from mview.store.mirror import KIND, Mirror  # noqa: E402
+from mview.store.mirror import Mirror  # noqa: E402
 
 #: Rows that are changed again and again; hundreds of messages of nearly a megabyte change them.
 ROWS, MESSAGES, WIDE = 40, 150, 1_000_000
@@ -86,7 +84,8 @@ class Driver:
         ):
             splits = self.log.splits(self.offsets, end)
             self.offsets, self.epochs = end, self.epochs + 1
-            self._epoch(stream_batch(decode_split(self.log.read(splits), self.format, self.specs)))
+            decoded = decode_split(self.log.read(splits), self.format, self.specs)
+            self._epoch([one.changes for one in decoded])
             if self.relation.tail_bytes >= self.memory.folded:
                 version, folded = self.mirror.compact(self.state, self.memory.folded)
                 self.state = replace(self.state, base_version=version, folded=folded)
@@ -97,16 +96,14 @@ class Driver:
     def specs(self) -> dict[str, TableSpec]:
         return {"t": self.spec}
 
-    def _epoch(self, batch: pa.RecordBatch) -> None:
-        rows = pa.Table.from_batches([batch], STREAM_ARROW)
-        taken = EpochInput.of(rows, BatchOffsets({}, 0, {}, 0), 1, 1).changes["t"]
+    def _epoch(self, taken: list[pa.Table]) -> None:
         netted = net_changes(taken, SCHEMA, {}, {})
         delta = old_and_new(netted, self._before(netted.upserts.select(["id"])), SCHEMA)
-        self.state = replace(self.state, changelog_version=self.mirror.append(self.epochs, delta))
-        self.relation.move(self.state, delta, self.epochs)
-        sides = delta.column(KIND).to_pylist()
-        weights = pa.array([-1 if side in ("-U", "-D") else 1 for side in sides], pa.int32())
-        view = delta.drop_columns([KIND]).append_column("w", weights)
+        changes = Delta(delta, SCHEMA.key).changelog
+        version = self.mirror.append(self.epochs, changes)
+        self.state = replace(self.state, changelog_version=version)
+        self.relation.move(self.state, changes, self.epochs)
+        view = delta.rename_columns([*SCHEMA.names, "w"])
         changed = self.local.run("select id, v, w from n", {"n": view}, None)
         changed = changed.rename_columns(["id", "v", "__weight"])
         self.facts = self.sink.commit(self.sink.stage(self.epochs, changed))
@@ -132,6 +129,7 @@ def _status(name: str) -> int:
 
 
 def main(folder: Path, budget: int) -> None:
+    give_back_what_is_freed(budget)
     memory = Memory(budget)
     limit_memory(memory.queries)
     recent.POOL.limit = memory.files

@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -238,16 +240,43 @@ def spark_schema(spark: SparkSession, sql: str) -> pa.Schema:
 def local_values(
     evaluator: LocalEvaluator, call: str, result: pa.Schema, rows: pa.Table
 ) -> dict[int, Any]:
-    """Row id -> value; rows on which DuckDB raises are absent."""
+    """Row id -> value; rows on which DuckDB raises are absent.
+
+    Where one raises, rows with equal operands are evaluated once: they are many, and those that
+    raise are found one by one.
+    """
+    operands = [name for name in rows.column_names if name in re.split(r"\W+", call)]
+    narrow = rows.select(["id", *operands])
     try:
-        sql = f"SELECT id, {call} AS v FROM rows"
-        table = evaluator.run(sql, {"rows": rows}, result)
+        return evaluated(evaluator, call, result, narrow)
+    except EvaluationError:
+        alike: dict[str, list[int]] = {}
+        for row, *cells in zip(*map(plain, narrow.columns), strict=True):
+            alike.setdefault(repr(cells), []).append(row)
+    first = narrow.filter(pc.is_in(narrow["id"], pa.array([ids[0] for ids in alike.values()], INT)))
+    found = some_values(evaluator, call, result, first)
+    return {row: found[ids[0]] for ids in alike.values() if ids[0] in found for row in ids}
+
+
+def some_values(
+    evaluator: LocalEvaluator, call: str, result: pa.Schema, rows: pa.Table
+) -> dict[int, Any]:
+    """The same of rows of which some may raise."""
+    try:
+        return evaluated(evaluator, call, result, rows)
     except EvaluationError:
         if rows.num_rows == 1:
             return {}
         half = rows.num_rows // 2
-        left = local_values(evaluator, call, result, rows.slice(0, half))
-        return left | local_values(evaluator, call, result, rows.slice(half))
+        left = some_values(evaluator, call, result, rows.slice(0, half))
+        return left | some_values(evaluator, call, result, rows.slice(half))
+
+
+def evaluated(
+    evaluator: LocalEvaluator, call: str, result: pa.Schema, rows: pa.Table
+) -> dict[int, Any]:
+    """Row id -> value; raises where DuckDB does on any row."""
+    table = evaluator.run(f"SELECT id, {call} AS v FROM rows", {"rows": rows}, result)
     values = zip(table.column("id").to_pylist(), plain(table.column("v")), strict=True)
     return {row: normal(value) for row, value in values}
 

@@ -271,7 +271,7 @@ def test_null_is_a_key_where_groups_are_keys(kind: str) -> None:
     def rows(*pairs: tuple[Any, int]) -> pa.Table:
         return pa.Table.from_pylist([{"g": g, "n": n} for g, n in pairs], schema)
 
-    table = ResidentTable("state:v", ["g"], rows((None, 1), (value, 2)))
+    table = ResidentTable("v:state", ["g"], rows((None, 1), (value, 2)))
     null, other = rows((None, 0)).select(["g"]), rows((value, 0)).select(["g"])
     assert table.lookup(["g"], null, null_safe=True)["n"].to_pylist() == [1]
     assert table.lookup(["g"], other, null_safe=True)["n"].to_pylist() == [2]

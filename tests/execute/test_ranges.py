@@ -22,7 +22,7 @@ from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request, TooManyRowsError
 from mview.execute.ranges import Range, range_of
 from mview.execute.relations import Relation
-from mview.execute.slices import Changes
+from mview.execute.slices import Changes, weighted
 from mview.execute.spark import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.memory import Memory, Share
@@ -289,12 +289,11 @@ def test_a_tick_over_a_large_table_reads_a_band(
     assert made.warm({"c.t": [("at",)]}) == []
     sql = "select id, at from c.t where at > now() - interval 1 hour"
     plan = compile_view(parse_view(sql, "v"), {"c.t": SCHEMA})
-    names = {"c.t": "c.t", INSTANT: INSTANT}
     clock = [
         pinned_rows(INSTANT, int(at.timestamp() * 1000)) for at in (pinned[0], pinned[0] + MINUTE)
     ]
     tick = pa.concat_tables(clock).append_column(WEIGHT, pa.array([-1, 1], pa.int32()))
-    delta, executor = made.run(plan, names, None, {INSTANT: Changes(tick)})
+    delta, executor = made.run(plan, {INSTANT: Changes(tick)})
     assert executor == "local"
     assert delta is not None
     assert made.rows_read == 11  # both ends belong to the band
@@ -319,8 +318,8 @@ def test_rows_are_not_blamed_where_the_table_is_too_large(
     rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, (1, START, None, None, 1), strict=True))])
     changed = rows.append_column(WEIGHT, pa.array([1], pa.int32()))
     with pytest.raises(TooManyRowsError):
-        made.run(plan, {"c.t": "c.t"}, None, {"c.t": Changes(changed)})
-    found = made.failing_rows(plan, {"c.t": "c.t"}, None, {"c.t": changed}, lambda error: True)
+        made.run(plan, {"c.t": Changes(changed)})
+    found = made.failing_rows(plan, {"c.t": changed}, lambda error: True)
     assert found is None
     made.close()
 
@@ -351,6 +350,7 @@ def test_a_table_that_outgrows_memory_is_looked_up_far_and_told_once(disk: Path)
         assert found.num_rows == 0
         assert far.asked == ["c.a"] * epoch
         if not epoch:
-            near.move({"c.a": delta_of([("+I", row) for row in rows], SCHEMA)})
+            come = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
+            near.move({"c.a": weighted(pa.Table.from_pylist(come, SCHEMA.arrow), 1)})
             assert (near.news(), near.news()) == (["c.a"], [])
     near.close()

@@ -1,4 +1,4 @@
-"""Follows a store until it is killed: `python -m tests.follow.child FOLDER TOKEN`."""
+"""Follows a store until it is killed: `python -m tests.follow.child FOLDER TOKEN SINK`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ class Token:
         """There is no newer one: the older ones are dead."""
 
 
-def config_of(folder: Path) -> Any:
-    """A store with a SQLite sink."""
-    sink = {"type": "sqlite", "url": f"sqlite:///{folder / 'sink.db'}"}
-    return small_config(folder, sinks={"s": sink})
+def config_of(folder: Path, sink: str) -> Any:
+    """A store with a sink of a type."""
+    sinks = {
+        "sqlite": {"type": "sqlite", "url": f"sqlite:///{folder / 'sink.db'}"},
+        "delta": {"type": "delta", "path": str(folder / "lake"), "every": "0s"},
+    }
+    return small_config(folder, sinks={"s": sinks[sink]})
 
 
-def main(folder: Path, token: int) -> None:
+def main(folder: Path, token: int, sink: str) -> None:
     """Follow for ever."""
-    config = config_of(folder)
+    config = config_of(folder, sink)
     store = Store(config.store)
     log = ManifestLog(store.manifests)
     manifest = log.latest()
     assert manifest is not None
-    definitions = load_definitions(store, manifest).found.values()
+    definitions = load_definitions(store, manifest).views.values()
     followers = Followers(config, definitions, Token(token), SystemClock(), Mask(()), print)
     followers.start(manifest)
     while True:
@@ -53,4 +56,4 @@ def main(folder: Path, token: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -43,7 +43,7 @@ class World:
         claim_store(self.store.root)
         text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
         self.definition: ViewDefinition = parse_view(text, "v")
-        self.driver = MirrorDriver(self.store.mirror("view:v"), 1, chunks=0)
+        self.driver = MirrorDriver(self.store.mirror("v"), 1, chunks=0)
         self.messages: list[str] = []
         self.change()
 

@@ -9,13 +9,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 
 from mview.catalog.definitions import digest_of, save_definition
+from mview.catalog.followers import open_follower
+from mview.errors import RetryableError
 from mview.plan.definition import parse_view
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -24,7 +29,7 @@ from tests.follow.child import config_of
 from tests.follow.test_source import published
 from tests.patience import wait_for
 from tests.seeds import daily
-from tests.store.mirrors import MirrorDriver
+from tests.store.mirrors import SCHEMA, MirrorDriver
 
 #: Kills; a longer walk is asked for by the environment.
 KILLS = int(os.environ.get("MVIEW_KILLS", "4"))
@@ -33,14 +38,22 @@ KILLS = int(os.environ.get("MVIEW_KILLS", "4"))
 PATIENCE = 120
 
 
-class Place:
-    """The sink's file, as another program reads it."""
+class Place(Protocol):
+    """The sink's table, as another program reads it."""
+
+    def seen(self) -> tuple[int | None, Counter[Any]]:
+        """The epoch that the mark says, and the rows, of one moment."""
+        ...
+
+
+class SqlitePlace:
+    """A file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def seen(self) -> tuple[int | None, Counter[Any]]:
-        """The epoch that the mark says, and the rows, in one transaction."""
+        """In one transaction."""
         connection = sqlite3.connect(self.file, timeout=PATIENCE, isolation_level=None)
         try:
             connection.execute("BEGIN")
@@ -53,18 +66,40 @@ class Place:
             connection.close()
 
 
+class DeltaPlace:
+    """A folder with a Delta table, as delta-rs reads it."""
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self.folder, self.owner = folder, owner
+
+    def seen(self) -> tuple[int | None, Counter[Any]]:
+        """Of one version."""
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return None, Counter()
+        table = DeltaTable(self.folder)
+        epoch = table.transaction_version(self.owner)
+        found = QueryBuilder().register("t", table).execute("SELECT v, id, part, n FROM t")
+        rows = zip(*(column.to_pylist() for column in pa.table(found).columns), strict=True)
+        return (None if epoch in (None, -1) else epoch), Counter(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sink", ["sqlite", pytest.param("delta", marks=pytest.mark.long)])
+def test_killed_at_any_moment(tmp_path: Path, sink: str) -> None:
+    """Also beside maintenance, which takes turns with the process."""
     chance = random.Random(daily(77))
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, sink)
     store = Store(config.store)
     claim_store(store.root)
     text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
     definition = parse_view(text, "v")
     save_definition(store, definition)
-    driver = MirrorDriver(store.mirror("view:v"), chance.randrange(1 << 30), chunks=0)
-    log, place = ManifestLog(store.manifests), Place(tmp_path / "sink.db")
+    driver = MirrorDriver(store.mirror("v"), chance.randrange(1 << 30), chunks=0)
+    log = ManifestLog(store.manifests)
+    place: Place = SqlitePlace(tmp_path / "sink.db")
+    if sink == "delta":
+        place = DeltaPlace(tmp_path / "lake" / "v", f"{store.id}/v/s")
     contents: dict[int, Counter[Any]] = {}
 
     def publish() -> None:
@@ -74,10 +109,16 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         view = replace(manifest.views["v"], definition=digest_of(definition))
         log.publish(replace(manifest, views={"v": view}))
 
+    def maintain(token: int) -> None:
+        follower, _ = open_follower(config, store, definition, "s", SCHEMA, token)
+        with suppress(RetryableError):  # steps come between whenever it looks
+            follower.maintain(thorough=True)
+        follower.close()
+
     publish()
     seen: set[int] = set()
     for token in range(1, KILLS + 2):
-        command = [sys.executable, "-m", "tests.follow.child", str(tmp_path), str(token)]
+        command = [sys.executable, "-m", "tests.follow.child", str(tmp_path), str(token), sink]
         process = subprocess.Popen(command)
         try:
             before = len(seen)
@@ -89,6 +130,8 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
                 if epoch is not None:
                     assert rows == contents[epoch], f"epoch {epoch}"
                     seen.add(epoch)
+                    if chance.random() < 0.1:
+                        maintain(token)  # noqa: B023
                 return len(seen) >= before + goal  # noqa: B023
 
             assert wait_for(is_far, PATIENCE), "the sink does not get on"

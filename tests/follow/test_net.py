@@ -80,3 +80,11 @@ def test_random_changes() -> None:
         assert after == content, seed
         changed = [key for key in {*before, *content} if before.get(key) != content.get(key)]
         assert sorted({key for _, key, _ in found}) == sorted(changed), seed
+
+
+def test_a_row_that_looks_different_has_changed() -> None:
+    """Also from 0.0 to -0.0, which are equal; not from one NaN to another."""
+    for old, new, kinds in ((0.0, -0.0, ["-U", "+U"]), (float("nan"), -float("nan"), [])):
+        values = [[old], [new]]
+        rows = pa.table({EPOCH: [1, 1], KIND: ["-U", "+U"], "k": [1, 1], "v": values})
+        assert netted(rows, ["k"])[KIND].to_pylist() == kinds

@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 def published(driver: MirrorDriver, changed: int, built: int = 0) -> Manifest:
     facts = {"epoch": changed}
     view = ViewState("digest", "LINEAR", SCHEMA, {"version": 1}, built, facts=facts)
-    tables = {"view:v": driver.state}
+    tables = {"v": driver.state}
     return Manifest(driver.epoch, 1, 0, 1, 0, tables=tables, views={"v": view})
 
 
@@ -35,8 +35,8 @@ def rows_of(table: pa.Table, *more: str) -> list[Row]:
 @pytest.mark.parametrize("seed", seeds(6))
 def test_changes_since_any_epoch_lead_to_the_newest(tmp_path: Path, seed: int) -> None:
     store = Store(tmp_path)
-    driver = MirrorDriver(store.mirror("view:v"), seed, chunks=0)
-    source = ViewSource(store, "v", "view:v")
+    driver = MirrorDriver(store.mirror("v"), seed, chunks=0)
+    source = ViewSource(store, "v")
     changed, needed, contents = 0, 0, {0: Counter[Row]()}
     for _ in range(60):
         fate = driver.rng.random()
@@ -79,8 +79,8 @@ def test_changes_since_any_epoch_lead_to_the_newest(tmp_path: Path, seed: int) -
 
 def test_a_view_that_was_built_anew_begins_there(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    driver = MirrorDriver(store.mirror("view:v"), 1, chunks=0)
-    source = ViewSource(store, "v", "view:v")
+    driver = MirrorDriver(store.mirror("v"), 1, chunks=0)
+    source = ViewSource(store, "v")
     assert source.schema is None
     driver.publish(driver.epoch_once())
     source.move(published(driver, 1))

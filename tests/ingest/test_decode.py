@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mview.changelog import from_ipc
 from mview.connector import Message, load
 from mview.errors import DecodeError
 from mview.ingest.decode import decode_split
@@ -42,7 +41,7 @@ def row(number: int, name: str | None = "a", amount: str | None = "1.50") -> dic
 def decode(messages: list[Message], table: TableSpec = LIVE) -> dict[int, pa.Table]:
     decoder = load("formats", "unified")({})
     rows = decode_split(messages, decoder, {"orders": table})
-    return {one.chunk: from_ipc(one.body) for one in rows}
+    return {one.chunk: one.changes for one in rows}
 
 
 def test_values_are_typed_by_the_table() -> None:
@@ -50,7 +49,7 @@ def test_values_are_typed_by_the_table() -> None:
     assert batch["id"].to_pylist() == [7]
     assert batch["name"].to_pylist() == [None]
     assert batch["amount"].to_pylist() == [Decimal("-0.05")]
-    assert batch["__kind"].to_pylist() == ["c"]
+    assert batch["__op"].to_pylist() == ["c"]
     assert batch["__offset"].to_pylist() == [1]
 
 
@@ -66,7 +65,7 @@ def test_changes_go_to_the_chunk_of_their_key() -> None:
 def test_a_key_change_is_a_delete_and_a_create_each_in_its_chunk() -> None:
     change = message(5, table="orders", op="update", before=row(3), after=row(25))
     found = decode([change], LOADING)
-    assert [(b["__kind"].to_pylist(), b["id"].to_pylist()) for b in found.values()] == [
+    assert [(b["__op"].to_pylist(), b["id"].to_pylist()) for b in found.values()] == [
         (["d"], [3]),
         (["c"], [25]),
     ]
@@ -77,7 +76,7 @@ def test_a_truncate_reaches_every_chunk_in_order_with_the_rest() -> None:
         message(1, table="orders", op="truncate"),
         message(2, table="orders", op="insert", after=row(15)),
     ]
-    found = {c: b["__kind"].to_pylist() for c, b in decode(messages, LOADING).items()}
+    found = {c: b["__op"].to_pylist() for c, b in decode(messages, LOADING).items()}
     assert found == {0: ["truncate"], 1: ["truncate", "c"], 2: ["truncate"]}
 
 

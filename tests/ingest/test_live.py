@@ -11,46 +11,45 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mview.changelog import STREAM_ARROW
+from mview.config import Config
 from mview.errors import CorruptionError, DataLostError, RetryableError
 from mview.ingest import live
+from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.changelogs import WORTH_A_TASK
 from mview.ingest.live import Epochs, LiveQuery
-from mview.ingest.offsets import BatchOffsets
 from mview.ingest.spec import QuerySpec
 
-ROWS = STREAM_ARROW.empty_table()
 OFFSETS = BatchOffsets({}, -1, {})
 
 
 def test_an_epoch_begins_after_the_one_before() -> None:
     running, most, done = 0, 0, []
 
-    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
+    def on_batch(batch: Batch) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
         threading.Event().wait(0.02)
         running -= 1
-        done.append(batch)
+        done.append(batch.number)
 
     with Epochs(on_batch) as epochs:
         for batch in range(4):
-            epochs.begin(ROWS, OFFSETS, batch)
+            epochs.begin(Batch({}, {}, OFFSETS, 1, batch))
     assert (most, done) == (1, [0, 1, 2, 3])
 
 
 def test_what_an_epoch_raises_is_raised_before_the_next_and_at_the_end() -> None:
     begun = []
 
-    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
-        begun.append(batch)
-        raise CorruptionError(f"epoch {batch}")
+    def on_batch(batch: Batch) -> None:
+        begun.append(batch.number)
+        raise CorruptionError(f"epoch {batch.number}")
 
     def begin(count: int) -> None:
         with Epochs(on_batch) as epochs:
             for batch in range(count):
-                epochs.begin(ROWS, OFFSETS, batch)
+                epochs.begin(Batch({}, {}, OFFSETS, 1, batch))
 
     with pytest.raises(CorruptionError, match="epoch 0"):
         begin(1)
@@ -63,6 +62,7 @@ class Logs:
     """Logs with two batches; `advance` fails where told."""
 
     fails: BaseException | None = None
+    asked: tuple[int, ...] = ()
 
     def __init__(self, spec_path: str) -> None:
         """The spec is not needed."""
@@ -73,7 +73,8 @@ class Logs:
     def finish(self) -> None:
         """There is an end anyway."""
 
-    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+    def advance(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+        Logs.asked += (most,)
         if self.fails is not None:
             raise self.fails
         at = start["connections"]["a"]["p"]
@@ -95,13 +96,13 @@ def run(
 ) -> Callable[[Callable[[], bool]], list[int]]:
     """Follow these logs to their end; returns where each batch ended."""
     monkeypatch.setattr(live, "Changelogs", Logs)
-    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+    spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
 
     def run(until: Callable[[], bool]) -> list[int]:
         taken: list[int] = []
 
-        def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
-            taken.append(offsets.connections["a"]["p"])
+        def on_batch(batch: Batch) -> None:
+            taken.append(batch.offsets.connections["a"]["p"])
 
         LiveQuery(None, spec, tmp_path, on_batch).run(until)  # type: ignore[arg-type]
         return taken
@@ -118,12 +119,22 @@ def test_it_stops_between_two_epochs(run) -> None:
     assert run(lambda: next(asked)) == [1]
 
 
+def test_it_asks_for_as_many_changes_as_an_epoch_may_take(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(live, "Changelogs", Logs)
+    monkeypatch.setattr(Logs, "asked", ())
+    spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
+    most = iter([7, 3, 9])
+    query = LiveQuery(None, spec, tmp_path, lambda *_: None, lambda: next(most))  # type: ignore[arg-type]
+    query.run(lambda: False)
+    assert Logs.asked == (7, 3, 9)
+
+
 class Growing(Logs):
     """Logs with two batches, the second of `more` messages; it grows by one as an epoch ends."""
 
     more, ended = 1, False
 
-    def advance(self, start: dict[str, Any]) -> dict[str, Any]:
+    def advance(self, start: dict[str, Any], most: int) -> dict[str, Any]:
         at = start["connections"]["a"]["p"]
         end = 1 if at == 0 else 1 + self.more + self.ended
         return {**start, "connections": {"a": {"p": end}}}
@@ -145,20 +156,20 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
     taken: list[int] = []
     asked, read_beside = threading.Event(), []
 
-    def on_batch(rows: pa.Table, offsets: BatchOffsets, batch: int) -> None:
-        if batch == 0:
+    def on_batch(batch: Batch) -> None:
+        if batch.number == 0:
             # The second batch is read now, if at all before this epoch ends.
             read_beside.append(asked.wait(timeout=1))
             monkeypatch.setattr(Growing, "ended", True)
-        taken.append(offsets.connections["a"]["p"])
+        taken.append(batch.offsets.connections["a"]["p"])
 
-    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> pa.Table:
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> dict[str, list[pa.Table]]:
         if pieces[0].messages > 1:
             asked.set()
-        return ROWS
+        return {}
 
     monkeypatch.setattr(LiveQuery, "_read", read)
-    spec = QuerySpec(1, tmp_path / "mview.yml", {}, {}, -1, 1, True)
+    spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
     LiveQuery(None, spec, tmp_path, on_batch).run(lambda: False)  # type: ignore[arg-type]
     assert (taken, read_beside) == (batches, [beside])
 

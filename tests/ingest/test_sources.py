@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +13,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mview.clock import SourceMs
-from mview.config import EngineSettings
+from mview.config import Config, EngineSettings
 from mview.configfile import load_config
 from mview.connector import Progress
-from mview.errors import CorruptionError, DecodeError
+from mview.errors import CorruptionError, DecodeError, RetryableError
+from mview.ingest.batches import batch_offsets
 from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
 from mview.ingest.chunks import stage_chunk
-from mview.ingest.offsets import batch_offsets
 from mview.ingest.sources import SnapshotReader
 from mview.ingest.spec import (
     QuerySpec,
@@ -45,7 +46,7 @@ def progress(watermark: int | None, backlog: int) -> Progress:
 
 def test_chunks_of_several_tables_are_interleaved_by_their_share() -> None:
     tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
-    spec = QuerySpec(1, Path("mview.yml"), tables, {}, -1, 2, False)
+    spec = QuerySpec(1, Config(path=Path("mview.yml"), store=Path("s")), tables, {}, -1, 2, False)
     order = [(one.name, chunk.number) for one, chunk in spec.chunks]
     assert order == [
         ("a.big", 0),
@@ -63,14 +64,14 @@ def test_a_load_goes_on_when_a_table_of_it_was_loaded(tmp_path: Path) -> None:
     config.write_text("store: s\nengine: {chunks_per_epoch: 3}\n")
     tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
     file = tmp_path / "spec.json"
-    reader = SnapshotReader(QuerySpec(1, config, tables, {}, -1, 2, False).write(file))
+    reader = SnapshotReader(QuerySpec(1, load_config(config), tables, {}, -1, 2, False).write(file))
     begin = reader.initialOffset()
     first = reader.latestOffset(begin, ReadAllAvailable())
     parts = [(part.table, part.chunk) for part in reader.partitions(begin, first)]
     assert parts == [("a.big", 0), ("b.small", 0), ("a.big", 1)]
 
     tables["b.small"] = replace(tables["b.small"], plan=None)
-    reader = SnapshotReader(QuerySpec(1, config, tables, {}, -1, 2, False).write(file))
+    reader = SnapshotReader(QuerySpec(1, load_config(config), tables, {}, -1, 2, False).write(file))
     second = reader.latestOffset(first, ReadAllAvailable())
     parts = [(part.table, part.chunk) for part in reader.partitions(first, second)]
     assert parts == [("a.big", 2), ("a.big", 3)]
@@ -91,17 +92,39 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
     config = tmp_path / "mview.yml"
     config.write_text("store: s\n")
     tables = {"a.t": table("a.t", 2)}
-    spec = QuerySpec(3, config, tables, {"a": {"t/0": 5}}, 17, 2, True)
+    spec = QuerySpec(3, load_config(config), tables, {"a": {"t/0": 5}}, 17, 2, True)
     reference = spec.write(tmp_path / "q" / "spec.json")
-    assert read_spec(reference)[0] == spec
+    assert read_spec(reference) == spec
 
 
 def test_a_spec_that_somebody_changed_is_refused(tmp_path: Path) -> None:
     config, file = tmp_path / "mview.yml", tmp_path / "q#1" / "spec.json"
     config.write_text("store: s\n")
-    reference = QuerySpec(3, config, {"a.t": table("a.t", 2)}, {}, 17, 2, True).write(file)
+    reference = QuerySpec(3, load_config(config), {"a.t": table("a.t", 2)}, {}, 17, 2, True).write(
+        file
+    )
     file.write_text(file.read_text().replace(str(config), "/tmp/theirs.yml"))
     with pytest.raises(CorruptionError, match="somebody changed") as caught:
+        read_spec(reference)
+    assert caught.value.where == str(file)
+
+
+@pytest.mark.parametrize("old", ["path: log", "database: a.db"])
+def test_a_run_reads_by_the_places_it_began_with(tmp_path: Path, old: str) -> None:
+    """Offsets of a log, and chunks of a database, are of no other one."""
+    text = (
+        "store: s\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
+        "changes: {a: {source: files, format: unified, path: log}}\n"
+    )
+    file = tmp_path / "mview.yml"
+    file.write_text(text)
+    spec = QuerySpec(3, load_config(file), {}, {"a": {"log": ["", 0, 0]}}, 17, 2, True)
+    reference = spec.write(tmp_path / "spec.json")
+    file.write_text(f"{text}# other words, other settings\nengine: {{max_changes: 7}}\n")
+    assert read_spec(reference).start == spec.start
+    read_spec.cache_clear()
+    file.write_text(text.replace(old, f"{old}2"))
+    with pytest.raises(RetryableError, match="were edited") as caught:
         read_spec(reference)
     assert caught.value.where == str(file)
 
@@ -149,6 +172,13 @@ def write_log(folder: Path, name: str, times: list[int]) -> None:
     (folder / name / "1.jsonl").write_text(text)
 
 
+def _read(stream: Changelogs, start: dict[str, Any], end: dict[str, Any], name: str) -> int:
+    """How many messages of a connection lie between two offsets."""
+    changelog = stream._open()[name]
+    splits = changelog.splits(start["connections"][name], end["connections"][name])
+    return sum(1 for _ in changelog.read(splits))
+
+
 def test_logs_of_two_connections_are_read_side_by_side(tmp_path: Path) -> None:
     """After an outage: 100 changes an hour in one, 10 in the other; half an hour may differ."""
     hour = 3_600_000
@@ -169,23 +199,40 @@ def test_logs_of_two_connections_are_read_side_by_side(tmp_path: Path) -> None:
         )
     )
     start = {name: {"log": ["", 0, 0]} for name in times}
-    spec = QuerySpec(1, config, {}, start, -1, 1, False)
+    spec = QuerySpec(1, load_config(config), {}, start, -1, 1, False)
     stream = Changelogs(spec.write(tmp_path / "spec.json"))
     at, read = stream.begin(), {"busy": 0, "calm": 0}
     while read != {"busy": 1_000, "calm": 100}:
         end = stream.advance(at)
-        for name, changelog in stream._open().items():
-            read[name] += sum(
-                1
-                for split in changelog.splits(at["connections"][name], end["connections"][name])
-                for _ in changelog.read([split])
-            )
+        for name in read:
+            read[name] += _read(stream, at, end, name)
         # The last change that is taken, and the first that is not.
         newest = max(times[name][read[name] - 1] for name in times if read[name])
         oldest = min([times[n][read[n]] for n in times if read[n] < len(times[n])], default=newest)
         assert newest - oldest <= hour / 2 + 1, read
         assert end != at, read
         assert end["watermark"] <= oldest
+        at = end
+
+
+def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:
+    """Together, of all connections; one of each in any case."""
+    for name in ("a", "b"):
+        write_log(tmp_path, name, list(range(100)))
+    config = tmp_path / "mview.yml"
+    config.write_text(
+        "store: data\nconnections: {a: {drivername: sqlite, database: a.db},"
+        " b: {drivername: sqlite, database: b.db}}\nchanges:\n"
+        "  a: {source: files, format: unified, path: a, T: 1 s}\n"
+        "  b: {source: files, format: unified, path: b, T: 1 s}\n"
+    )
+    start = {name: {"log": ["", 0, 0]} for name in ("a", "b")}
+    spec = QuerySpec(1, load_config(config), {}, start, -1, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    at = stream.begin()
+    for most, taken in ((20, (10, 10)), (1, (1, 1))):
+        end = stream.advance(at, most)
+        assert (_read(stream, at, end, "a"), _read(stream, at, end, "b")) == taken
         at = end
 
 
@@ -231,7 +278,9 @@ def reader(tmp_path, monkeypatch):
 
     def make(tick_ms):
         log = open_changelog(load_config(config), "a", [])
-        spec = QuerySpec(1, config, {}, {"a": log.begin()}, -1, 1, False, 60_000, tick_ms)
+        spec = QuerySpec(
+            1, load_config(config), {}, {"a": log.begin()}, -1, 1, False, 60_000, tick_ms
+        )
         return Changelogs(spec.write(tmp_path / "spec.json"))
 
     return make

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -11,7 +10,9 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from mview.cli import main
 from mview.secrets import reveal
 from tests.conftest import small_config
 from tests.services.process import free_port
@@ -48,8 +49,8 @@ class Project:
         self.spark = {"master": spark.master, "conf": conf}
         (folder / "v.sql").write_text("SELECT id FROM shop.t")
 
-    def mview(self, command, *options, connection=(), changes=()):
-        """Run a command in a process of its own; returns its exit code."""
+    def mview(self, command, *options, connection=(), changes=(), alone=False):
+        """Run a command, in a process of its own or in this one; returns exit code and output."""
         body = {
             "connections": {"shop": self.connection | dict(connection)},
             "changes": {"shop": self.changes | dict(changes)},
@@ -58,18 +59,11 @@ class Project:
         }
         config = self.folder.parent / f"{self.folder.name}.yml"
         config.write_text(yaml.safe_dump(body | {"store": str(self.folder / "store")}))
-        script = "from mview.cli import main; main()"
         files = ["v.sql"] if command != "status" else []
-        done = subprocess.run(
-            [sys.executable, "-c", script, command, *files, "-c", str(config), *options],
-            cwd=self.folder,
-            env={**os.environ, "SECRET_QUERY": QUERY, "SECRET_KAFKA": KAFKA, "SECRET_WRONG": WRONG},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.said += done.stdout
-        return done.returncode, done.stdout
+        arguments = [command, *files, "-c", str(config), *options]
+        code, said = (_process if alone else _call)(arguments)
+        self.said += said
+        return code, said
 
     def check(self):
         """Search all that was said, and every file below the project's folder."""
@@ -82,11 +76,32 @@ class Project:
                 assert not found, f"{spelled} is in {found}"
 
 
+def _process(arguments):
+    script = "from mview.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def _call(arguments):
+    done = CliRunner().invoke(main, arguments)
+    assert not done.exception or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, done.output
+
+
 @pytest.fixture(params=["mariadb", pytest.param("postgresql", marks=pytest.mark.long)])
-def project(request, kafka, tmp_path):
+def project(request, kafka, tmp_path, monkeypatch):
     server = request.getfixturevalue(request.param)
     folder = tmp_path / "project"
     folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name, secret in {"QUERY": QUERY, "KAFKA": KAFKA, "WRONG": WRONG}.items():
+        monkeypatch.setenv(f"SECRET_{name}", secret)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1.0)
     with server.new_database() as database:
         yield Project(server, database, kafka, folder)
 
@@ -96,7 +111,7 @@ def test_secrets_are_nowhere(project):
     postgresql = project.connection["drivername"].startswith("postgresql")
     key = "sslpassword" if postgresql else "read_default_group"
     secret_query = {"query": {key: "${env:SECRET_QUERY}"}}
-    code, said = project.mview("run", "--once", "--debug", connection=secret_query)
+    code, said = project.mview("run", "--once", "--debug", connection=secret_query, alone=True)
     assert code == 0, said
     project.check()
 

@@ -6,7 +6,14 @@ import pyarrow as pa
 import pytest
 
 from mview.connector import WEIGHT
-from mview.execute.slices import Changes, consolidate, key_values
+from mview.execute.slices import (
+    Change,
+    Changes,
+    before_and_after,
+    consolidate,
+    distinct,
+    key_values,
+)
 from mview.ivm.fetches import comparable
 from tests.ivm.world import table_schema
 
@@ -38,12 +45,21 @@ def test_rows_without_a_partner_are_found_by_null() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.list_(pa.float64())])
-def test_zeros_of_both_signs_are_one_row(kind: pa.DataType) -> None:
+def test_zeros_of_both_signs_are_equal_and_look_different(kind: pa.DataType) -> None:
     cells = [[0.0], [-0.0]] if pa.types.is_list(kind) else [0.0, -0.0]
-    weights = [pa.array(one, pa.int32()) for one in ([1, -1], [1, 2])]
-    none, three = (consolidate(pa.table({"x": pa.array(cells, kind), WEIGHT: w})) for w in weights)
-    assert none.num_rows == 0
-    assert three[WEIGHT].to_pylist() == [3]
+    rows = pa.table({"x": pa.array(cells, kind), WEIGHT: pa.array([1, -1], pa.int32())})
+    assert consolidate(rows).num_rows == 2
+    assert consolidate(rows, signs=False).num_rows == 0
+    assert distinct(rows.select(["x"])).num_rows == 1
+
+
+def test_copies_without_a_key_are_counted_by_their_looks() -> None:
+    schema = table_schema("x double", "")
+    parts = [pa.table({"x": values}) for values in ([0.0, -0.0, 1.5, 1.5], [-0.0, 0.0, None])]
+    change = Change(pa.table({"x": [-0.0, 1.5]}), pa.table({"x": [2.5]}))
+    old, new = before_and_after(schema, parts, change)
+    assert sorted(map(str, old["x"].to_pylist())) == ["-0.0", "0.0", "1.5", "1.5", "None"]
+    assert sorted(map(str, new["x"].to_pylist())) == ["0.0", "1.5", "2.5", "None"]
 
 
 def test_copies_of_a_row_go_and_come_as_often_as_they_do() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mview.connector import WEIGHT
 from mview.execute.slices import Changes
-from mview.rows.match import identical_rows
+from mview.rows.equality import identical_rows
 from tests.ivm.world import DuckEngine, World, table_schema
 
 NAN = float("nan")

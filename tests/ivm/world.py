@@ -18,12 +18,12 @@ from mview.connector import WEIGHT
 from mview.execute.program import Request, ViewDelta, run_view
 from mview.execute.slices import Changes
 from mview.ivm.compile import compile_view
-from mview.ivm.parts import is_part
 from mview.ivm.plan import ViewPlan
 from mview.ivm.total_order import in_total_order
 from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
 
 Row = tuple[Any, ...]
@@ -326,7 +326,7 @@ class World:
             rows = [] if delta is None else self._weighted(delta)
             if delta is not None and delta.state is not None:
                 self.states[name].apply(delta.state)
-            if not is_part(name):
+            if not RelationId.of(name).is_inner:
                 found[name] = sorted(rows, key=lambda one: (str(one[1]), one[0]))
             if delta is not None and rows:
                 deltas[name] = Changes(delta.rows)

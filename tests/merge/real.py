@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.changelog import RowKind, batch_schema, encode_position
+from mview.changelog import KIND, RowKind, batch_schema, encode_position
+from mview.execute.delta import Delta
 from mview.merge.net import net_changes, old_and_new
 from mview.merge.rules import ChunkState, LoadingTable, Phase, Release, step
 from mview.rows.key_sets import KeySet
@@ -34,7 +35,7 @@ def change_batch(
         values = event.row or event.key or ()
         rows.append(
             {
-                "__kind": event.kind,
+                "__op": event.kind,
                 "__position": encode_position((7, event.position)),
                 "__source_ms": source_ms,
                 "__partition": event.partition,
@@ -99,9 +100,7 @@ class RealSubject:
 
     def _stage(self, read: Read) -> Marker:
         self.files[read.file] = self._rows(read.rows.values())
-        return Marker(
-            "db.t", read.chunk, read.file, len(read.rows), 0, "", read.high_ms, read.high_ms
-        )
+        return Marker("db.t", read.chunk, read.file, len(read.rows), 0, "", read.high_ms)
 
     def _rows(self, rows: Any) -> pa.Table:
         dicts = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
@@ -117,14 +116,14 @@ class RealSubject:
         found = (self.mirror.get(tuple(key.values())) for key in keys)
         old = self.mirror.values() if netted.truncated else [row for row in found if row]
         delta = old_and_new(netted, self._rows(old), self.schema)
-        return self._changelog(delta)
+        return self._changelog(Delta(delta, self.schema.key).changelog)
 
     def _version0(self, release: Release) -> list[ChangelogRow]:
         rows = self.files[release.marker.file]
         excluded = release.excluded.contains(rows, self.schema.key_arrow)
         kept = rows.filter(pa.array(~excluded))
         kinds = pa.array(["+I"] * kept.num_rows, pa.string())
-        return self._changelog(kept.add_column(0, "__kind", kinds))
+        return self._changelog(kept.add_column(0, KIND, kinds))
 
     def _changelog(self, delta: pa.Table) -> list[ChangelogRow]:
         size = len(self.schema.key)

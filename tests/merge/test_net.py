@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 from mview.changelog import batch_schema, encode_position
+from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
+from mview.execute.delta import Delta
 from mview.merge.net import EVERY_PARTITION, Netted, net_changes, old_and_new
 from mview.schema import Column, TableSchema, parse_type
 from tests.seeds import seeds
@@ -37,7 +39,7 @@ def change(
     ms: int | None = None,
 ) -> dict[str, Any]:
     return {
-        "__kind": kind,
+        "__op": kind,
         "__position": "" if at is None else encode_position((1, at)),
         "__source_ms": ms,
         "__partition": partition,
@@ -81,7 +83,8 @@ def mirror(*rows: tuple[Any, ...], schema: TableSchema = SCHEMA) -> pa.Table:
 
 
 def delta(netted: Netted, *old: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in old_and_new(netted, mirror(*old), SCHEMA).to_pylist()]
+    rows = Delta(old_and_new(netted, mirror(*old), SCHEMA), SCHEMA.key).changelog
+    return [tuple(row.values()) for row in rows.to_pylist()]
 
 
 def p(at: int) -> str:
@@ -304,7 +307,7 @@ def test_equal_rows_make_no_changelog(kind: str, a: Any, b: Any, same: bool) -> 
     rows = [change("u", 1, at=1) | {"x": a}]
     netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {}, {})
     found = old_and_new(netted, mirror((1, b), schema=schema), schema)
-    assert found["__kind"].to_pylist() == ([] if same else ["-U", "+U"])
+    assert found[WEIGHT].to_pylist() == ([] if same else [-1, 1])
 
 
 @pytest.mark.parametrize(
@@ -330,11 +333,11 @@ def test_composite_keys_of_any_type(kinds: list[str]) -> None:
     netted = net_changes([pa.Table.from_pylist(rows, schema=batch_schema(schema))], schema, {}, {})
     old = mirror((*keys[1], 5), (*keys[3], 31), schema=schema)
     found = old_and_new(netted, old, schema)
-    assert sorted(zip(found["__kind"].to_pylist(), found["v"].to_pylist(), strict=True)) == [
-        ("+I", 1),
-        ("+I", 21),
-        ("+U", 11),
-        ("-U", 5),
+    assert sorted(zip(found[WEIGHT].to_pylist(), found["v"].to_pylist(), strict=True)) == [
+        (-1, 5),
+        (1, 1),
+        (1, 11),
+        (1, 21),
     ]
 
 

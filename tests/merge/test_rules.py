@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,13 +14,14 @@ from mview.errors import CorruptionError, UserError
 from mview.merge.rules import ChunkState, LoadingTable, Phase, Release, step
 from mview.merge.stateful import _merge_group
 from mview.rows.key_sets import KeySet
+from mview.schema import Column, TableSchema
 from mview.snapshot import Marker
 from tests.merge.real import COMPOSITE, SINGLE, change_batch
 from tests.models.merge import Event
 
 TABLE = LoadingTable("db.t", SINGLE, delay_ms=10, begin={"p": encode_position((7, 6))})
 UNREAD = ChunkState(KeySet.empty(SINGLE.key_arrow))
-MARK = Marker("db.t", 0, "f1", 3, 30, "00", 90, 100, (7, 50))
+MARK = Marker("db.t", 0, "f1", 3, 30, "00", 100)
 
 
 def batch(*keys: int, kind: str = "u", position: int = 6) -> pa.Table:
@@ -66,7 +68,7 @@ def test_no_release_in_the_epoch_of_the_marker() -> None:
 
 
 def test_first_read_counts() -> None:
-    again = Marker("db.t", 0, "f0", 9, 90, "00", 190, 200)
+    again = Marker("db.t", 0, "f0", 9, 90, "00", 200)
     state, _ = after(([], [MARK], 0), ([], [again], 0))
     assert state.marker == MARK
     twice, _ = after(([], [MARK, again], 0))
@@ -78,6 +80,19 @@ def test_first_read_counts() -> None:
 def test_released_chunk_forgets_all() -> None:
     released, _ = after(([batch(1)], [MARK], 0), ([], [], 500))
     assert step(released, [batch(1, 2)], [], 900, TABLE) == (released, None)
+
+
+def test_a_nan_of_other_bits_is_a_seen_key() -> None:
+    """Such a row of a chunk would come again, beside the newer one of its key."""
+    key = Column("x", pa.float64(), nullable=False)
+    table = LoadingTable("db.t", TableSchema((key,), ("x",)), delay_ms=10)
+    usual, other, zero = np.array([0x7FF8 << 48, 0xFFF8 << 48 | 1, 0], np.uint64).view(np.float64)
+    changes = pa.table({"__op": ["u", "u"], "x": [usual, zero]})
+    state = step(ChunkState(KeySet.empty(table.schema.key_arrow)), [changes], [MARK], 0, table)[0]
+    release = step(state, [], [], 500, table)[1]
+    assert release is not None
+    read = pa.table({"x": [other, -zero, 1.0]})
+    assert release.excluded.contains(read, table.schema.key_arrow).tolist() == [True, True, False]
 
 
 def test_changes_from_before_the_begin_are_no_news() -> None:

@@ -44,7 +44,7 @@ def changes(chunk: int, *keys: int, table: str = "db.t") -> StreamRow:
 
 
 def marker(chunk: int, high_ms: int, file: str = "f") -> StreamRow:
-    found = Marker("db.t", chunk, file, 7, 70, "00", high_ms - 5, high_ms, (1, 2))
+    found = Marker("db.t", chunk, file, 7, 70, "00", high_ms)
     return StreamRow("marker", "db.t", chunk, 7, body=orjson.dumps(found.to_json()))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import mview
 from mview.catalog.analyze import relation_names
-from mview.epoch.names import is_source, reads_of
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.plan.definition import load_views, parse_view
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema, check_free, parse_type, quoted
 from mview.store.layout import folder_name
 
@@ -100,9 +102,53 @@ def test_any_table_name_is_bound():
         parse_view("select id from `shop.t`", "v")
 
 
-def test_relations_of_tables_with_colons():
-    assert is_source(reads_of(["shop.a:b:c"])["shop.a:b:c"])
-    assert not any(map(is_source, ["view:v", "state:v", "view:v:1", "state:v:1"]))
+@pytest.mark.parametrize(
+    ("text", "relation"),
+    [
+        ("shop.t", RelationId("table", "t", "shop")),
+        ("shop.a:1:state", RelationId("table", "a:1:state", "shop")),
+        ("shop.my.table", RelationId("table", "my.table", "shop")),
+        ("v", RelationId("view", "v")),
+        ("v:12", RelationId("view", "v", part=12)),
+        ("v:state", RelationId("state", "v")),
+        ("v:12:state", RelationId("state", "v", part=12)),
+        ("clock", RelationId("view", "clock")),
+        ("clock:1", RelationId("view", "clock", part=1)),
+        ("clock:state", RelationId("state", "clock")),
+        ("clock:day", RelationId("clock", "day")),
+    ],
+)
+def test_a_relation_is_read_as_it_was_written(text, relation):
+    assert RelationId.of(text) == relation
+    assert str(relation) == text
+
+
+def test_what_is_no_relation_stays_what_it_was():
+    for text in ("", "a:b", "v:", "v:1:2", "clock:", "v:state:1", "state:v:x"):
+        assert str(RelationId.of(text)) == text
+
+
+#: What else is cut at a dot, a colon or an @: each is of another kind.
+CUT = {
+    "mview/relation.py": "names of relations",
+    "mview/execute/calls.py": "module:attribute",
+    "mview/execute/local/literals.py": "digits",
+    "mview/failpoints.py": "a fail point and what it does",
+    "mview/merge/net.py": "parts of a position",
+    "mview/plan/definition.py": "<sink>.<option> of a property",
+    "mview/session/jars.py": "coordinates of a jar",
+}
+
+
+def test_nobody_else_takes_names_of_relations_apart():
+    cut = re.compile(r"""(partition|split|count)\(["'][.:@]["']""")
+    root = Path(mview.__file__).parent
+    found = {
+        file.relative_to(root.parent).as_posix()
+        for file in root.rglob("*.py")
+        if cut.search(file.read_text())
+    }
+    assert found <= CUT.keys()
 
 
 def test_folders_of_names():

@@ -1,5 +1,5 @@
-"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium, clickhouse;
-started on first use.
+"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium, clickhouse,
+and Paimon's reader; started on first use.
 
 Tests that use them carry the marker `service`; conftest.py keeps all of those on one xdist worker,
 so one process owns the servers and nothing is shared between processes.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
+from mview_connectors.followers.paimon.environment import interpreter
 
 from mview.errors import MviewError
 from tests.services.clickhouse import ClickhouseServer
@@ -23,6 +24,7 @@ from tests.services.cluster import SparkCluster
 from tests.services.debezium import DebeziumServer
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
+from tests.services.paimon import PaimonReader
 from tests.services.postgresql import PostgresqlServer
 from tests.services.process import ServiceError
 
@@ -101,6 +103,15 @@ def clickhouse() -> Iterator[ClickhouseServer]:
 def debezium(kafka: KafkaServer) -> Iterator[DebeziumServer]:
     """Kafka Connect with Debezium."""
     with running("Debezium", lambda folder: DebeziumServer(folder, kafka)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def paimon_reader() -> Iterator[PaimonReader]:
+    """Paimon's own reader; the sink's side environment is there, too."""
+    with _or_skip("Paimon's environment"):
+        interpreter()
+    with running("Paimon's reader", PaimonReader) as server:
         yield server
 
 

@@ -22,12 +22,21 @@ ROOTS = {
         ("io.debezium", "debezium-connector-mariadb", "3.5.0.Final"),
         ("io.debezium", "debezium-connector-postgres", "3.5.0.Final"),
     ],
+    # The vendor's own client, run against the conformance server.
+    "starrocks": [
+        ("com.starrocks", "starrocks-stream-load-sdk", "1.0"),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
     # Spark's JDBC reader, as the peer of the bulk load's bench.
     "jdbc": [
         ("org.postgresql", "postgresql", "42.7.8"),
         ("org.mariadb.jdbc", "mariadb-java-client", "3.5.6"),
     ],
+    # Reads what the sink for Paimon has written.
+    "paimon": [("org.apache.paimon", "paimon-bundle", "1.4.2")],
 }
+#: Sets that run in Kafka's.
+PLUGINS = ("debezium",)
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
@@ -78,7 +87,7 @@ def main() -> None:
     lines = ["# Made by lock_jars.py: <set> <organisation>:<artifact>:<version> <sha256>"]
     for name, jars in sets.items():
         for coordinates, digest in jars.items():
-            if name == "kafka" or coordinates not in sets["kafka"]:
+            if name not in PLUGINS or coordinates not in sets["kafka"]:
                 lines.append(f"{name} {coordinates} {digest}")
     LOCK.write_text("\n".join(lines) + "\n")
 

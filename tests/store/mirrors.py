@@ -49,7 +49,7 @@ def stage(
     path = file.relative_to(mirror.folder / "base").as_posix()
     content = file.read_bytes()
     digest = f"{zlib.crc32(content):08x}"
-    return Marker("shop.t", chunk, path, len(data), len(content), digest, 0, 0)
+    return Marker("shop.t", chunk, path, len(data), len(content), digest, 0)
 
 
 class MirrorDriver:

@@ -19,7 +19,7 @@ from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
 
 SCHEMA = TableSchema((Column("id", parse_type("bigint"), False, "bigint(20)"),), ("id",))
-TABLE = TableState(SCHEMA, 3, 4, folded=1, phase="loading", rows=7, digest="ab", released=(0, 2))
+TABLE = TableState(SCHEMA, 3, 4, folded=1, phase="loading", rows=7, released=(0, 2))
 VIEW = ViewState("hash", "LINEAR", SCHEMA, {"version": 5}, built_epoch=2, rows=3, facts={"a": [1]})
 MANIFEST = Manifest(
     2,
@@ -28,7 +28,7 @@ MANIFEST = Manifest(
     generation=1,
     batch=4,
     offsets={"pg": {"pg.orders/0": 17}},
-    positions={"pg.orders/0": "00000000000000000005"},
+    positions={"pg.orders": {"0": "00000000000000000005"}},
     watermark=SourceMs(100),
     tables={"pg.orders": TABLE},
     views={"v": VIEW},
@@ -280,10 +280,10 @@ def test_no_version_of_a_mirror_goes_back(log: ManifestLog, version: str) -> Non
 
 def test_a_position_never_sinks(log: ManifestLog) -> None:
     log.publish(FIRST)
-    lower = {"pg.orders/0": "00000000000000000004"}
+    lower = {"pg.orders": {"0": "00000000000000000004"}}
     with pytest.raises(CorruptionError, match="positions_never_go_back"):
         log.publish(replace(MANIFEST, positions=lower))
-    higher = {"pg.orders/0": "00000000000000000006", "pg.orders/1": "00000000000000000001"}
+    higher = {"pg.orders": {"0": "00000000000000000006", "1": "00000000000000000001"}}
     log.publish(replace(MANIFEST, positions=higher))
 
 
@@ -337,9 +337,9 @@ def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_names_are_safe_and_different(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    names = ["pg.Orders", "pg.orders", "pg.a b", "pg.a~20b", "pg.é", "pg.e", "state:v", "a*[?]#%"]
+    names = ["pg.Orders", "pg.orders", "pg.a b", "pg.a~20b", "pg.é", "pg.e", "v:state", "a*[?]#%"]
     paths = {store.mirror(name) for name in names}
     assert len(paths) == len(names)
-    assert all(path.parent == tmp_path / "tables" for path in paths)
+    assert {path.parent.name for path in paths} == {"tables", "beside"}
     assert store.mirror("pg.a b").name == "pg.a~20b"
     assert len({store.checkpoint(n, token) for n in (3, 4) for token in (1, 2)}) == 4

@@ -24,8 +24,8 @@ from mview.files.jsonfile import checked
 from mview.files.marks import content_of
 from mview.follow.cursor import Cursor, CursorLog, Intent
 from mview.follower import Step
+from mview.ingest.batches import batch_offsets
 from mview.ingest.load_plan import LoadPlan, LoadStart, read_plan, write_plan
-from mview.ingest.offsets import batch_offsets
 from mview.plan.declared import Function
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.schema import Column, TableSchema, parse_type
@@ -45,7 +45,7 @@ SCHEMA = TableSchema(
     ),
     ("id",),
 )
-TABLE = TableState(SCHEMA, 3, 4, folded=0, phase="loading", rows=7, digest="ab", released=(0, 2))
+TABLE = TableState(SCHEMA, 3, 4, folded=0, phase="loading", rows=7, released=(0, 2))
 FUNCTION = Function("slug", "shop:slug", "string", "python")
 DEFINITION: ViewDefinition = replace(
     parse_view("select slug(id) as s, price from shop.t where price > 1", "v"),
@@ -64,11 +64,11 @@ MANIFEST = Manifest(
     generation=1,
     batch=4,
     offsets={"shop": {"shop.t/0": 17}},
-    positions={"shop.t@0": "05"},
+    positions={"shop.t": {"0": "05"}},
     watermark=SourceMs(100),
     tables={"shop.t": TABLE},
     views={"v": VIEW},
-    newest={"shop.t@0": 9},
+    newest={"shop.t": {"0": 9}},
     pinned_ms=60_000,
 )
 PLAN = LoadPlan(
@@ -195,6 +195,8 @@ OTHERS: tuple[Any, ...] = (None, True, 7, 1.5, "text", [], [None], {}, {"a": Non
 
 #: Objects with names of the data: others may be there, or be missing.
 MAPS = {"begin", "chunks", "newest", "options", "positions", "since", "tables", "views"}
+#: Objects with an object of such names per table.
+BY_TABLE = {"newest", "positions"}
 #: Below these stands what a sink, a log, a rule of costs or a key has put there.
 OPEN = {"token", "bounds", "connections", "facts", "maximum", "offsets", "sink", "tokens"}
 #: What may be nothing.
@@ -213,7 +215,7 @@ def changed(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
     if name in OPEN:
         return
     if isinstance(value, dict):
-        if name not in MAPS:
+        if name not in MAPS and not BY_TABLE & {*way[-2:-1]}:
             yield f"{place} has more", {**value, "of_tomorrow": 1}
             for one in value:
                 yield f"{place} without {one}", {k: v for k, v in value.items() if k != one}

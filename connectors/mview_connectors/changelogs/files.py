@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -34,7 +35,7 @@ from mview.connector import (
     Split,
     unknown_offsets,
 )
-from mview.errors import ConfigError, DataLostError, DecodeError, UserError
+from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, UserError
 from mview_connectors.changelogs import lines
 from mview_connectors.changelogs.times import last_position, lower_bound
 
@@ -137,9 +138,9 @@ class FilesChangelog:
         """The position of the table's last change, if it is among the lines just before."""
         texts = islice(self._backwards(_place(before)), _LOOK_BACK)
         for text in texts:
-            found = last_position(self._format, Message(_LOG, 0, None, text), table)
-            if found is not None:
-                return {_LOG: found}
+            position = last_position(self._format, Message(_LOG, 0, None, text), table)
+            if position is not None:
+                return {_LOG: position}
         return {}
 
     def advance(
@@ -212,7 +213,7 @@ class FilesChangelog:
             for byte, text in lines.between(self._folder / start.file, start.byte, end.byte):
                 place = ((PLACE_HEADER, f"{self._folder / start.file}, byte {byte}".encode()),)
                 yield Message(_LOG, start.before + byte, None, text, place)
-        except (EOFError, FileNotFoundError):
+        except (EOFError, FileNotFoundError, IsADirectoryError):
             self._lost(start.file, f"it ended before byte {end.byte}, up to which it was planned")
 
     def caution(self) -> str | None:
@@ -237,11 +238,40 @@ class FilesChangelog:
             self._lost(at.file, "it is gone")
 
     def _list(self) -> list[_Size]:
-        with os.scandir(self._folder) as entries:
-            names = [e.name for e in entries if e.name.endswith(".jsonl") and e.is_file()]
-        # Sizes after names: when a later file is listed, the writer has left the one before it.
-        found = [_Size(name, (self._folder / name).stat().st_size) for name in names]
-        return sorted(found, key=lambda entry: _order(entry.file))
+        try:
+            with os.scandir(self._folder) as entries:
+                listed = [e for e in entries if e.name.endswith(".jsonl")]
+        except OSError as error:
+            raise AwayError(
+                "the folder of change files cannot be listed",
+                where=str(self._folder),
+                got=error.strerror,
+                safe=_SAFE,
+                hint="put it back, or mount its disk; then run the same command again",
+            ) from error
+        sizes = []
+        for entry in listed:
+            self._check_entry(entry)
+            # Sizes after names: when a later file is listed, the writer has left the one before it.
+            with suppress(FileNotFoundError):  # it was read, and is deleted just now
+                sizes.append(_Size(entry.name, (self._folder / entry.name).stat().st_size))
+        return sorted(sizes, key=lambda entry: _order(entry.file))
+
+    def _check_entry(self, entry: os.DirEntry[str]) -> None:
+        """Raise where the lines of a change file would be passed over, or its name not noted."""
+        what = ""
+        if not entry.is_file() and (entry.is_symlink() or os.path.lexists(entry.path)):
+            what = "is no file that can be read: a folder, a pipe, or a link to nothing"
+        elif os.fsencode(entry.name) != entry.name.encode("utf-8", "replace"):
+            what = "has a name that is not UTF-8"
+        if what:
+            raise UserError(
+                f"a change file {what}",
+                where=entry.path,
+                safe=_SAFE,
+                hint="put the file there that is meant, or give what is there another name; then "
+                "run the same command again",
+            )
 
     def _last(self) -> _At:
         """The end of the last complete line."""
@@ -283,7 +313,10 @@ class FilesChangelog:
             byte = at.byte if number == 0 else 0
             left = 0 if full else max_rows - taken
             room = max_bytes - (at.before + byte - start)
-            end, rows, full = lines.reach(self._folder / file, byte, size, left, room)
+            try:
+                end, rows, full = lines.reach(self._folder / file, byte, size, left, room)
+            except FileNotFoundError:
+                self._lost(file, "it is gone")
             closed = number < len(files) - 1 or self._end is not None
             if closed and end < size and not full:
                 # The writer has left this file: its last line needs no line break.
@@ -326,18 +359,18 @@ class FilesChangelog:
         ):
             self._watermark = None  # the lines up to there were not taken
         if end != self._marked:
-            found = self._newest(end)
-            if found is not None:
-                self._watermark = max(found, self._watermark or found)
+            newest = self._newest(end)
+            if newest is not None:
+                self._watermark = max(newest, self._watermark or newest)
             self._marked = end
         return self._watermark
 
     def _newest(self, end: _At) -> SourceMs | None:
         """The time of the last line before `end` that has one."""
         for text in self._backwards(end):
-            found = lower_bound(self._format, Message(_LOG, 0, None, text))
-            if found is not None:
-                return found
+            bound = lower_bound(self._format, Message(_LOG, 0, None, text))
+            if bound is not None:
+                return bound
         return None
 
     def _backwards(self, end: _At) -> Iterator[bytes]:
@@ -345,7 +378,8 @@ class FilesChangelog:
         earlier = [entry for entry in self._list() if _order(entry.file) < _order(end.file)]
         for file, byte in [(end.file, end.byte), *earlier[:-2:-1]]:
             if byte:
-                yield from lines.backwards(self._folder / file, byte)
+                with suppress(FileNotFoundError):  # it was read, and is deleted just now
+                    yield from lines.backwards(self._folder / file, byte)
 
     def _decodes(self, path: Path, end: _At, size: int) -> bool:
         text = b"".join(text for _, text in lines.between(path, end.byte, size))
@@ -366,11 +400,11 @@ class FilesChangelog:
             "they are loaded anew",
         )
 
-    def _written_behind(self, where: str, expected: int, found: int) -> NoReturn:
+    def _written_behind(self, where: str, expected: int, size: int) -> NoReturn:
         raise UserError(
             "change files changed behind the place that was already read",
             where=f"{self._folder}, {where}",
-            got=f"{found} bytes",
+            got=f"{size} bytes",
             allowed=f"{expected} bytes: lines are appended to the last file, or to a later new one",
             safe=_SAFE,
             hint="move those lines into a new file with a later name, and restore the others",

@@ -43,7 +43,6 @@ from mview_connectors.changelogs.kafka_errors import (
     no_topic,
 )
 from mview_connectors.changelogs.kafka_times import KafkaTimes
-from mview_connectors.changelogs.shares import fair_shares
 from mview_connectors.changelogs.times import last_position
 from mview_connectors.network import kafka_caution
 
@@ -100,9 +99,9 @@ class KafkaChangelog:
 
     def check(self) -> None:
         """Raise unless the broker answers, all topics exist, and heartbeats come."""
-        found = self._client.describe(self._topics)
+        described = self._client.describe(self._topics)
         for topic in self._topics:
-            if topic not in found:
+            if topic not in described:
                 raise self._no_topic(topic, "topic")
         if self._settings.heartbeat_topic is None:
             if not self._format.in_band_heartbeats:
@@ -243,8 +242,8 @@ class KafkaChangelog:
         """The ends of as many messages as fit into some bytes, by partition."""
         spans = [Span(p, begun[p], end) for p, end in ends.items() if end > begun[p]]
         reached = self._client.reach(spans, max_bytes // len(spans))
-        self._times.largest = max(self._times.largest, *(one.largest for one in reached.values()))
-        return {partition: one.end for partition, one in reached.items()}
+        self._times.largest = max(self._times.largest, *(part.largest for part in reached.values()))
+        return {partition: part.end for partition, part in reached.items()}
 
     def _aligned(
         self, begun: Offsets, ends: Offsets, backlog: Offsets, align: Align
@@ -377,10 +376,10 @@ class KafkaChangelog:
     def _bounds_at(self, ends: Offsets) -> dict[str, SourceMs | None]:
         """What the messages before the ends vouch for; asked once per end."""
         news = {p: end for p, end in ends.items() if self._bounds.get(p, (-1, None))[0] != end}
-        found = self._times.before(news)
+        stamps = self._times.before(news)
         for partition, end in news.items():
             _, known = self._bounds.get(partition, (-1, None))
-            times = [time for time in (known, found.get(partition)) if time is not None]
+            times = [time for time in (known, stamps.get(partition)) if time is not None]
             self._bounds[partition] = (end, max(times, default=None))
         return {partition: self._bounds[partition][1] for partition in ends}
 
@@ -394,7 +393,7 @@ def _topic_of(partition: str) -> str:
 
 def _places(offsets: Offsets) -> dict[str, int]:
     """The offsets of partitions. A topic's name has no slash."""
-    if not all(isinstance(one, int if "/" in name else str) for name, one in offsets.items()):
+    if not all(isinstance(at, int if "/" in name else str) for name, at in offsets.items()):
         raise unknown_offsets(offsets)
     return {name: offset for name, offset in offsets.items() if "/" in name}
 
@@ -402,3 +401,22 @@ def _places(offsets: Offsets) -> dict[str, int]:
 def _ids(offsets: Offsets) -> dict[str, str]:
     """The ids of topics among offsets."""
     return {name: made for name, made in offsets.items() if "/" not in name}
+
+
+def fair_shares(backlog: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Parts of `rows` for each partition: equal, but never more than its backlog.
+
+    What a short partition leaves goes to the longer ones; at least one row is shared out.
+
+    >>> fair_shares({"a": 2, "b": 100, "c": 7}, 20)
+    {'a': 2, 'c': 7, 'b': 11}
+    """
+    shares = {}
+    left = max(rows, 1)
+    waiting = sorted(backlog, key=lambda partition: (backlog[partition], partition))
+    for number, partition in enumerate(waiting):
+        # Rounded up, so that a few rows over many partitions never come to nothing for all.
+        equal = -(-left // (len(waiting) - number))
+        shares[partition] = min(backlog[partition], equal)
+        left -= shares[partition]
+    return shares

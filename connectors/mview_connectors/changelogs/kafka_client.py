@@ -121,19 +121,19 @@ class KafkaClient:
         futures = self._connected().describe_topics(
             TopicCollection(list(topics)), request_timeout=_PATIENCE
         )
-        found = {}
+        topics_there = {}
         for topic, future in futures.items():
             try:
                 described = future.result(_PATIENCE + 1)
                 names = [f"{topic}/{partition.id}" for partition in described.partitions]
                 made = str(described.topic_id)
-                found[topic] = Topic("" if made == _NO_ID else made, names)
+                topics_there[topic] = Topic("" if made == _NO_ID else made, names)
             except KafkaException as error:
                 if error.args[0].code() not in UNKNOWN:
                     self._away(error.args[0], f"topic {topic}")
             except TimeoutError:
                 self._away(None, f"topic {topic}")
-        return found
+        return topics_there
 
     def topics(self) -> list[str]:
         """All topic names, for messages."""
@@ -159,9 +159,9 @@ class KafkaClient:
     ) -> dict[str, int]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {partition: _place(partition) for partition in partitions}
-        found: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         until = time.monotonic() + _PATIENCE
-        while waiting := {name: place for name, place in asked.items() if name not in found}:
+        while waiting := {name: place for name, place in asked.items() if name not in offsets}:
             futures = self._connected().list_offsets(
                 dict.fromkeys(waiting.values(), spec),
                 isolation_level=level,
@@ -171,14 +171,14 @@ class KafkaClient:
                 try:
                     offset = futures[place].result(_PATIENCE + 1).offset
                     if offset >= 0:
-                        found[name] = offset
+                        offsets[name] = offset
                     else:  # the broker has just started, and does not know yet
                         self._pause(_NO_OFFSET, name, time.monotonic() >= until)
                 except KafkaException as error:
                     self._pause(error.args[0], name, time.monotonic() >= until)
                 except TimeoutError:
                     self._away(None, name)
-        return found
+        return offsets
 
     def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
         """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
@@ -203,7 +203,9 @@ class KafkaClient:
             # A consumer is at one place of a partition: its second span waits for the next round.
             now = {span.partition: span for span in reversed(left)}
             left = [span for span in left if now[span.partition] is not span]
-            yield from self._read_together(now, {name: one.end for name, one in now.items()})
+            yield from self._read_together(
+                now, {name: progress.end for name, progress in now.items()}
+            )
 
     def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
         """How far `most` bytes of messages reach in each span, one message at least.
@@ -213,15 +215,15 @@ class KafkaClient:
             most: bytes of keys and values, in each.
         """
         ends = {span.partition: span.end for span in spans}
-        found = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
         for message in self._read_together({span.partition: span for span in spans}, ends):
-            name, before = message.partition, found[message.partition]
+            name, before = message.partition, parts[message.partition]
             size = len(message.key or b"") + len(message.value or b"")
             if before.size and before.size + size > most:
                 ends[name] = message.offset  # nothing from here on is read
             else:
-                found[name] = Reached(0, before.size + size, max(before.largest, size))
-        return {name: reached._replace(end=ends[name]) for name, reached in found.items()}
+                parts[name] = Reached(0, before.size + size, max(before.largest, size))
+        return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
 
     def _read_together(
         self, spans: Mapping[str, Span], ends: Mapping[str, int]

@@ -65,12 +65,12 @@ def away(
         where: what was asked about.
     """
     told = error if error is not None else beside
-    for one in (error, beside):
-        if one is not None and one.code() in FORBIDDEN:
+    for cause in (error, beside):
+        if cause is not None and cause.code() in FORBIDDEN:
             raise ConfigError(
                 f"Kafka at {settings.bootstrap_servers} does not let us in",
                 where=where,
-                got=one.str(),
+                got=cause.str(),
                 safe=_GOES_ON,
                 hint=f"check options under {settings.section}, and that their user may "
                 "DESCRIBE and READ these topics; then run the same command again",

@@ -41,8 +41,8 @@ class KafkaTimes:
 
     def reach(self, ranges: Mapping[str, tuple[int, int]], limit: int) -> dict[str, int]:
         """By partition, up to where in a range no message is newer; they are ordered by time."""
-        found = dict(ranges)
-        while wide := {p: (low + high) // 2 for p, (low, high) in found.items() if low < high}:
+        reached = dict(ranges)
+        while wide := {p: (low + high) // 2 for p, (low, high) in reached.items() if low < high}:
             spans = [Span(p, at, min(at + _PROBE, ranges[p][1])) for p, at in wide.items()]
             times: dict[str, SourceMs] = {}
             for message in self._client.read(spans):
@@ -50,11 +50,11 @@ class KafkaTimes:
                 if at is not None:
                     times.setdefault(message.partition, at)
             for partition, middle in wide.items():
-                low, high = found[partition]
+                low, high = reached[partition]
                 # Without a time it counts as newer: it waits.
                 old = times.get(partition, limit + 1) <= limit
-                found[partition] = (middle + 1, high) if old else (low, middle)
-        return {partition: low for partition, (low, _) in found.items()}
+                reached[partition] = (middle + 1, high) if old else (low, middle)
+        return {partition: low for partition, (low, _) in reached.items()}
 
     def before(self, ends: Offsets) -> dict[str, SourceMs]:
         """By partition, the time of the last message before its end that has one."""
@@ -75,27 +75,27 @@ class KafkaTimes:
 
         times: list[SourceMs] = []
         said: dict[str, SourceMs | DecodeError] = self.last(ends, find)
-        for found in said.values():
-            if isinstance(found, DecodeError):
-                raise found
-            times.append(found)
+        for beat in said.values():
+            if isinstance(beat, DecodeError):
+                raise beat
+            times.append(beat)
         return times
 
     def last(self, ends: Offsets, find: Callable[[Message], _Found | None]) -> dict[str, _Found]:
         """What `find` says of the last message before each end of which it says something."""
         firsts = self._client.beginnings(ends)
-        found: dict[str, _Found] = {}
+        last_of: dict[str, _Found] = {}
         for window in _WINDOWS:
             spans = [
                 Span(partition, max(firsts[partition], end - window), end)
                 for partition, end in ends.items()
-                if partition not in found
+                if partition not in last_of
             ]
             for message in self._client.read([span for span in spans if span.start < span.end]):
                 self.largest = max(self.largest, len(message.value or b""))
                 said = find(message)
                 if said is not None:
-                    found[message.partition] = said
+                    last_of[message.partition] = said
             if all(span.start == firsts[span.partition] for span in spans):
                 break
-        return found
+        return last_of

@@ -21,7 +21,7 @@ _TAIL = 1 << 16
 _LOOK_BACK = 16 << 20
 
 
-class Reached(NamedTuple):
+class ReachedLines(NamedTuple):
     """How far some lines reach: their end, their number, and whether a limit ended them."""
 
     end: int
@@ -29,7 +29,7 @@ class Reached(NamedTuple):
     is_full: bool
 
 
-def reach(path: Path, start: int, stop: int, limit: int, most: int) -> Reached:
+def reach(path: Path, start: int, stop: int, limit: int, most: int) -> ReachedLines:
     """The end of up to `limit` complete lines and `most` bytes in [start, stop).
 
     One line is taken in any case, however long it is.
@@ -50,9 +50,9 @@ def reach(path: Path, start: int, stop: int, limit: int, most: int) -> Reached:
                 lines += taken.size
                 end = at + int(taken[-1]) + 1
             if taken.size < breaks.size or (lines and at + len(block) - start > most):
-                return Reached(end, lines, True)
+                return ReachedLines(end, lines, True)
             at += len(block)
-    return Reached(end, lines, lines >= limit)
+    return ReachedLines(end, lines, lines >= limit)
 
 
 def between(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -103,8 +103,8 @@ def complete(path: Path, size: int) -> int:
         while at > 0:
             start = max(0, at - _BLOCK)
             file.seek(start)
-            found = file.read(at - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
+            newline = file.read(at - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             at = start
     return 0

@@ -51,5 +51,5 @@ def last_position(decoder: Format, message: Message, table: str) -> tuple[int, .
         events = events_of(decoder, message)
     except DecodeError:
         return None
-    found = [event.position for event in events if event.table == table and event.position]
-    return found[-1] if found else None
+    positions = [event.position for event in events if event.table == table and event.position]
+    return positions[-1] if positions else None

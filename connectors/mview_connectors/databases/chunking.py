@@ -27,7 +27,7 @@ class Size:
         return max(1, min(rows, size // max(1, self.row_bytes)))
 
 
-class Keys(Protocol):
+class KeyLookups(Protocol):
     """Cheap look-ups over the chunk columns of one table, all answered from an index."""
 
     def minimum(self) -> KeyValues | None:
@@ -53,7 +53,7 @@ def whole_number(arrow: pa.DataType) -> bool:
 
 
 def find_bounds(
-    keys: Keys,
+    keys: KeyLookups,
     schema: TableSchema,
     columns: tuple[str, ...],
     maximum: KeyValues,

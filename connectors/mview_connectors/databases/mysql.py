@@ -12,7 +12,7 @@ import pyarrow as pa
 from mview.errors import UserError
 from mview.schema import Column, TableSchema
 from mview_connectors.databases.chunking import Size, whole_number
-from mview_connectors.databases.mysql_packets import MalformedRowError, ServerError, row_blocks
+from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
 from mview_connectors.databases.mysql_types import read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
@@ -67,19 +67,6 @@ class MysqlDatabase(SqlDatabase):
         "query: {ssl_disabled: 'true'} only on a network that you trust"
     )
     clock_sql: ClassVar[str] = "SELECT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"
-
-    def position(self) -> tuple[int, ...]:
-        """(binlog file number, position, 0, 0) as in Debezium; () where it may not be asked."""
-        for command in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
-            try:
-                rows = self.query(command)
-            except UserError:
-                # Not this server's word for it, or the user may not ask: the clock decides then.
-                continue
-            if rows:
-                file, offset = rows[0][:2]
-                return int(file.rpartition(".")[2]), int(offset), 0, 0
-        return ()
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
@@ -199,7 +186,7 @@ def _rows(connection: Any, columns: int) -> Iterator[list[pa.Array]]:
     result.connection = None
     try:
         yield from row_blocks(connection._rfile.read1, columns)
-    except ServerError as error:
+    except MysqlServerError as error:
         raise_mysql_exception(error.packet)
     except MalformedRowError as error:
         raise UserError(

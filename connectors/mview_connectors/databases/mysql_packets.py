@@ -39,7 +39,7 @@ Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
-class ServerError(Exception):
+class MysqlServerError(Exception):
     """The server ended the rows with an error; `packet` is its message in protocol form."""
 
     def __init__(self, packet: bytes) -> None:
@@ -76,7 +76,7 @@ def row_blocks(read: Callable[[int], bytes], columns: int) -> Iterator[list[pa.A
             raise MalformedRowError(f"a row is longer than {_ROW:,} bytes")
         last = received[starts[-1]] if starts and starts[-1] < position else 0
         if last == _ERROR:
-            raise ServerError(bytes(received[starts[-1] : position]))
+            raise MysqlServerError(bytes(received[starts[-1] : position]))
         # 0xFE also begins a value of 16 MB or more, but then the packet is longer.
         ended = last == _END and position - starts[-1] < 9
         end = starts.pop() - _HEADER if ended else position

@@ -64,8 +64,8 @@ def read_type(text: str) -> ReadType:
     if base == "time":
         return ReadType(pa.string(), _of_text(_without_zeros))
     if base == "bit":
-        one = modifier in (None, "1")
-        return ReadType(pa.bool_(), _bit) if one else ReadType(pa.binary(), _bytes)
+        is_single = modifier in (None, "1")
+        return ReadType(pa.bool_(), _bit) if is_single else ReadType(pa.binary(), _bytes)
     if base in _TEXTS:
         return _text(pa.string())
     if base in _BYTES:

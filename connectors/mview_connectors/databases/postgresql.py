@@ -86,19 +86,6 @@ class PostgresqlDatabase(SqlDatabase):
     )
     clock_sql: ClassVar[str] = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)"
 
-    def position(self) -> tuple[int, ...]:
-        """(LSN, 0, 0): how far the log was written, for the record; () on a standby.
-
-        No bound for changes: Debezium's positions begin with the commit *before* the change's own,
-        and a transaction that is open now has smaller LSNs than some that are committed.
-        """
-        sql = (
-            "SELECT CASE WHEN NOT pg_is_in_recovery()"
-            " THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END"
-        )
-        (lsn,) = self.query(sql)[0]
-        return () if lsn is None else (int(lsn), 0, 0)
-
     def _options(self) -> dict[str, Any]:
         import psycopg
 
@@ -185,8 +172,8 @@ class PostgresqlDatabase(SqlDatabase):
 
     def _size(self, table: str) -> Size:
         # The planner's estimate uses the table's size now, also where ANALYZE never ran.
-        (found,) = self.query(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self.relation(table)}")[0]
-        (explained,) = json.loads(found) if isinstance(found, str) else found
+        (plan,) = self.query(f"EXPLAIN (FORMAT JSON) SELECT * FROM {self.relation(table)}")[0]
+        (explained,) = json.loads(plan) if isinstance(plan, str) else plan
         return Size(int(explained["Plan"]["Plan Rows"]), int(explained["Plan"]["Plan Width"]))
 
     def _fetch(

@@ -100,10 +100,6 @@ class SqlDatabase(ABC):
         """The database's own clock, in milliseconds."""
         return SourceMs(int(self.query(self.clock_sql)[0][0]))
 
-    def position(self) -> tuple[int, ...]:
-        """The log's position now; () as this database has none."""
-        return ()
-
     def tables(self) -> Sequence[str]:
         """The names of the tables that can be read."""
         return sorted(name for name, kind in self._kinds().items() if kind == "table")

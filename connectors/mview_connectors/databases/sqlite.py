@@ -194,14 +194,14 @@ def _converter(arrow: pa.DataType) -> Convert:
 
 
 def _only(values: Sequence[Any], stored: set[type]) -> Sequence[Any]:
-    for found in set(map(type, values)) - stored - {type(None)}:
-        raise TypeError(f"stored as {found.__name__}")
+    for kind in set(map(type, values)) - stored - {type(None)}:
+        raise TypeError(f"stored as {kind.__name__}")
     return values
 
 
 def _booleans(values: Sequence[Any]) -> pa.Array:
-    for found in set(_only(values, {int})) - {0, 1, None}:
-        raise ValueError(f"{found} is neither 0 nor 1")
+    for number in set(_only(values, {int})) - {0, 1, None}:
+        raise ValueError(f"{number} is neither 0 nor 1")
     return pc.equal(pa.array(values, pa.int64()), 1)
 
 

@@ -25,6 +25,7 @@ import http.client
 import secrets
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -173,12 +174,11 @@ class ClickhouseFollower:
         self._settings: ClickhouseSettings = target.settings
         self._urls = _listed(self._settings.url)
         self._is_upsert = self._settings.mode == "upsert"
-        # A change in two rows is no row of the view; shards show a commit one after another.
+        # A change in two rows is no row of the view.
         self.capabilities = replace(
             type(self).capabilities,
             reads=self._settings.mode != "changelog",
             null_keys=not self._is_upsert,
-            atomic=len(self._urls) == 1,
         )
         self._opened: list[Server] = []
         self._view = quoted(target.table)
@@ -553,11 +553,22 @@ class ClickhouseFollower:
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
-    def maintain(self) -> None:
-        """Drop what a fill has replaced; the server merges parts itself."""
-        with self._failing("dropping what was replaced"):
+    def maintain(self, *, thorough: bool) -> Facts:
+        """Drop what a fill has replaced; merge all parts, where there is time for that.
+
+        The server merges parts itself, but not the largest: rows that were replaced or deleted
+        long ago stay in these until all parts are merged.
+        """
+        done: Counter[str] = Counter()
+        with self._failing("merging parts and dropping what was replaced"):
             for server in self._servers():
-                self._forget_older(server, self._control(server), at_once=True)
+                control = self._control(server)
+                check_owner(self.target, Mark(control.owner, control.fence, 0))
+                self._forget_older(server, control, at_once=True)
+                done["generations_dropped"] += len(control.older)
+                if thorough and control.generation:
+                    done["parts_merged"] += self._merge(server, control.generation)
+        return {name: number for name, number in done.items() if number}
 
     def close(self) -> None:
         """Close the connections."""
@@ -669,6 +680,18 @@ class ClickhouseFollower:
             safe="nothing of it was shown; it is tried again",
             hint="look at system.merges and at the server's free disk space",
         )
+
+    def _merge(self, server: Server, generation: int) -> int:
+        """Merge the parts of a generation; those that come meanwhile stay. Returns how many less.
+
+        Steps may be shown beside it: a merge changes no row that is read.
+        """
+        parts = self._count_parts(self._rows_name) + f" AND partition = '{generation}'"
+        before = int(server.rows(parts)[0][0])
+        if before < 2:
+            return 0
+        server.run(f"OPTIMIZE TABLE {self._rows} PARTITION {generation} FINAL")
+        return max(0, before - int(server.rows(parts)[0][0]))
 
     def _gone(self) -> RetryableError:
         return RetryableError(

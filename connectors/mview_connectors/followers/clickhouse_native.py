@@ -33,7 +33,7 @@ _FIXED = {
 }
 
 
-class Column(Protocol):
+class NativeColumn(Protocol):
     """What a block's column is of: its name, ClickHouse's type, and the rows."""
 
     @property
@@ -52,7 +52,7 @@ class Column(Protocol):
         ...
 
 
-def block(columns: Sequence[Column], rows: int) -> bytes:
+def block(columns: Sequence[NativeColumn], rows: int) -> bytes:
     """A block. NULL in a column that has none is written as 0 or the empty text."""
     parts = [_varint(len(columns)), _varint(rows)]
     for column in columns:

@@ -76,7 +76,7 @@ class FilesSettings(FollowerSettings):
 
 
 @dataclass(frozen=True)
-class DataFile:
+class RowsFile:
     """A file of rows.
 
     Attributes:
@@ -93,7 +93,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FolderManifest:
     """What a commit has made of a table.
 
     Attributes:
@@ -108,7 +108,7 @@ class Manifest:
     made_ms: int
     content: dict[str, Any]
     begins: int
-    files: tuple[DataFile, ...]
+    files: tuple[RowsFile, ...]
 
     def to_bytes(self) -> bytes:
         """One JSON object."""
@@ -118,7 +118,7 @@ class Manifest:
         return orjson.dumps({**body, "files": files}, option=orjson.OPT_INDENT_2)
 
     @classmethod
-    def from_file(cls, file: Path) -> Manifest:
+    def from_file(cls, file: Path) -> FolderManifest:
         """What a file says.
 
         Raises:
@@ -127,7 +127,7 @@ class Manifest:
         try:
             body = orjson.loads(file.read_bytes())
             mark = Mark(*(body.pop(name) for name in ("owner", "fence", "epoch", "step")))
-            files = tuple(DataFile(**one) for one in body.pop("files"))
+            files = tuple(RowsFile(**one) for one in body.pop("files"))
             return cls(
                 mark, body.pop("made_ms"), files=files, begins=body.pop("begins"), content=body
             )
@@ -153,7 +153,6 @@ class FilesFollower:
     capabilities: Capabilities = Capabilities(
         modes=frozenset({"upsert", "changelog"}),
         durable_prepare=True,
-        time_travel=True,
         null_keys=True,
     )
 
@@ -162,7 +161,7 @@ class FilesFollower:
         self._settings: FilesSettings = target.settings
         self._is_log = self._settings.mode == "changelog"
         if self._is_log:
-            self.capabilities = replace(type(self).capabilities, reads=False, time_travel=False)
+            self.capabilities = replace(type(self).capabilities, reads=False)
         self.folder = Path(self._settings.path).expanduser() / target.table
         self._format = FORMATS[self._settings.format]
         self._now: Callable[[], int] = SystemClock().now
@@ -213,7 +212,7 @@ class FilesFollower:
             newest = self._newest()
             if newest is None:
                 mark = Mark(self.target.owner, self.target.fence, -1)
-                claim = Manifest(mark, self._now(), self._content(), 1, ())
+                claim = FolderManifest(mark, self._now(), self._content(), 1, ())
             else:
                 check_owner(self.target, newest.mark)
                 if newest.mark.fence == self.target.fence:
@@ -241,7 +240,7 @@ class FilesFollower:
         plus = pc.starts_with(changes[KIND], "+").to_numpy()
         columns = changes.drop_columns([KIND])
         old_files = {file.bucket: file for file in newest.files}
-        written: list[DataFile] = []
+        written: list[RowsFile] = []
         for bucket in sorted(set(buckets.tolist())):
             here = buckets == bucket
             touched = columns.filter(pa.array(here))
@@ -295,9 +294,9 @@ class FilesFollower:
                     safe="nothing of it is shown; it is staged again",
                 )
             begins = self._number + 1 if step.is_fill else newest.begins
-            files = tuple(DataFile(**file) for file in token["files"])
+            files = tuple(RowsFile(**file) for file in token["files"])
             mark = mark_of(self.target, step)
-            if self._put(Manifest(mark, self._now(), self._content(), begins, files)):
+            if self._put(FolderManifest(mark, self._now(), self._content(), begins, files)):
                 break
         with suppress(OSError):  # tried again after the next commit
             self._prune()
@@ -330,10 +329,11 @@ class FilesFollower:
         )
         return pa.RecordBatchReader.from_batches(schema, parts)
 
-    def maintain(self) -> None:
+    def maintain(self, *, thorough: bool) -> Facts:
         """Delete manifests and files that are old enough."""
         self._looked = None
-        self._prune()
+        removed = self._prune()
+        return {"files_removed": removed} if removed else {}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -344,7 +344,7 @@ class FilesFollower:
     def _manifest(self, number: int) -> Path:
         return self.folder / _MANIFESTS / f"{number:020}.json"
 
-    def _newest(self) -> Manifest | None:
+    def _newest(self) -> FolderManifest | None:
         """The manifest with the highest number, which is noted."""
         if not self._number or not self._manifest(self._number).exists():
             self._number = max(self._numbers(), default=0)
@@ -352,7 +352,7 @@ class FilesFollower:
                 return None
         while self._manifest(self._number + 1).exists():
             self._number += 1
-        return Manifest.from_file(self._manifest(self._number))
+        return FolderManifest.from_file(self._manifest(self._number))
 
     def _numbers(self) -> list[int]:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -360,7 +360,7 @@ class FilesFollower:
             return [int(f.stem) for f in files if f.suffix == ".json" and f.stem.isdecimal()]
         return []
 
-    def _put(self, manifest: Manifest) -> bool:
+    def _put(self, manifest: FolderManifest) -> bool:
         """Make the next manifest, unless somebody else has made one of its number."""
         file = self._manifest(self._number + 1)
         if not put_if_absent(file, manifest.to_bytes(), readers=readers_of(self.folder)):
@@ -392,17 +392,17 @@ class FilesFollower:
         buckets = 1 if self._is_log else self._settings.buckets
         return {**how, "columns": columns, "key": list(schema.key), "buckets": buckets}
 
-    def _standing(self, newest: Manifest | None) -> Mark | None:
+    def _standing(self, newest: FolderManifest | None) -> Mark | None:
         if newest is None or newest.mark.epoch < 0 or newest.content != self._content():
             return None
         return newest.mark
 
-    def _admitted(self, step: Step) -> Manifest:
+    def _admitted(self, step: Step) -> FolderManifest:
         newest = self._there()
         self._admit(newest, step)
         return newest
 
-    def _there(self) -> Manifest:
+    def _there(self) -> FolderManifest:
         newest = self._newest()
         if newest is None:
             raise RetryableError(
@@ -412,7 +412,7 @@ class FilesFollower:
             )
         return newest
 
-    def _admit(self, newest: Manifest, step: Step) -> None:
+    def _admit(self, newest: FolderManifest, step: Step) -> None:
         check_owner(self.target, newest.mark)
         admit(self.target, self._standing(newest), step)
 
@@ -429,7 +429,7 @@ class FilesFollower:
         texts = [text for batch in rows.to_batches() for text in json_keys(batch, key)]
         return np.array([zlib.crc32(text) % many for text in texts], np.int64)
 
-    def _log(self, step: Step, newest: Manifest, delta: pa.RecordBatchReader) -> Token:
+    def _log(self, step: Step, newest: FolderManifest, delta: pa.RecordBatchReader) -> Token:
         """Write a file of changes; none where there are none."""
         schema = pa.schema([*delta.schema, pa.field(EPOCH, pa.int64(), False)])
         with self._writing(step, [], schema) as files:
@@ -444,7 +444,7 @@ class FilesFollower:
         return _Files(self, step, buckets, schema or self._schema())
 
     def _token(
-        self, step: Step, newest: Manifest, files: Sequence[DataFile], new: Sequence[DataFile]
+        self, step: Step, newest: FolderManifest, files: Sequence[RowsFile], new: Sequence[RowsFile]
     ) -> Token:
         return {
             "id": step.id,
@@ -455,7 +455,7 @@ class FilesFollower:
             "new": [file.path for file in new],
         }
 
-    def _is_prepared(self, newest: Manifest, token: Token) -> bool:
+    def _is_prepared(self, newest: FolderManifest, token: Token) -> bool:
         """Whether a commit shows what was staged, all of it, on what it was made of."""
         stands = token["after"] is None or newest.mark.step == token["base"]
         files = (self.folder / file["path"] for file in token["files"])
@@ -466,20 +466,25 @@ class FilesFollower:
 
     # --- what is old -----------------------------------------------------------------------------
 
-    def _prune(self) -> None:
+    def _prune(self) -> int:
         """Delete manifests that were replaced long ago, and files that none names any more.
 
         Only what a runner lists that is the newest in the folder: what an older one has staged it
-        cannot commit.
+        cannot commit. And only what was written before the newest manifest: what is under way is
+        written after it.
+
+        Returns:
+            The number of files that hold rows.
         """
         now, keep = self._now(), self._settings.keep
         if self._looked is not None and now - self._looked < keep // _LOOKS:
-            return
+            return 0
         self._looked = now
         files = list((self.folder / _DATA).iterdir())
         newest = self._newest()
         if newest is None or newest.mark.fence != self.target.fence:
-            return
+            return 0
+        begun = _age(self._manifest(self._number), now)
         numbers = sorted(self._numbers())
         gone = set()
         for number, after in pairwise(numbers):
@@ -498,12 +503,16 @@ class FilesFollower:
                 self._named.pop(number, None)
                 continue
             if number not in self._named:
-                paths = (file.path for file in Manifest.from_file(self._manifest(number)).files)
+                paths = (
+                    file.path for file in FolderManifest.from_file(self._manifest(number)).files
+                )
                 self._named[number] = frozenset(paths)
             named |= self._named[number]
-        for file in files:
-            if f"{_DATA}/{file.name}" not in named and _age(file, now) > keep:
-                file.unlink(missing_ok=True)
+        old = [file for file in files if f"{_DATA}/{file.name}" not in named]
+        old = [file for file in old if _age(file, now) > max(keep, begun)]
+        for file in old:
+            file.unlink(missing_ok=True)
+        return len(old)
 
 
 def _age(file: Path, now: int) -> int:
@@ -528,7 +537,7 @@ class _Files:
         self._open: dict[int, tuple[Path, Writer]] = {}
         self._rows: dict[int, int] = {}
         self._stack = ExitStack()
-        self.made: tuple[DataFile, ...] = ()
+        self.made: tuple[RowsFile, ...] = ()
 
     def __enter__(self) -> _Files:
         for bucket in self._always:
@@ -564,6 +573,6 @@ class _Files:
         if files:
             force(self._follower.folder / _DATA)
         self.made = tuple(
-            DataFile(f"{_DATA}/{file.name}", self._rows[bucket], file.stat().st_size, bucket)
+            RowsFile(f"{_DATA}/{file.name}", self._rows[bucket], file.stat().st_size, bucket)
             for bucket, file in files
         )

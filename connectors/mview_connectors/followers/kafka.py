@@ -336,9 +336,9 @@ class KafkaFollower:
         batch = pa.record_batch(arrays, schema=schema)
         return pa.RecordBatchReader.from_batches(schema, [batch])
 
-    def maintain(self) -> None:
+    def maintain(self, *, thorough: bool) -> Facts:
         """Brokers compact topics themselves."""
-        return
+        return {}
 
     def close(self) -> None:
         """Roll back what is open and free the clients."""
@@ -627,6 +627,8 @@ class KafkaFollower:
             "on_delivery": self._delivered,
         }
         producer = self._client.producer(sizes, fixed)
+        # Without a connection librdkafka looks for one only after half a second.
+        producer.list_topics(self._marks, _PATIENCE)
         producer.init_transactions(_PATIENCE)
         return producer
 

@@ -53,7 +53,7 @@ class MariadbFollower(SqlFollower):
 
     def _text(self, kind: pa.DataType, in_key: bool) -> str:
         key = [self.target.schema.column(name).type for name in self.target.schema.key]
-        texts = sum(pa.types.is_string(one) or pa.types.is_binary(one) for one in key)
+        texts = sum(pa.types.is_string(part) or pa.types.is_binary(part) for part in key)
         # The other columns of a key take up to 32 bytes each.
         room = (_KEY_BYTES - 32 * (len(key) - texts)) // max(1, texts)
         if pa.types.is_binary(kind):
@@ -68,7 +68,7 @@ class MariadbFollower(SqlFollower):
             finite(column, name, "MySQL")
             column = column.cast(pa.float64())
         elif pa.types.is_decimal(kind):
-            return [None if one is None else f"{one:f}" for one in column.to_pylist()]
+            return [None if value is None else f"{value:f}" for value in column.to_pylist()]
         elif pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp("us")).cast(pa.string())
         elif pa.types.is_date(kind):
@@ -151,12 +151,12 @@ class MariadbFollower(SqlFollower):
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         ]
         listed = list(zip(*columns, strict=True))
-        one = f"({', '.join(['%s'] * rows.num_columns)})"
+        marks_of_row = f"({', '.join(['%s'] * rows.num_columns)})"
         before, after = (self.with_parameters(text) for text in (before, after))
         with connection.cursor() as cursor:
             for begin in range(0, len(listed), ROWS):
                 block = listed[begin : begin + ROWS]
-                marks = ", ".join([one] * len(block))
+                marks = ", ".join([marks_of_row] * len(block))
                 cursor.execute(before + marks + after, [cell for row in block for cell in row])
 
     def is_passing(self, error: BaseException) -> bool:

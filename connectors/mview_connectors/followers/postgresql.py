@@ -36,9 +36,9 @@ class PostgresqlFollower(SqlFollower):
         """Texts as COPY reads them."""
         kind = column.type
         if pa.types.is_binary(kind):
-            return [None if one is None else "\\x" + one.hex() for one in column.to_pylist()]
+            return [None if value is None else "\\x" + value.hex() for value in column.to_pylist()]
         if pa.types.is_decimal(kind):
-            return [None if one is None else f"{one:f}" for one in column.to_pylist()]
+            return [None if value is None else f"{value:f}" for value in column.to_pylist()]
         if pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp("us")).cast(pa.string())
             if kind.tz is not None:
@@ -49,7 +49,7 @@ class PostgresqlFollower(SqlFollower):
     def arrow(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """What psycopg gives, exactly."""
         if pa.types.is_decimal(kind):
-            return pa.array([None if one is None else Decimal(one) for one in values], kind)
+            return pa.array([None if value is None else Decimal(value) for value in values], kind)
         return pa.array(values, kind)
 
     def tables(self, connection: Any) -> bool:

@@ -54,7 +54,7 @@ ROWS = 1000
 def _no_password(url: str) -> str:
     """A URL without a password in plain text; the message has no value."""
     with suppress(sa.exc.ArgumentError):
-        if (found := sa.make_url(url).password) and not REFERENCE.search(str(found)):
+        if (password := sa.make_url(url).password) and not REFERENCE.search(str(password)):
             raise ValueError("must not hold a password: write it as password: ${env:NAME}")
     return url
 
@@ -169,9 +169,9 @@ class SqlFollower(ABC):
         """Refuse types that the database has no exact equal of."""
         key, wrong = self.target.schema.key, {}
         for column in self.target.schema.columns:
-            found = self.column_type(column.type, in_key=column.name in key)
-            if found is None or found.startswith("!"):
-                wrong[column.name] = (found or "!another type")[1:]
+            column_type = self.column_type(column.type, in_key=column.name in key)
+            if column_type is None or column_type.startswith("!"):
+                wrong[column.name] = (column_type or "!another type")[1:]
         refuse_types(self.target, wrong)
 
     def caution(self) -> str | None:
@@ -189,9 +189,9 @@ class SqlFollower(ABC):
                 # Another sink may be making it: servers look first, and then make.
                 self._execute(connection, self._marks_ddl())
             with self._transaction(connection):
-                found = self._row(connection)
+                row = self._row(connection)
                 there = self.tables(connection)
-                if found is None:
+                if row is None:
                     if there:
                         raise TargetError(
                             f"there is a table {self.target.table} that mview has not made",
@@ -201,7 +201,7 @@ class SqlFollower(ABC):
                         )
                     self._put_row(connection, None)
                 else:
-                    mark, columns = found
+                    mark, columns = row
                     check_owner(self.target, mark)
                     if columns != self._columns() and there:
                         # The mark goes first: a table without one is filled.
@@ -215,10 +215,10 @@ class SqlFollower(ABC):
     def position(self) -> Mark | None:
         """The mark's row; None: the table was never filled."""
         with self._connection("reading the mark") as connection:
-            found = self._row(connection, lock=False)
-            if found is None or found[0].epoch < 0:
+            row = self._row(connection, lock=False)
+            if row is None or row[0].epoch < 0:
                 return None
-            return found[0]
+            return row[0]
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """Write the changes in a transaction that stays open."""
@@ -295,9 +295,9 @@ class SqlFollower(ABC):
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
-    def maintain(self) -> None:
+    def maintain(self, *, thorough: bool) -> Facts:
         """Databases do it themselves."""
-        return
+        return {}
 
     def close(self) -> None:
         """Roll back what is open and free the connections."""
@@ -378,10 +378,10 @@ class SqlFollower(ABC):
         try:
             with self._failing("writing"):
                 self._execute(connection, self.begin)
-                found = self._row(connection)
-                mark = None if found is None or found[0].epoch < 0 else found[0]
-                if found is not None:
-                    check_owner(self.target, found[0])
+                row = self._row(connection)
+                mark = None if row is None or row[0].epoch < 0 else row[0]
+                if row is not None:
+                    check_owner(self.target, row[0])
                 admit(self.target, mark, step)
                 write(connection)
                 self._put_row(connection, mark_of(self.target, step))

@@ -44,7 +44,7 @@ class SqliteFollower(SqlFollower):
         elif pa.types.is_floating(kind):
             _not_nan(column, name)
         elif pa.types.is_decimal(kind):
-            return [None if one is None else f"{one:f}" for one in column.to_pylist()]
+            return [None if value is None else f"{value:f}" for value in column.to_pylist()]
         elif pa.types.is_timestamp(kind):
             column = pc.cast(column.cast(pa.timestamp("us")), pa.string())
         elif pa.types.is_date(kind):
@@ -55,7 +55,7 @@ class SqliteFollower(SqlFollower):
     def arrow(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """Texts as what they say."""
         if pa.types.is_decimal(kind):
-            return pa.array([None if one is None else Decimal(one) for one in values], kind)
+            return pa.array([None if value is None else Decimal(value) for value in values], kind)
         if pa.types.is_timestamp(kind):
             return pa.array(values, pa.string()).cast(pa.timestamp("us")).cast(kind)
         if pa.types.is_date(kind):

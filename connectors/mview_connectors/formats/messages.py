@@ -212,7 +212,7 @@ def format_options(
     Raises:
         ConfigError: an unknown name or value.
     """
-    found = {}
+    known = {}
     for name, value in options.items():
         if not name.startswith(OPTION_PREFIX):
             continue
@@ -230,5 +230,5 @@ def format_options(
                 got=value,
                 allowed=", ".join(allowed[short]),
             )
-        found[short] = value
-    return found
+        known[short] = value
+    return known

@@ -78,12 +78,12 @@ def convert(
     """
     if UNCHANGED in values:
         values = [None if value is UNCHANGED else value for value in values]
-    found = next((family for belongs, family in _FAMILIES if belongs(column.type)), None)
-    if found is None:
+    family = next((family for belongs, family in _FAMILIES if belongs(column.type)), None)
+    if family is None:
         raise ValueError(f"values of type {column.type} cannot be read")
-    if found == "list":
+    if family == "list":
         return lists(values, column, lambda items, element: convert(items, element, converters))
-    return {**_CONVERTERS, **converters}[found](values, column)
+    return {**_CONVERTERS, **converters}[family](values, column)
 
 
 def misfit(value: Any, reason: str) -> ValueError:
@@ -93,10 +93,10 @@ def misfit(value: Any, reason: str) -> ValueError:
 
 def only(values: Sequence[Any], allowed: set[type], reason: str) -> set[type]:
     """The JSON types that occur; raises when one is not allowed."""
-    found = set(map(type, values))
-    if not found <= allowed:
+    kinds = set(map(type, values))
+    if not kinds <= allowed:
         raise misfit(next(v for v in values if type(v) not in allowed), reason)
-    return found
+    return kinds
 
 
 def _built(
@@ -116,8 +116,8 @@ def _built(
 
 def booleans(values: Sequence[Any]) -> pa.Array:
     """true, false, and 0 and 1 as databases without booleans write them."""
-    found = only(values, {bool, int, _NONE}, "is not a boolean")
-    if int in found:
+    kinds = only(values, {bool, int, _NONE}, "is not a boolean")
+    if int in kinds:
         bad = [v for v in values if type(v) is int and v not in (0, 1)]
         if bad:
             raise misfit(bad[0], "is not a boolean")
@@ -127,14 +127,14 @@ def booleans(values: Sequence[Any]) -> pa.Array:
 
 def integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """JSON integers, -0 too; any other JSON number is refused, as it may have lost digits."""
-    found = only(values, {int, bool, Decimal, _NONE}, "is not an integer")
-    if Decimal in found:
+    kinds = only(values, {int, bool, Decimal, _NONE}, "is not an integer")
+    if Decimal in kinds:
         only(
             [v for v in values if type(v) is not Decimal or v],
             {int, bool, _NONE},
             "is not an integer",
         )
-    if found & {bool, Decimal}:
+    if kinds & {bool, Decimal}:
         values = [None if v is None else int(v) for v in values]
     return _built(lambda part: pa.array(part, kind), values, str(kind))
 
@@ -145,8 +145,8 @@ def floats(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     A number becomes the nearest of the type. What is none there is refused: beyond its range, too
     small to be told from zero, or a whole number that the type does not give back.
     """
-    found = only(values, {float, int, Decimal, str, _NONE}, "is not a number")
-    if str in found:
+    kinds = only(values, {float, int, Decimal, str, _NONE}, "is not a number")
+    if str in kinds:
         bad = [v for v in values if type(v) is str and v not in _NOT_FINITE]
         if bad:
             raise misfit(bad[0], "is not a number")
@@ -172,16 +172,16 @@ _ROUNDED = (int, Decimal)
 
 def _double(value: int | Decimal, kind: pa.DataType) -> float:
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         raise misfit(value, f"does not fit {kind}") from None
-    lost = math.isinf(found) or (value and not found)
+    lost = math.isinf(number) or (value and not number)
     if type(value) is int and abs(value) > _DOUBLE_WHOLE:
         # Writers print a large double exactly, or the shortest digits that stand for it.
-        lost = value not in (int(found), Decimal(repr(found)))
+        lost = value not in (int(number), Decimal(repr(number)))
     if lost:
         raise misfit(value, f"does not fit {kind}")
-    return found
+    return number
 
 
 def texts(values: Sequence[Any]) -> pa.Array:

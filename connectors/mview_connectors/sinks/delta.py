@@ -32,6 +32,7 @@ from mview.files.durable import later
 from mview.files.marks import put_mark, read_mark, without_mark
 from mview.files.modes import make_shared_folder, readers_of, share
 from mview.files.records import fields
+from mview.rows.equality import as_shown
 from mview.rows.match import first_rows, row_codes
 from mview.schema import as_schema
 
@@ -353,7 +354,7 @@ class DeltaSink:
         come = [read_live(self.folder, file, self._schema) for file in token["adds"]]
         rows = pa.concat_tables([self._schema.empty_table(), *gone, *come])
         weights = np.repeat([-1, 1], [sum(part.num_rows for part in one) for one in (gone, come)])
-        first, group = first_rows(row_codes([rows])[0])
+        first, group = first_rows(row_codes([as_shown(rows)])[0])
         sums = np.bincount(group, weights=weights, minlength=len(first)).astype(np.int64)
         delta = rows.take(first).append_column(WEIGHT, pa.array(sums))
         return delta.filter(pa.array(sums != 0))

@@ -112,21 +112,21 @@ def _files() -> Path:
 def _path_hint() -> str:
     """What makes the commands of this environment known to the shell, when they are not."""
     ours = Path(sys.executable).parent
-    found = shutil.which("mview")
-    if found and Path(found).parent == ours:
+    command = shutil.which("mview")
+    if command and Path(command).parent == ours:
         return ""
     return f'\n  export PATH="{ours}:$PATH"'
 
 
 def _run(app: App, config: Config, views: Sequence[ViewDefinition], folder: Path) -> Conductor:
     """Run the views while the writer writes; ends by itself when every change is published."""
-    from mview.cli.demo.conductor import Conductor, Writer
+    from mview.cli.demo.conductor import Conductor, ShopWriter
     from mview.cli.progress import display_for
     from mview.cli.run import drive
     from mview.run.pipeline import Pipeline
 
     display = display_for(app.output)
-    with Writer(folder) as writer:
+    with ShopWriter(folder) as writer:
         conductor = Conductor(display, writer)
         pipeline = Pipeline(config, views, listener=conductor)
         beside = threading.Thread(target=conductor.conduct, args=[pipeline], daemon=True)

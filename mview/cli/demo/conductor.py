@@ -20,7 +20,7 @@ LIVE_SECONDS = 15
 CATCH_UP_SECONDS = 60
 
 
-class Writer:
+class ShopWriter:
     """The writer process, for the time of a `with` block."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class Writer:
             start_new_session=True,
         )
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> ShopWriter:
         return self
 
     def finish(self) -> dict[str, int]:
@@ -69,7 +69,7 @@ class Conductor:
         writer: ended after LIVE_SECONDS of a live view.
     """
 
-    def __init__(self, display: Listener, writer: Writer) -> None:
+    def __init__(self, display: Listener, writer: ShopWriter) -> None:
         self._display = display
         self._writer = writer
         self._moved = threading.Condition()

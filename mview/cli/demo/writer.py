@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Change:
+class ShopChange:
     """One changed row."""
 
     table: str
@@ -49,9 +49,9 @@ class Shop:
         self.database.row_factory = sqlite3.Row
         self.rng = rng
 
-    def transaction(self) -> Iterator[Change]:
+    def transaction(self) -> Iterator[ShopChange]:
         """Do one random thing and yield its changes."""
-        works: list[tuple[Callable[[], Iterator[Change]], int]] = [
+        works: list[tuple[Callable[[], Iterator[ShopChange]], int]] = [
             (self.place_order, 40),
             (self.move_order_on, 25),
             (self.change_quantity, 20),
@@ -62,7 +62,7 @@ class Shop:
         chosen = self.rng.choices([work for work, _ in works], [weight for _, weight in works])
         yield from chosen[0]()
 
-    def place_order(self) -> Iterator[Change]:
+    def place_order(self) -> Iterator[ShopChange]:
         """A customer orders."""
         number = self._next("orders", "order_id")
         customers = self._next("customers", "customer_id") - 1
@@ -70,17 +70,17 @@ class Shop:
         for line in shop.order_lines(self.rng, number):
             yield self._insert("order_lines", line)
 
-    def move_order_on(self) -> Iterator[Change]:
+    def move_order_on(self) -> Iterator[ShopChange]:
         """An order gets another status."""
         if order := self._any("orders", "order_id"):
             yield self._update("orders", order, {"status": self.rng.choice(shop.STATUSES)})
 
-    def change_quantity(self) -> Iterator[Change]:
+    def change_quantity(self) -> Iterator[ShopChange]:
         """A customer wants more or less of something."""
         if line := self._any("order_lines", "order_id"):
             yield self._update("order_lines", line, {"quantity": self.rng.randint(1, 9)})
 
-    def delete_order(self) -> Iterator[Change]:
+    def delete_order(self) -> Iterator[ShopChange]:
         """An order is deleted with its lines."""
         if order := self._any("orders", "order_id"):
             lines = self.database.execute(
@@ -90,12 +90,12 @@ class Shop:
                 yield self._delete("order_lines", dict(line))
             yield self._delete("orders", order)
 
-    def new_customer(self) -> Iterator[Change]:
+    def new_customer(self) -> Iterator[ShopChange]:
         """Somebody signs up."""
         number = self._next("customers", "customer_id")
         yield self._insert("customers", shop.customer(self.rng, number))
 
-    def customer_moves(self) -> Iterator[Change]:
+    def customer_moves(self) -> Iterator[ShopChange]:
         """A customer moves to another region: all their orders show it."""
         if customer := self._any("customers", "customer_id"):
             yield self._update("customers", customer, {"region": self.rng.choice(shop.REGIONS)})
@@ -106,26 +106,26 @@ class Shop:
 
     def _any(self, table: str, column: str) -> Row | None:
         start = self.rng.randrange(self._next(table, column))
-        found = self.database.execute(
+        row = self.database.execute(
             f"SELECT * FROM {table} WHERE {column} >= ? ORDER BY {column} LIMIT 1", (start,)
         ).fetchone()
-        return None if found is None else dict(found)
+        return None if row is None else dict(row)
 
-    def _insert(self, table: str, row: Row) -> Change:
+    def _insert(self, table: str, row: Row) -> ShopChange:
         places = ", ".join("?" for _ in row)
         self.database.execute(f"INSERT INTO {table} VALUES ({places})", tuple(row.values()))
-        return Change(table, "insert", None, row)
+        return ShopChange(table, "insert", None, row)
 
-    def _update(self, table: str, row: Row, new: Row) -> Change:
+    def _update(self, table: str, row: Row, new: Row) -> ShopChange:
         sets = ", ".join(f"{name} = ?" for name in new)
         self.database.execute(
             f"UPDATE {table} SET {sets} WHERE {_where(table)}", (*new.values(), *_key(table, row))
         )
-        return Change(table, "update", row, {**row, **new})
+        return ShopChange(table, "update", row, {**row, **new})
 
-    def _delete(self, table: str, row: Row) -> Change:
+    def _delete(self, table: str, row: Row) -> ShopChange:
         self.database.execute(f"DELETE FROM {table} WHERE {_where(table)}", _key(table, row))
-        return Change(table, "delete", row, None)
+        return ShopChange(table, "delete", row, None)
 
 
 def _where(table: str) -> str:
@@ -145,7 +145,7 @@ class ChangeFiles:
         self._lines = 0
         self.position = 0
 
-    def changes(self, changes: list[Change], ts: int) -> None:
+    def changes(self, changes: list[ShopChange], ts: int) -> None:
         """Append the changes of a committed transaction."""
         for change in changes:
             self.position += 1

@@ -329,11 +329,11 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
 def operands(rule: Admitted, node: exp.Expr) -> list[exp.Expr]:
     """The operands of a node, in order; everything else in it must be as the rule says."""
     only(node, *rule.parts, **rule.fixed)
-    found: list[exp.Expr] = []
+    listed: list[exp.Expr] = []
     for name in rule.parts:
         part = node.args.get(name)
-        found += part if isinstance(part, list) else [part] if part is not None else []
-    return found
+        listed += part if isinstance(part, list) else [part] if part is not None else []
+    return listed
 
 
 def only(node: exp.Expr, *parts: str, **fixed: tuple[object, ...]) -> None:

@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
 from mview.execute.ranges import Range
-from mview.rows.hashing import (
-    Hashes,
-    hash_rows,
-    is_exact,
-    is_hashable,
-    maybe_null,
-    same_rows,
-)
+from mview.rows.equality import same_rows
+from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.sorted_index import Rows, SortedIndex
 
@@ -172,8 +166,7 @@ class ResidentTable:
         """Make the index over some columns before it is asked for; look-ups go on meanwhile."""
         wanted = set(columns)
         names = tuple(name for name in self.schema.names if name in wanted)
-        if all(is_hashable(self.schema.field(name).type) for name in names):
-            self._segments[0].index(names)
+        self._segments[0].index(names)
 
     def lookup(
         self,
@@ -197,16 +190,16 @@ class ResidentTable:
         if typed is None:
             return self.rows().select(names)
         with self._lock:
-            found = self._look_up(typed)
-            if found.num_rows > _SMALL:
-                return self._gather(found.places, names)
-            known = dict(found.columns)
+            hits = self._look_up(typed)
+            if hits.num_rows > _SMALL:
+                return self._gather(hits.places, names)
+            known = dict(hits.columns)
             missing = [name for name in names if name not in known]
             if missing:
-                rows = self._gather(found.places, missing)
+                rows = self._gather(hits.places, missing)
                 known.update(zip(missing, rows.columns, strict=True))
                 if rows.nbytes <= max(_REMEMBERED, self._segments[0].rows.nbytes // _PART):
-                    found.columns.update(known)
+                    hits.columns.update(known)
         return pa.table([known[name] for name in names], self._fields(names))
 
     def within(self, wanted: Range, select: Sequence[str] | None = None) -> pa.Table:
@@ -218,7 +211,9 @@ class ResidentTable:
         """
         low, high = wanted.hashes
         with self._lock:
-            parts = ((one, one.between(wanted.column, low, high)) for one in self._segments)
+            parts = (
+                (segment, segment.between(wanted.column, low, high)) for segment in self._segments
+            )
             return self._gather(parts, select)
 
     def apply(self, old: pa.Table, new: pa.Table) -> None:
@@ -302,11 +297,11 @@ class ResidentTable:
             raise CorruptionError(
                 "a change has a primary key that does not fit the table", where=self.name
             )
-        found = list(self._find(typed))
-        if sum(len(places) for _, _, places in found) == expected:
-            return [(segment, places) for segment, _, places in found]
+        hits = list(self._find(typed))
+        if sum(len(places) for _, _, places in hits) == expected:
+            return [(segment, places) for segment, _, places in hits]
         hit = np.zeros(typed.num_rows, np.bool_)
-        for _, numbers, _ in found:
+        for _, numbers, _ in hits:
             hit[numbers] = True
         wrong = np.flatnonzero(~hit if expected else hit)
         raise CorruptionError(
@@ -330,15 +325,15 @@ class ResidentTable:
 
     def _look_up(self, typed: pa.Table) -> _Found:
         asked = tuple(typed.column_names), typed.num_rows
-        found = self._found.get(asked)
-        if found is None or not found.keys.equals(typed):
-            found = _Found(typed, [(segment, rows) for segment, _, rows in self._find(typed)])
+        hits = self._found.get(asked)
+        if hits is None or not hits.keys.equals(typed):
+            hits = _Found(typed, [(segment, rows) for segment, _, rows in self._find(typed)])
             if typed.num_rows <= _SMALL:
                 self._found.pop(asked, None)
-                self._found[asked] = found
+                self._found[asked] = hits
             if len(self._found) > _LAST:
                 del self._found[next(iter(self._found))]
-        return found
+        return hits
 
     def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
         """Per segment: (number of a key, row) pairs; by the primary key no false ones."""

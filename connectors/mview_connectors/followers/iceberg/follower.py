@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,15 +43,14 @@ from mview.follower import (
     new_rows,
     refuse_types,
 )
-from mview.rows.hashing import is_hashable
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.network import http_caution
 
 if TYPE_CHECKING:
-    from mview_connectors.followers.iceberg.keys import Keys
-    from mview_connectors.followers.iceberg.rows import Writer
+    from mview_connectors.followers.iceberg.keys import KeyPlaces
+    from mview_connectors.followers.iceberg.rows import RowsWriter
     from mview_connectors.followers.iceberg.snapshots import Commit
 
 #: Properties of the table: whose it is, the newest runner's token, and what it is made of.
@@ -62,6 +62,9 @@ _MARK = "mview.mark"
 #: A name that is one in every catalog and file system.
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 
+#: So often maintenance begins again in a row because a step came between.
+_TRIES = 20
+
 
 class IcebergFollower:
     """A table of an Iceberg catalog, format version 2.
@@ -72,7 +75,7 @@ class IcebergFollower:
 
     settings: ClassVar[type[FollowerSettings]] = IcebergSettings
     capabilities: ClassVar[Capabilities] = Capabilities(
-        modes=frozenset({"upsert", "append"}), time_travel=True, null_keys=True
+        modes=frozenset({"upsert", "append"}), null_keys=True
     )
 
     def __init__(self, target: FollowerTarget) -> None:
@@ -81,7 +84,7 @@ class IcebergFollower:
         self._catalog: Any = None
         #: As it was last seen; what is staged on an older one is refused by the catalog.
         self._table: Any = None
-        self._keys: Keys | None = None
+        self._keys: KeyPlaces | None = None
 
     # --- Follower --------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class IcebergFollower:
         schema, wrong = self.target.schema, {}
         if self._settings.mode == "upsert":
             for name in schema.key:
-                if not is_hashable(schema.column(name).type):
+                if pa.types.is_nested(schema.column(name).type):
                     wrong[name] = "another type, as it is in the key"
         for _, name in self._settings.parts(self.target.schema.names):
             kind = schema.column(name).type
@@ -112,7 +115,11 @@ class IcebergFollower:
         """Make the table if it is not there, and move it on for a new runner."""
         self.check()
         with self._failing("making the table"):
-            from mview_connectors.followers.iceberg.snapshots import Change, current, prepare
+            from mview_connectors.followers.iceberg.snapshots import (
+                SnapshotChange,
+                current,
+                prepare,
+            )
 
             self._table = None
             table = self._find() or self._make()
@@ -131,7 +138,7 @@ class IcebergFollower:
                 table = self._make()
                 fence = self.target.fence
             if fence < self.target.fence or current(table) is None:
-                change = Change("append", _summary(_mark(table)), self._properties())
+                change = SnapshotChange("append", _summary(_mark(table)), self._properties())
                 self._run(prepare(table, change), table)
             self._table = table
 
@@ -240,20 +247,17 @@ class IcebergFollower:
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
-    def maintain(self) -> None:
+    def maintain(self, *, thorough: bool) -> Facts:
         """Join small files and write those with many gone rows anew; remove old snapshots."""
+        done: Counter[str] = Counter()
         with self._failing("compacting"):
-            from mview_connectors.followers.iceberg.compaction import compacted
             from mview_connectors.followers.iceberg.snapshots import expire
 
-            table, settings = self._required(), self._settings
-            check_owner(self.target, Mark(table.metadata.properties[_OWNER], _fence(table), -1))
-            summary = _summary(_mark(table))
-            commit = compacted(table, self.target.schema, summary, settings.file_bytes)
-            if commit is not None:
-                self._run(commit, table)
-            expire(table, int(time.time() * 1000) - settings.history)
-            self._table = table
+            while self._apart(lambda table: self._compact(table, done)) and thorough:
+                continue
+            before = int(time.time() * 1000) - self._settings.history
+            done["snapshots_removed"] += self._apart(lambda table: expire(table, before))
+        return {name: number for name, number in done.items() if number}
 
     def close(self) -> None:
         """Free the connections of the catalog."""
@@ -261,33 +265,73 @@ class IcebergFollower:
             self._catalog.close()
         self._catalog = self._table = self._keys = None
 
+    # --- maintenance -----------------------------------------------------------------------------
+
+    def _apart(self, work: Callable[[Any], int]) -> int:
+        """Do work on the newest snapshot, again after each commit that came between."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for tried in range(1, _TRIES + 1):
+            table = self._required()
+            check_owner(self.target, Mark(table.metadata.properties[_OWNER], _fence(table), -1))
+            try:
+                done = work(table)
+            except CommitFailedException:
+                if tried == _TRIES:
+                    raise
+                continue
+            self._table = table
+            return done
+        raise AssertionError("the last try ends it")
+
+    def _compact(self, table: Any, done: Counter[str]) -> int:
+        """Take a bite; whether more is left."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        from mview_connectors.followers.iceberg.compaction import compacted
+        from mview_connectors.followers.iceberg.snapshots import remove
+
+        summary, settings = _summary(_mark(table)), self._settings
+        bite = compacted(table, self.target.schema, summary, settings.file_bytes)
+        if bite is None:
+            return False
+        try:
+            self._run(bite.commit, table)
+        except CommitFailedException:
+            if self._required().metadata.snapshot_by_id(bite.commit.snapshot) is None:
+                remove(table, (bite.commit.manifest_list, *bite.commit.files))
+            raise
+        done["files_replaced"] += bite.replaced
+        done["files_written"] += bite.written
+        return not bite.is_last
+
     # --- a step ----------------------------------------------------------------------------------
 
     def _begin(self, step: Step) -> Any:
-        from mview_connectors.followers.iceberg.keys import Keys
+        from mview_connectors.followers.iceberg.keys import KeyPlaces
 
         if self._keys is None:
-            self._keys = Keys(self.target)
+            self._keys = KeyPlaces(self.target)
         table = self._table if self._table is not None else self._required()
         check_owner(self.target, Mark("", _fence(table), -1))
         admit(self.target, _mark(table), step)
         return table
 
-    def _writer(self, table: Any) -> Writer:
+    def _writer(self, table: Any) -> RowsWriter:
         from mview_connectors.followers.iceberg.index import ROW_BYTES
-        from mview_connectors.followers.iceberg.rows import Writer
+        from mview_connectors.followers.iceberg.rows import RowsWriter
 
         settings = self._settings
         most = settings.index_bytes // ROW_BYTES if settings.mode == "upsert" else 0
-        return Writer(table, self.target.schema, settings.file_bytes, most)
+        return RowsWriter(table, self.target.schema, settings.file_bytes, most)
 
-    def _finish(self, step: Step, table: Any, writer: Writer, gone: pa.Table | None) -> Token:
+    def _finish(self, step: Step, table: Any, writer: RowsWriter, gone: pa.Table | None) -> Token:
         """Write the deletes and the manifests."""
         from mview_connectors.followers.iceberg.files import write_deletes
-        from mview_connectors.followers.iceberg.snapshots import Change, entries, prepare
+        from mview_connectors.followers.iceberg.snapshots import SnapshotChange, entries, prepare
 
         assert self._keys is not None
-        change = Change("append", _summary(mark_of(self.target, step)), self._properties())
+        change = SnapshotChange("append", _summary(mark_of(self.target, step)), self._properties())
         change.data = writer.files
         change.deletes = write_deletes(table, self._keys.located(table, gone))
         if step.is_fill:

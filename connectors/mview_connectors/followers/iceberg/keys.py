@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from mview.errors import TargetError
 from mview.follower import FollowerTarget
-from mview.rows.hashing import Hashes, hash_rows, same_rows
+from mview.rows.equality import same_rows
+from mview.rows.hashing import Hashes, hash_rows
 from mview_connectors.followers.iceberg.files import gone_positions, live_rows
 from mview_connectors.followers.iceberg.index import ROW_BYTES, KeyIndex, Numbers
 from mview_connectors.followers.iceberg.rows import as_types
@@ -33,7 +34,7 @@ class _Staged:
     added: list[tuple[Any, Hashes]] | None
 
 
-class Keys:
+class KeyPlaces:
     """The places of the keys of one table.
 
     In memory while they fit; read from the key columns of all files when a process begins, and in

@@ -31,7 +31,7 @@ def as_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, pa.schema([one.with_nullable(True) for one in schema]))
 
 
-class Writer:
+class RowsWriter:
     """Writes rows as data files.
 
     Args:

@@ -11,24 +11,13 @@ from pydantic import AfterValidator, Field
 from mview.config import Count, Duration
 from mview.errors import ConfigError
 from mview.follower import DAY, FollowerSettings
-from mview.secrets import REFERENCE, is_secret
+from mview_connectors.references import by_reference
 
 #: `bucket(16, k)`, `day(at)`, …; a column's name alone is its identity.
 _TRANSFORM = re.compile(r"(bucket|truncate)\((\d{1,6}),\s*(.+)\)|(year|month|day|hour)s?\((.+)\)")
 
 #: A comma that is not in parentheses.
 _COMMA = re.compile(r",(?![^(]*\))")
-
-
-def _by_reference(values: dict[str, str]) -> dict[str, str]:
-    for name, text in values.items():
-        if is_secret(name, text):
-            raise ValueError(
-                f"{name}: write ${{env:NAME}} or ${{file:PATH}}, not the secret itself"
-            )
-        if re.search(r"://[^/@]*:[^/@]*@", REFERENCE.sub("", text)):
-            raise ValueError(f"{name}: write the password in the URL as ${{env:NAME}}")
-    return values
 
 
 class IcebergSettings(FollowerSettings):
@@ -41,7 +30,7 @@ class IcebergSettings(FollowerSettings):
     #: A folder, or a URL as `s3://bucket/path`. A catalog in a SQLite file is made in a folder.
     warehouse: Annotated[str, Field(min_length=1)] | None = None
     #: pyiceberg's properties of a catalog and of its storage; instead of the SQLite file.
-    catalog: Annotated[dict[str, str], AfterValidator(_by_reference)] = Field(
+    catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
         default_factory=dict, repr=False
     )
     #: The catalog's name: a SQL catalog holds the tables of several.

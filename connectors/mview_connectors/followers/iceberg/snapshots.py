@@ -63,7 +63,7 @@ class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]  # untyped where i
 
 
 @dataclass
-class Change:
+class SnapshotChange:
     """What one snapshot does.
 
     Attributes:
@@ -144,7 +144,7 @@ def _json(one: Any) -> Any:
     return orjson.loads(one.model_dump_json(by_alias=True))
 
 
-def prepare(table: Any, change: Change) -> Commit:
+def prepare(table: Any, change: SnapshotChange) -> Commit:
     """Write the manifests of a change, and say what commits it."""
     return _Producer(table, change).commit()
 
@@ -152,7 +152,7 @@ def prepare(table: Any, change: Change) -> Commit:
 class _Producer:
     """Writes the manifests and the manifest list of one snapshot."""
 
-    def __init__(self, table: Any, change: Change) -> None:
+    def __init__(self, table: Any, change: SnapshotChange) -> None:
         self._table, self._change, self._metadata = table, change, table.metadata
         self._parent = current(table)
         self._id = self._metadata.new_snapshot_id()

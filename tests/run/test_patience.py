@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from mview.errors import AwayError
-from mview.ingest.patience import Patience
+from mview.run.patience import Patience
 
 AWAY = AwayError("Kafka at k:9092 does not answer")
 

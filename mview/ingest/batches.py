@@ -1,4 +1,4 @@
-"""The offsets of a micro-batch, read from the streaming checkpoint's own log.
+"""What an epoch takes: changes, released chunks, and the offsets where they end.
 
 `foreachBatch` is not told its offsets. Spark writes them to `<checkpoint>/offsets/<batch>` before
 the batch runs: two header lines (version, metadata), then one JSON line per source.
@@ -6,14 +6,19 @@ the batch runs: two header lines (version, metadata), then one JSON line per sou
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
+from mview.changelog import from_ipc
 from mview.files.jsonfile import damage_told
 from mview.files.records import fields
+from mview.merge.rules import Release
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,45 @@ class BatchOffsets:
     watermark: int
     chunks: dict[str, int]
     pinned_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was read, by table.
+
+    Attributes:
+        changes: change batches per table (`changelog.batch_schema`).
+        releases: released chunks per table.
+        offsets: where the batch ends.
+        generation: number of the query.
+        number: of the batch in the query.
+    """
+
+    changes: Mapping[str, list[pa.Table]]
+    releases: Mapping[str, list[Release]]
+    offsets: BatchOffsets
+    generation: int
+    number: int
+
+
+#: Handles a batch. Returns when it is published; never runs twice at once.
+OnBatch = Callable[[Batch], None]
+
+
+def sorted_rows(rows: pa.Table) -> tuple[dict[str, list[pa.Table]], dict[str, list[Release]]]:
+    """The changes and the releases that came through Spark (STREAM_ARROW), by table."""
+    changes: dict[str, list[pa.Table]] = defaultdict(list)
+    releases: dict[str, list[Release]] = defaultdict(list)
+    columns = (rows[name] for name in ("kind", "table", "body"))
+    for kind, table, body in zip(*columns, strict=True):
+        if kind.as_py() == "changes":
+            # The table lies in the body: to make bytes of it would be a copy.
+            changes[table.as_py()].append(from_ipc(body.as_buffer()))
+        elif kind.as_py() == "release":
+            releases[table.as_py()].append(Release.from_body(body.as_py()))
+        elif kind.as_py() != "heartbeat":
+            raise TypeError(f"nobody knows what an epoch does with a row {kind}")
+    return dict(changes), dict(releases)
 
 
 #: What the two sources of a load say, see `mview.ingest.sources`.

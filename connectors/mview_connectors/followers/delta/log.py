@@ -1,0 +1,270 @@
+"""The log of a Delta table in an object store: what is live, and commits put if absent.
+
+A commit is one object at exactly the next version. So what was staged on a version is refused as
+soon as anybody else, or a newer runner, has made the next one.
+
+How far the table is lies in transactions of Delta's protocol, which outlive the log's older
+commits: under the owner the epoch (below 0: none), under the owner and `#fence` the newest runner's
+token, under the owner and `#step` a number made of the step's id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mview.delta.actions import NO_TABLE, TableVersion, apply, check_paths, commit_info
+from mview.delta.checkpoints import CHECKPOINT, actions_in
+from mview.delta.log import change_for_readers
+from mview.delta.parquet import DataFile, described, encode, read_footer, read_parquet
+from mview.errors import TargetError
+from mview.follower import Mark, Step
+from mview_connectors.followers.delta.objects import Objects
+from mview_connectors.followers.delta.settings import OWNER
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+
+_NOTE = "mview"
+
+
+class TableLog:
+    """One table.
+
+    Args:
+        objects: the table's folder.
+        owner: who writes there, see `FollowerTarget.owner`.
+    """
+
+    def __init__(self, objects: Objects, owner: str) -> None:
+        self.objects, self._owner = objects, owner
+        self.head = TableVersion(NO_TABLE)
+        #: Of the newest checkpoint that is known.
+        self.checkpoint = NO_TABLE
+        #: What others have changed since the owner's last commit; empty: nothing.
+        self.foreign = ""
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def refresh(self) -> TableVersion:
+        """The newest version; that of NO_TABLE: there is no table."""
+        version = self.head.version
+        if version != NO_TABLE and self.objects.size(commit_path(version)) is None:
+            self.head = TableVersion(NO_TABLE)  # somebody has dropped it
+        if self.head.version == NO_TABLE:
+            self.checkpoint, self.foreign = NO_TABLE, ""
+            self._begin()
+        while (content := self.objects.get(commit_path(self.head.version + 1))) is not None:
+            self._follow(self.head.version + 1, self._parsed(content))
+        return self.head
+
+    def _begin(self) -> None:
+        """Start at the newest checkpoint, and find out who wrote last before it."""
+        numbers = [
+            int(found[1])
+            for entry in self.objects.list(LOG)
+            if (found := CHECKPOINT.match(entry.path.rpartition("/")[2]))
+        ]
+        if not numbers:
+            if self.objects.get(commit_path(0)) is None and self._has_log():
+                raise self._unreadable("its log has no beginning that mview can read")
+            return
+        self.checkpoint = version = max(numbers)
+        path = checkpoint_path(version)
+        try:
+            known = actions_in(self.objects.open(path))
+        except (ValueError, KeyError, pa.ArrowException) as error:
+            raise self._unreadable(str(error)) from error
+        self.head = apply(TableVersion(NO_TABLE), version, known, self._count)
+        actions: list[dict[str, Any]] | None
+        while not self._is_own(actions := self._commit(version)):
+            if actions is None or change_for_readers(actions, self.head):
+                self.foreign = "a commit before a checkpoint"
+                return
+            version -= 1
+
+    def _has_log(self) -> bool:
+        return next(iter(self.objects.list(LOG)), None) is not None
+
+    def _commit(self, version: int) -> list[dict[str, Any]] | None:
+        content = self.objects.get(commit_path(version)) if version >= 0 else None
+        return None if content is None else self._parsed(content)
+
+    def _follow(self, version: int, actions: list[dict[str, Any]]) -> None:
+        if self._is_own(actions):
+            self.foreign = ""
+        elif change := change_for_readers(actions, self.head):
+            self.foreign = change
+        self.head = apply(self.head, version, actions, self._count)
+
+    def _is_own(self, actions: Sequence[Mapping[str, Any]] | None) -> bool:
+        for action in actions or ():
+            text = action.get("commitInfo", {}).get("userMetadata")
+            if text and f'"{_NOTE}"' in text:
+                note = orjson.loads(text)
+                return isinstance(note, dict) and note.get(_NOTE) == self._owner
+        return False
+
+    def _parsed(self, content: bytes) -> list[dict[str, Any]]:
+        try:
+            actions: list[dict[str, Any]] = [orjson.loads(line) for line in content.splitlines()]
+            check_paths(actions)
+            return actions
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._unreadable(str(error)) from error
+
+    def _unreadable(self, why: str) -> TargetError:
+        return TargetError(
+            "the log of a Delta table cannot be read",
+            where=self.objects.place,
+            got=why,
+            safe="nothing was written there",
+            hint="restore the table there; or drop it: it is filled anew",
+        )
+
+    # --- whose, and how far ----------------------------------------------------------------------
+
+    def setting(self, name: str) -> str | None:
+        """A property of the table."""
+        found: str | None = (self.head.metadata.get("configuration") or {}).get(name)
+        return found
+
+    @property
+    def fence(self) -> int:
+        """The token of the newest runner."""
+        return self.head.transactions.get(f"{self._owner}#fence", 0)
+
+    @property
+    def mark(self) -> Mark | None:
+        """How far the table is; None: it was never filled, or others have changed it."""
+        epoch = self.head.transactions.get(self._owner, -1)
+        if epoch < 0 or self.foreign:
+            return None
+        return Mark(self.setting(OWNER) or "", self.fence, epoch)
+
+    def has(self, step: Step) -> bool:
+        """Whether the newest step is this one."""
+        stands = self.head.transactions.get(f"{self._owner}#step")
+        return self.head.version != NO_TABLE and not self.foreign and stands == _number(step.id)
+
+    def marking(
+        self, fence: int, step: Step | None = None, *, is_new: bool = False
+    ) -> list[dict[str, Any]]:
+        """The transactions of a commit of ours, by a runner's token.
+
+        Without a step the table is as far as it was: nowhere, if it is new or others have changed
+        it.
+        """
+        txns = {f"{self._owner}#fence": fence}
+        if step is not None:
+            txns |= {self._owner: step.epoch, f"{self._owner}#step": _number(step.id)}
+        elif is_new or self.mark is None:
+            txns |= {self._owner: -1, f"{self._owner}#step": -1}
+        return [{"txn": {"appId": app, "version": number}} for app, number in txns.items()]
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def commit(self, base: int, actions: Sequence[dict[str, Any]], now: int) -> bool:
+        """Write the version after `base`; False: somebody has, and nothing was written."""
+        note = commit_info(now, {_NOTE: self._owner})
+        lines = [orjson.dumps(action) + b"\n" for action in (note, *actions)]
+        if not self.objects.put_if_absent(commit_path(base + 1), b"".join(lines)):
+            return False
+        if self.head.version == base:
+            self._follow(base + 1, [note, *actions])
+        return True
+
+    def check_condition(self) -> None:
+        """Make sure that the store refuses to overwrite a commit; it changes nothing.
+
+        Raises:
+            TargetError: it does not.
+        """
+        path = commit_path(self.head.version)
+        content = self.objects.get(path)
+        if content is not None and self.objects.put_if_absent(path, content):
+            raise TargetError(
+                "the object store overwrites what is to be put if absent",
+                where=self.objects.place,
+                safe="nothing but the table's first commit was written",
+                hint="take a store that knows If-None-Match, as S3 does; two runners could "
+                "overwrite each other's commits there",
+            )
+
+    # --- data files, see mview.delta.rewrite.Files -----------------------------------------------
+
+    @property
+    def where(self) -> str:
+        """The table's place, for messages."""
+        return self.objects.place
+
+    def read_file(
+        self, path: str, schema: pa.Schema, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of a file, without regard to deletion vectors."""
+        # Parts of it where few columns are wanted.
+        known = self.head.files.get(path)
+        size = known.size if known is not None and columns is not None else None
+        where = f"{self.objects.place}/{path}"
+        with self.objects.open(path, size) as file:
+            return read_parquet(file, schema, columns, where)
+
+    def live_rows(self, file: DataFile, schema: pa.Schema) -> pa.Table:
+        """The rows of a file that count, its columns in the schema's order."""
+        rows = self.read_file(file.path, schema).select(schema.names)
+        if file.deleted is None:
+            return rows
+        return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))
+
+    def footer(self, file: DataFile) -> pq.FileMetaData:
+        """The metadata of a file."""
+        with self.objects.open(file.path, file.size) as opened:
+            return read_footer(opened, f"{self.objects.place}/{file.path}")
+
+    def write_file(
+        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
+    ) -> tuple[DataFile, pq.FileMetaData]:
+        """Write rows as a new file."""
+        path = new_path(prefix)
+        sink = pa.BufferOutputStream()
+        footer = encode(rows, sink)
+        content = sink.getvalue().to_pybytes()
+        self.objects.put(path, content)
+        return described(path, len(content), footer, indexed), footer
+
+    def _count(self, path: str) -> int:
+        """The rows of a file of which the log does not tell them."""
+        with self.objects.open(path) as file:
+            return int(read_footer(file, f"{self.objects.place}/{path}").num_rows)
+
+
+#: Data files of ours.
+OWN_FILE = re.compile(r"mview-[0-9a-f]{32}\.parquet")
+
+
+def new_path(prefix: str) -> str:
+    """A name for a data file that is none yet."""
+    return f"{prefix}-{uuid.uuid4().hex}.parquet"
+
+
+def commit_path(version: int) -> str:
+    """The object of a commit."""
+    return f"{LOG}/{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    """The object of a checkpoint."""
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def _number(step: str) -> int:
+    """A number of 62 bits made of a step's id: transactions have no texts."""
+    return int.from_bytes(hashlib.sha256(step.encode()).digest()[:8], "big") >> 2

@@ -1,0 +1,35 @@
+"""Settings of Paimon sinks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from mview.config import Count, Duration
+from mview.follower import DAY, FollowerSettings
+from mview_connectors.references import by_reference
+
+
+class PaimonSettings(FollowerSettings):
+    """A Paimon warehouse as a sink."""
+
+    hidden = ("catalog",)
+
+    #: Readers and file systems dislike many commits.
+    every: Duration = 10_000
+    #: A folder, or a URL that pypaimon reaches.
+    warehouse: Annotated[str, Field(min_length=1)] | None = None
+    #: pypaimon's options of a catalog and of its storage.
+    catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
+        default_factory=dict, repr=False
+    )
+    database: Annotated[str, Field(pattern=r"^\w+$")] = "default"
+    #: Rows are spread over so many by their key, for ever.
+    buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
+    #: Options of the table, as Paimon names them.
+    properties: dict[str, str] = Field(default_factory=dict)
+    #: How long older snapshots stay.
+    history: Duration = DAY
+    #: Maintenance joins no more bytes of files of a bucket than so many.
+    compact_bytes: Count = 128 << 20

@@ -1,0 +1,1 @@
+"""What runs in the side environment, beside pypaimon: it imports nothing of mview."""

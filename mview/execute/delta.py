@@ -1,0 +1,105 @@
+"""What an epoch changes in a relation or view: rows with weights, and the counts people ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import KIND, RowKind
+from mview.connector import WEIGHT
+from mview.errors import UserError
+from mview.execute.slices import Changes
+from mview.rows.match import Positions, row_codes
+from mview.store.kinds import as_changelog
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What an epoch changes in a relation.
+
+    Attributes:
+        rows: columns and WEIGHT, negative for old rows, positive for new ones; what is written has
+            -1 and 1.
+        key: what tells rows apart; () for a view that is a multiset.
+    """
+
+    rows: pa.Table
+    key: Sequence[str]
+
+    @cached_property
+    def codes(self) -> Positions:
+        """Of each row, the same for the same key; see `row_codes`."""
+        return row_codes([self.rows.select(list(self.key))])[0]
+
+    @cached_property
+    def changes(self) -> Changes:
+        """The same for views."""
+        return Changes(self.rows)
+
+    @cached_property
+    def changelog(self) -> pa.Table:
+        """The same for the store: KIND and the columns."""
+        return as_changelog(self.rows, self.codes)
+
+    @cached_property
+    def changed(self) -> int:
+        """The number of changed rows: an update is one."""
+        after = pc.not_equal(self.changelog[KIND], RowKind.UPDATE_BEFORE.value)
+        return int(pc.sum(after).as_py() or 0)
+
+    @property
+    def gained(self) -> int:
+        """By how many rows the relation grows."""
+        return int(pc.sum(self.rows[WEIGHT]).as_py() or 0)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Keys that appeared, changed, went away; and the change in the number of rows."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    rows: int
+
+
+def count_changes(delta: Delta, view: str) -> Counts:
+    """The counts of a consolidated delta; rows of a multiset are inserted and deleted.
+
+    Args:
+        delta: the change.
+        view: for the message.
+
+    Raises:
+        UserError: two rows of the new content have one key.
+    """
+    weights = delta.rows[WEIGHT].to_numpy()
+    positive = weights > 0
+    if not delta.key:
+        come, total = int(weights[positive].sum()), int(weights.sum())
+        return Counts(come, 0, come - total, total)
+    codes = delta.codes
+    size = int(codes.max(initial=-1)) + 1
+    comes = np.bincount(codes[positive], weights[positive], size)
+    goes = np.bincount(codes[~positive], minlength=size) > 0
+    if (comes > 1).any():
+        twice = delta.rows.filter(pa.array(comes[codes] > 1)).drop_columns([WEIGHT])
+        _refuse(twice, delta.key, view)
+    updated = int(((comes > 0) & goes).sum())
+    inserted, deleted = int((comes > 0).sum()) - updated, int(goes.sum()) - updated
+    return Counts(inserted, updated, deleted, inserted - deleted)
+
+
+def _refuse(rows: pa.Table, key: Sequence[str], view: str) -> None:
+    sample = "; ".join(str(row) for row in rows.slice(0, 3).to_pylist())
+    raise UserError(
+        f"the key ({', '.join(key)}) of view {view} is not unique",
+        got=sample[:600],
+        safe="the epoch was not published; the view stays as it was",
+        hint="declare a key that is unique, or none: key='…' in WITH (…)",
+    )

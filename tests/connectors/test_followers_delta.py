@@ -1,0 +1,419 @@
+"""Delta tables outside of the store: the contract, read by delta-rs, and what is their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from mview_connectors.followers.delta import upkeep
+from mview_connectors.followers.delta.follower import DeltaFollower
+from mview_connectors.followers.delta.log import commit_path
+from mview_connectors.followers.delta.objects import Objects
+from mview_connectors.followers.delta.settings import DeltaSettings
+from pydantic import ValidationError
+
+from mview.errors import FencedError, RetryableError, TargetError, UserError
+from mview.files.modes import private_files
+from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
+from mview.testing import FollowerContract, FollowerHarness
+from mview.testing.contract import World, delta_of, normal, raised, schema_of
+from mview.testing.view import Row, rows_of
+from tests.services.fixtures import running
+from tests.services.s3 import S3Server
+
+
+class DeltaHarness(FollowerHarness):
+    """A folder, read by delta-rs's own query engine."""
+
+    def __init__(self, place: str | Path, **options: Any) -> None:
+        self.place, self.options = str(place), options
+        #: What other readers need to reach the place.
+        self.shown: dict[str, str] = {}
+
+    def settings(self, **options: Any) -> FollowerSettings:
+        return DeltaSettings(type="delta", path=self.place, **{**self.options, **options})
+
+    def open(self, target: FollowerTarget) -> Follower:
+        return DeltaFollower(target)
+
+    def table(self, target: FollowerTarget, version: int | None = None) -> DeltaTable:
+        return DeltaTable(f"{self.place}/{target.table}", version, self.shown)
+
+    def is_there(self, target: FollowerTarget) -> bool:
+        return bool(DeltaTable.is_deltatable(f"{self.place}/{target.table}", self.shown))
+
+    def read(self, target: FollowerTarget) -> list[Row] | None:
+        if not self.is_there(target):
+            return None
+        return content(self.table(target), list(target.schema.names))
+
+    def foreign(self, target: FollowerTarget) -> bool:
+        write_deltalake(
+            f"{self.place}/{target.table}",
+            target.schema.arrow.empty_table(),
+            storage_options=self.shown,
+        )
+        return True
+
+    def pieces(self, target: FollowerTarget) -> int:
+        return len(self.table(target).file_uris())
+
+
+class FolderHarness(DeltaHarness):
+    def backup(self, target: FollowerTarget) -> Callable[[], None]:
+        folder = Path(self.place)
+        copy = folder.with_suffix(".copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+
+        def restore() -> None:
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+
+        return restore
+
+    def drop(self, target: FollowerTarget) -> bool:
+        shutil.rmtree(Path(self.place) / target.table)
+        return True
+
+
+def content(table: DeltaTable, names: list[str]) -> list[Row]:
+    columns = ", ".join(f'"{name}"' for name in names)
+    found = QueryBuilder().register("t", table).execute(f"SELECT {columns} FROM t")
+    return rows_of(pa.table(found))
+
+
+class TestDelta(FollowerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        return FolderHarness(tmp_path / "lake")
+
+
+@pytest.mark.long
+class TestDeltaCopiedOnWrite(FollowerContract):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> FollowerHarness:
+        return FolderHarness(tmp_path / "lake", deletion_vectors=False)
+
+
+# --- an object store -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with running("S3", S3Server) as server:
+        yield server
+
+
+class S3Harness(DeltaHarness):
+    def __init__(self, server: S3Server, folder: str) -> None:
+        super().__init__(f"s3://{server.bucket}/{folder}", options=server.options())
+        self.shown = server.options(plain=True)
+
+    def drop(self, target: FollowerTarget) -> bool:
+        objects = Objects(f"{self.place}/{target.table}", self.shown)
+        objects.delete([entry.path for entry in objects.list()])
+        return True
+
+
+@pytest.fixture
+def s3(server: S3Server, tmp_path: Path) -> S3Harness:
+    return S3Harness(server, tmp_path.name)
+
+
+@pytest.mark.long
+@pytest.mark.service
+class TestDeltaOnS3(FollowerContract):
+    steps = 20
+
+    @pytest.fixture
+    def harness(self, s3: S3Harness) -> FollowerHarness:
+        return s3
+
+
+@pytest.mark.service
+def test_a_table_on_s3(s3: S3Harness) -> None:
+    contract = FollowerContract()
+    contract.test_inserts_updates_deletes_and_keys_that_change(s3)
+    s3.place += "/two"
+    contract.test_two_runners(s3)
+    s3.place += "/maintained"
+    contract.test_maintenance_changes_no_row(s3)
+
+
+def test_of_many_who_put_one_wins(tmp_path: Path) -> None:
+    """In a folder: moto itself looks first and writes then."""
+    everybody = [Objects(str(tmp_path), {}) for _ in range(4)]
+    begin = threading.Barrier(len(everybody))
+    for number in range(50):
+        path, won = commit_path(number), list[int]()
+
+        def put(me: int, path: str = path, won: list[int] = won) -> None:
+            begin.wait()
+            if everybody[me].put_if_absent(path, f"{me}".encode()):
+                won.append(me)
+
+        threads = [threading.Thread(target=put, args=(me,)) for me in range(len(everybody))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert everybody[0].get(path) == f"{won[0]}".encode()
+
+
+# --- what is its own -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> FolderHarness:
+    return FolderHarness(tmp_path / "lake")
+
+
+@contextmanager
+def a_world(harness: DeltaHarness, folder: Path, **options: Any) -> Iterator[World]:
+    world = World(harness, folder, **options)
+    try:
+        world.view.publish([world.row(n) for n in range(40)])
+        world.sync()
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def world(harness: FolderHarness, tmp_path: Path) -> Iterator[World]:
+    with a_world(harness, tmp_path / "cursors") as world:
+        yield world
+
+
+def change(world: World, number: int) -> None:
+    world.view.publish([world.row(number % 40, f"{number}"), world.row(1000 + number)])
+    world.sync()
+
+
+def test_the_epoch_is_a_transaction_and_older_versions_are_read(
+    world: World, harness: FolderHarness
+) -> None:
+    names = list(world.schema.names)
+    at = {}
+    for number in range(5):
+        change(world, number)
+        table = harness.table(world.target())
+        assert table.transaction_version("store/v/s") == world.view.epoch
+        at[table.version()] = normal(world.view.content.values())
+    for version, rows in at.items():
+        assert normal(content(harness.table(world.target(), version), names)) == rows
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_what_others_compact_is_taken_in(
+    harness: FolderHarness, tmp_path: Path, vectors: bool
+) -> None:
+    with a_world(harness, tmp_path / "cursors", deletion_vectors=vectors) as world:
+        for number in range(4):
+            change(world, number)
+        mark = world.faulty.position()
+        assert harness.table(world.target()).optimize.compact()["numFilesRemoved"] > 1
+        assert world.faulty.position() == mark
+        change(world, 5)
+        world.check()
+        harness.table(world.target()).optimize.compact()
+        world.start()
+        change(world, 6)
+        assert world.following.cursor.tried == 7  # and was never filled anew
+        world.check()
+
+
+def test_what_others_write_goes_and_the_table_is_filled_anew(
+    world: World, harness: FolderHarness, tmp_path: Path
+) -> None:
+    more = pa.table(
+        {f.name: pa.array([None], f.type) for f in world.schema.arrow}, world.schema.arrow
+    )
+    for is_new in (False, True):
+        write_deltalake(tmp_path / "lake" / "t", more, mode="append")
+        assert len(harness.read(world.target()) or ()) == len(world.view.content) + 1
+        if is_new:
+            world.start()
+        assert world.faulty.position() is None
+        world.view.publish([world.row(1, f"{is_new}")])
+        if not is_new:
+            assert "has changed since" in str(raised(world.sync, RetryableError))
+        world.sync()
+        world.check()
+
+
+def test_a_new_process_starts_at_a_checkpoint(
+    world: World, harness: FolderHarness, tmp_path: Path
+) -> None:
+    log = tmp_path / "lake" / "t" / "_delta_log"
+    for number in range(101):
+        change(world, number)
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    last = int(checkpoint.name[:20])
+    for commit in log.glob("*.json"):
+        if commit.name[:20].isdecimal() and int(commit.name[:20]) < last:
+            commit.unlink()
+    mark = world.faulty.position()
+    world.start()
+    world.faulty.create()
+    found = world.faulty.position()
+    assert mark is not None
+    assert found is not None
+    assert (found.owner, found.epoch) == (mark.owner, mark.epoch)
+    change(world, 7)
+    world.check()
+
+
+def test_a_checkpoint_behind_a_foreign_write_is_no_mark(
+    world: World, harness: FolderHarness, tmp_path: Path
+) -> None:
+    more = pa.table(
+        {f.name: pa.array([None], f.type) for f in world.schema.arrow}, world.schema.arrow
+    )
+    write_deltalake(tmp_path / "lake" / "t", more, mode="append")
+    harness.table(world.target()).create_checkpoint()
+    world.start()
+    assert world.faulty.position() is None
+    world.sync()
+    world.check()
+
+
+def test_old_versions_and_files_go_and_what_is_staged_stays(
+    harness: FolderHarness, tmp_path: Path
+) -> None:
+    with a_world(harness, tmp_path / "cursors", history="0s") as world:
+        for number in range(12):
+            change(world, number)
+        after = world.view.epoch
+        step = Step("step-x", world.view.publish([world.row(7, "staged")]), after, 2)
+        old = world.row(7, "7")
+        before = {Path(uri).name for uri in harness.table(world.target()).file_uris()}
+        token = world.faulty.inner.stage(step, delta_of(world.target(), [(old, old)]))
+        time.sleep(0.01)
+        other = harness.open(world.target())
+        done = other.maintain(thorough=True)
+        assert done["files_replaced"] > 4
+        assert done["files_removed"] >= done["files_replaced"]
+        live = {Path(uri).name for uri in harness.table(world.target()).file_uris()}
+        folder = tmp_path / "lake" / "t"
+        (staged,) = {a["add"]["path"] for a in token["actions"] if "add" in a} - before
+        assert {file.name for file in folder.glob("*.parquet")} == live | {staged}
+        # The table has moved on: what was staged before does not hold.
+        assert world.faulty.inner.state(step, token) is State.UNKNOWN
+        raised(lambda: world.faulty.inner.commit(token), RetryableError)
+        world.sync()
+        world.check()
+        other.maintain(thorough=True)
+        change(world, 50)
+        time.sleep(0.01)
+        harness.table(world.target()).create_checkpoint()
+        fresh = harness.open(world.target())
+        fresh.maintain(thorough=True)
+        commits = [f.name for f in (folder / "_delta_log").glob("*.json") if f.name[0] != "_"]
+        assert len(commits) < 8
+        world.start()
+        change(world, 51)
+        world.check()
+
+
+def test_maintenance_takes_bites_and_begins_again(
+    world: World, harness: FolderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        change(world, number)
+    compact, met = upkeep.DeltaUpkeep._compact, iter([True, True])
+
+    def meeting(self: Any, bite: Any) -> Any:
+        if next(met, False):
+            change(world, 20)
+        return compact(self, bite)
+
+    monkeypatch.setattr(upkeep.DeltaUpkeep, "_compact", meeting)
+    other = harness.open(world.target())
+    assert other.maintain(thorough=True)["files_replaced"] > 4
+    assert harness.pieces(world.target()) == 1
+    world.check()
+    change(world, 30)
+    world.check()
+
+
+def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
+    older = world.faulty.inner
+    newer = world.harness.open(world.target(world.fence + 1))
+    newer.create()
+    raised(lambda: older.maintain(thorough=True), FencedError)
+
+
+def test_appended_rows_are_joined_by_maintenance(harness: FolderHarness, tmp_path: Path) -> None:
+    with a_world(harness, tmp_path / "cursors", mode="append") as world:
+        for number in range(100, 106):
+            world.view.publish([world.row(number)])
+            world.sync()
+        assert harness.pieces(world.target()) == 7
+        assert world.faulty.maintain(thorough=False) == {"files_replaced": 7, "files_written": 1}
+        world.check()
+        world.view.publish([world.row(100, "changed")])
+        raised(world.sync, UserError)
+
+
+def test_a_table_with_a_row_too_few_is_not_made_worse(
+    world: World, harness: FolderHarness, tmp_path: Path
+) -> None:
+    change(world, 1)
+    target = world.target()
+    follower = world.faulty.inner
+    step = Step("step-y", world.view.publish(), world.following.cursor.epoch, 1)
+    delta = delta_of(target, [((77777, *world.row(1)[1:]), None)])
+    assert "does not have the rows" in str(raised(lambda: follower.stage(step, delta), TargetError))
+    world.check()
+
+
+def test_a_store_that_overwrites_is_refused(
+    harness: FolderHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrite(self: Objects, path: str, content: bytes) -> bool:
+        self.put(path, content)
+        return True
+
+    monkeypatch.setattr(Objects, "put_if_absent", overwrite)
+    world = World(harness, tmp_path / "cursors")
+    assert "overwrites" in str(raised(world.faulty.create, TargetError))
+
+
+def test_a_folder_is_for_those_who_may_list_it(harness: FolderHarness, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with private_files(), a_world(harness, tmp_path / "cursors") as world:
+            for number in range(101):
+                change(world, number)
+            world.faulty.maintain(thorough=True)
+    finally:
+        os.umask(before)
+    table = tmp_path / "lake" / "t"
+    assert list(table.glob("_delta_log/*.checkpoint.parquet"))
+    there = [table, *table.rglob("*")]
+    assert {oct(one.stat().st_mode & 0o777) for one in there if one.is_dir()} == {"0o755"}
+    assert {oct(one.stat().st_mode & 0o777) for one in there if one.is_file()} == {"0o644"}
+
+
+def test_settings_that_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"not the secret itself"):
+        DeltaSettings(type="delta", path="s3://b", options={"aws_secret_access_key": "plain"})
+    for name in ("a/b", "_hidden", ".hidden", ""):
+        settings = DeltaSettings(type="delta", path="lake", table=name or "x y")
+        target = FollowerTarget("v", "s", schema_of([("k", "int")]), settings, "o")
+        raised(DeltaFollower(target).check, UserError)
+    key = schema_of([("k", "array<int>")])
+    settings = DeltaSettings(type="delta", path="lake")
+    raised(DeltaFollower(FollowerTarget("v", "s", key, settings, "o")).check, UserError)
