@@ -289,7 +289,9 @@ def test_a_process_that_is_killed_in_any_call(world: World) -> None:
 
     def kill() -> None:
         assert follower._worker is not None
-        os.kill(follower._worker.pid, signal.SIGKILL)
+        pid = follower._worker.pid
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, not only been told to
 
     number = 200
     for call in ("stage", "commit"):

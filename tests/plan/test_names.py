@@ -71,7 +71,7 @@ def test_columns_of_a_view_that_are_one_to_spark():
         compile_view(view, {"shop.t": table("id", "a", "b")})
 
 
-@pytest.mark.parametrize("name", ["__weight", "__KIND", "__epoch", "__key_id", "__g0", "__s1_kept"])
+@pytest.mark.parametrize("name", ["__weight", "__KIND", "__op", "__epoch", "__key_id", "__g0", "__s1_kept"])
 def test_names_that_are_our_own(name):
     with pytest.raises(UserError, match="mview uses itself"):
         check_free([name])
@@ -81,7 +81,7 @@ def test_names_that_are_our_own(name):
 
 
 def test_names_that_only_look_like_our_own():
-    check_free(["_metadata", "__v", "__deleted", "__op", "_kind", "epoch", "__key"])
+    check_free(["_metadata", "__v", "__deleted", "__ops", "_kind", "epoch", "__key"])
 
 
 def test_letters_beyond_ascii_need_backticks():
