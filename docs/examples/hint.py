@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mview.ivm import bands, compile, exact, keys, lineage
 from mview.ivm.indexes import Indexer
 from mview.ivm.trace import Tracer
-from mview.plan import ir, orderings, rules, subquery, tree
+from mview.plan.operators import ir, orderings, rules, subquery, tree
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from mview.errors import (
 )
 from mview.execute.slices import difference
 from mview.plan.definition import ViewDefinition
-from mview.plan.place import did_you_mean
+from mview.plan.text.place import did_you_mean
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store

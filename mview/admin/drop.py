@@ -18,7 +18,7 @@ from mview.errors import (
     several,
 )
 from mview.failpoints import failpoint
-from mview.plan.place import did_you_mean
+from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.session.disks import disks_told

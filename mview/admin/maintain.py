@@ -13,7 +13,7 @@ from mview.errors import FencedError, MviewError, UserError, unexpected
 from mview.follow.cursor import CursorLog
 from mview.follower import Facts
 from mview.plan.definition import ViewDefinition
-from mview.plan.place import did_you_mean
+from mview.plan.text.place import did_you_mean
 from mview.secrets import Mask
 from mview.store.layout import Store
 from mview.store.lease import Lease

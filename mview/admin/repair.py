@@ -14,7 +14,7 @@ from mview.errors import (
     CorruptionError,
     UserError,
 )
-from mview.plan.place import did_you_mean
+from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store

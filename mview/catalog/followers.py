@@ -14,7 +14,7 @@ from mview.errors import ConfigError, UserError, several
 from mview.files.yamlfile import shown
 from mview.follower import Follower, FollowerFactory, FollowerTarget, check_mode
 from mview.plan.definition import ViewDefinition
-from mview.plan.place import did_you_mean
+from mview.plan.text.place import did_you_mean
 from mview.schema import TableSchema
 from mview.store.layout import Store
 

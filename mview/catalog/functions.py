@@ -9,8 +9,8 @@ from dataclasses import replace
 from mview.config import Config
 from mview.errors import ConfigError
 from mview.execute.calls import find
-from mview.plan.declared import Function, is_free
 from mview.plan.definition import ViewDefinition
+from mview.plan.functions.declared import Function, is_free
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 

@@ -78,7 +78,7 @@ def error_json(error: MviewError) -> dict[str, Any]:
 
 def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> dict[str, Any]:
     """A plan as data: one entry per operator, from the top, with the reason of a FULL."""
-    from mview.plan.tree import describe
+    from mview.plan.operators.tree import describe
 
     refused = {"reason": plan.refused.code, "hint": plan.refused.hint} if plan.refused else {}
     return {

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from mview.errors import ConfigError, UserError
-from mview.plan.declared import Function
+from mview.plan.functions.declared import Function
 from mview.schema import parse_type, type_name
 
 #: Characters of arguments in a message.

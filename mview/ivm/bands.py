@@ -15,9 +15,9 @@ from sqlglot import exp
 
 from mview.ivm.fetches import Between
 from mview.ivm.lineage import Origin, origins
-from mview.plan import ir
-from mview.plan.faithful import is_faithful
-from mview.plan.ir import Ref
+from mview.plan.functions.faithful import is_faithful
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema
 
 #: Not `<=>`: it tells a NULL that an outer join puts there from a value.

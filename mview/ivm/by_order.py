@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from sqlglot import exp
 
 from mview.ivm.exact import number_type
-from mview.plan import ir
+from mview.plan.operators import ir
 from mview.schema import TableSchema
 
 _ALWAYS = (

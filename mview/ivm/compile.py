@@ -20,17 +20,17 @@ from mview.ivm.steps import Band, Step, Trace, Whole
 from mview.ivm.top import Top
 from mview.ivm.total_order import in_total_order
 from mview.ivm.trace import trace
-from mview.plan import ir
-from mview.plan.allowed import check_text
-from mview.plan.build import build, check_names, listed_names
+from mview.plan.checks.allowed import check_text
+from mview.plan.checks.sense import check_sense
+from mview.plan.checks.ties import check_order
 from mview.plan.clocks import CLOCKS, clocks_of, is_clock, with_clocks
 from mview.plan.definition import ViewDefinition
-from mview.plan.ir import Unsupported
-from mview.plan.place import did_you_mean
-from mview.plan.rules import rewrite
-from mview.plan.sense import check_sense
-from mview.plan.syntax import not_too_deep
-from mview.plan.ties import check_order
+from mview.plan.operators import ir
+from mview.plan.operators.build import build, check_names, listed_names
+from mview.plan.operators.ir import Unsupported
+from mview.plan.operators.rules import rewrite
+from mview.plan.text.place import did_you_mean
+from mview.plan.text.syntax import not_too_deep
 from mview.schema import TableSchema, check_free
 
 

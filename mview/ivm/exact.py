@@ -9,8 +9,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.ivm.lineage import origins
-from mview.plan import ir
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema, parse_type
 
 #: Functions of dates and texts that give whole numbers.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from mview.ivm.notes import Note
 from mview.ivm.plan import NodeNote, Strategy, ViewPlan
 from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
-from mview.plan import ir
-from mview.plan.tree import print_tree
+from mview.plan.operators import ir
+from mview.plan.operators.tree import print_tree
 from mview.relation import RelationId
 
 _MEANING: dict[Strategy, str] = {

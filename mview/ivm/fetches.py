@@ -10,8 +10,8 @@ import pyarrow as pa
 from mview.ivm.lineage import Alternative, Origin, origins
 from mview.ivm.notes import Note
 from mview.ivm.steps import Band, Fetch, KeySource, Step, Whole
-from mview.plan import ir
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema
 
 #: The rows at hand of each relation: steps that fetched them. The epoch's own changes of the

@@ -16,12 +16,12 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.plan import ir
 from mview.plan.definition import ViewDefinition
-from mview.plan.faithful import is_faithful
-from mview.plan.ir import Pair, Ref
-from mview.plan.query import column, named
-from mview.plan.rules import with_children
+from mview.plan.functions.faithful import is_faithful
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Pair, Ref
+from mview.plan.operators.rules import with_children
+from mview.plan.text.query import column, named
 from mview.relation import RelationId
 
 #: A node, changed where an expression over it had to become a column, and that column.

@@ -6,8 +6,8 @@ from functools import singledispatch
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 
 
 @singledispatch

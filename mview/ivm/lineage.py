@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from itertools import product
 
-from mview.plan import ir
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ from mview.ivm.exact import base_type, is_ordered, number_type
 from mview.ivm.keys import is_grouping_id
 from mview.ivm.steps import Trace
 from mview.ivm.trace import value_part
-from mview.plan import ir
 from mview.plan.definition import ViewDefinition
-from mview.plan.dialect import fragment
-from mview.plan.faithful import is_faithful
-from mview.plan.functions import aggregate_calls
-from mview.plan.ir import Ref
-from mview.plan.orderings import order_in
-from mview.plan.query import named, number_of, numbered, select_over
+from mview.plan.functions.effects import aggregate_calls
+from mview.plan.functions.faithful import is_faithful
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
+from mview.plan.operators.orderings import order_in
+from mview.plan.text.dialect import fragment
+from mview.plan.text.query import named, number_of, numbered, select_over
 from mview.schema import TableSchema, as_schema, quoted
 
 #: The relations of the final query: the state table, and (numbered) parts with one row.

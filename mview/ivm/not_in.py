@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.plan import ir
-from mview.plan.build import build
 from mview.plan.definition import ViewDefinition
-from mview.plan.dialect import fragment
-from mview.plan.ir import Unsupported
-from mview.plan.subquery import is_condition
+from mview.plan.operators import ir
+from mview.plan.operators.build import build
+from mview.plan.operators.ir import Unsupported
+from mview.plan.operators.subquery import is_condition
+from mview.plan.text.dialect import fragment
 from mview.schema import TableSchema
 
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from mview.plan.build import if_accepted
 from mview.plan.definition import ViewDefinition
-from mview.plan.dialect import fragment
-from mview.plan.faithful import is_faithful
-from mview.plan.functions import aggregate_calls, windows
-from mview.plan.query import named, select_from, select_over
+from mview.plan.functions.effects import aggregate_calls, windows
+from mview.plan.functions.faithful import is_faithful
+from mview.plan.operators.build import if_accepted
+from mview.plan.text.dialect import fragment
+from mview.plan.text.query import named, select_from, select_over
 from mview.schema import TableSchema
 
 #: What is added up, or kept, without reading rows again.

@@ -22,15 +22,15 @@ from mview.ivm.not_in import without_not_in
 from mview.ivm.one_group import without_calls_of_all_rows
 from mview.ivm.top import Top
 from mview.ivm.whole_windows import without_whole_windows
-from mview.plan import ir
-from mview.plan.build import build
 from mview.plan.definition import ViewDefinition, is_cte
-from mview.plan.dialect import fragment, write
-from mview.plan.functions import aggregate_calls, windows
-from mview.plan.ir import Unsupported
-from mview.plan.query import ascending, column, named, select_columns, select_from
-from mview.plan.rules import rewrite
-from mview.plan.subquery import folded
+from mview.plan.functions.effects import aggregate_calls, windows
+from mview.plan.operators import ir
+from mview.plan.operators.build import build
+from mview.plan.operators.ir import Unsupported
+from mview.plan.operators.rules import rewrite
+from mview.plan.operators.subquery import folded
+from mview.plan.text.dialect import fragment, write
+from mview.plan.text.query import ascending, column, named, select_columns, select_from
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 

@@ -17,9 +17,9 @@ from mview.ivm.maintained import Maintained
 from mview.ivm.notes import Note
 from mview.ivm.steps import Trace
 from mview.ivm.top import Top, part_definition
-from mview.plan import ir
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
+from mview.plan.operators import ir
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema

@@ -13,9 +13,9 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.ivm.exact import base_type
-from mview.plan import ir
 from mview.plan.definition import ViewDefinition
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema
 
 #: What may be written instead, by what a type's name begins with.

@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from sqlglot import exp
 
 from mview.ivm.keys import equal_columns, unique_columns
-from mview.plan import ir
-from mview.plan.build import build
 from mview.plan.clocks import CLOCKS
 from mview.plan.definition import ViewDefinition
-from mview.plan.ir import Unsupported
-from mview.plan.orderings import Ordering, with_value
-from mview.plan.place import span
-from mview.plan.query import ascending, number_of, numbered
-from mview.plan.select import write_out
+from mview.plan.operators import ir
+from mview.plan.operators.build import build
+from mview.plan.operators.ir import Unsupported
+from mview.plan.operators.orderings import Ordering, with_value
+from mview.plan.operators.select import write_out
+from mview.plan.text.place import span
+from mview.plan.text.query import ascending, number_of, numbered
 from mview.schema import TableSchema
 
 

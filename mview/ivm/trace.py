@@ -62,9 +62,9 @@ from mview.ivm.notes import (
     Note,
 )
 from mview.ivm.steps import Trace
-from mview.plan import ir
 from mview.plan.clocks import is_clock
-from mview.plan.ir import Ref
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
 from mview.relation import RelationId
 from mview.schema import TableSchema
 

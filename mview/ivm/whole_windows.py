@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from mview.plan.build import if_accepted
 from mview.plan.definition import ViewDefinition
-from mview.plan.functions import aggregate_calls, windows
-from mview.plan.query import named, select_from, select_over
+from mview.plan.functions.effects import aggregate_calls, windows
+from mview.plan.operators.build import if_accepted
+from mview.plan.text.query import named, select_from, select_over
 from mview.schema import TableSchema
 
 

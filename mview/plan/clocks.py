@@ -16,9 +16,9 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan.definition import ViewDefinition
-from mview.plan.dialect import called_as, fragment, verbatim
-from mview.plan.functions import TIME, function_name
-from mview.plan.place import span
+from mview.plan.functions.effects import TIME, function_name
+from mview.plan.text.dialect import called_as, fragment, verbatim
+from mview.plan.text.place import span
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 

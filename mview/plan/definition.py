@@ -14,10 +14,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 from mview.clock import DURATION_EXAMPLES, parse_duration
 from mview.errors import UserError, several
 from mview.files.textfile import read_text
-from mview.plan.declared import Function, calls
-from mview.plan.place import Text, did_you_mean, span
-from mview.plan.query import Query
-from mview.plan.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Header, not_too_deep
+from mview.plan.functions.declared import Function, calls
+from mview.plan.text.place import Text, did_you_mean, span
+from mview.plan.text.query import Query
+from mview.plan.text.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Header, not_too_deep
 from mview.relation import RelationId
 
 Policy = Literal["auto", "incremental_only"]

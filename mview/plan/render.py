@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from mview.plan.allowed import check_text
+from mview.plan.checks.allowed import check_text
 from mview.plan.clocks import pin_time, pinned_relations
 from mview.plan.definition import ViewDefinition, tables_of
-from mview.plan.dialect import verbatim, write
-from mview.plan.lists import sort_lists
+from mview.plan.functions.lists import sort_lists
+from mview.plan.text.dialect import verbatim, write
 
 
 def bind_tables(

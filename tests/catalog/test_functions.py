@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from mview.catalog.analyze import analyze
 from mview.catalog.spark_functions import function_errors, register_functions
 from mview.errors import UserError
-from mview.plan.declared import Function
 from mview.plan.definition import ViewDefinition, parse_view
+from mview.plan.functions.declared import Function
 from tests.ivm.world import table_schema
 
 pytestmark = pytest.mark.spark

@@ -30,8 +30,8 @@ from mview.cli import main
 from mview.clock import WallMs
 from mview.connector import Sink, SinkTarget
 from mview.errors import ConfigError, CorruptionError, UserError
-from mview.plan.declared import Function
 from mview.plan.definition import ViewDefinition, parse_view
+from mview.plan.functions.declared import Function
 from mview.run.pipeline import Pipeline
 from mview.store.history import ManifestLog
 from mview.store.identity import STORE_MARK, claim_store, store_id

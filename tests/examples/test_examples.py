@@ -25,11 +25,11 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_changelog, open_format
 from mview.ivm.trace import trace
-from mview.plan import ir
-from mview.plan.build import build
 from mview.plan.definition import parse_view
-from mview.plan.rules import rewrite, with_children
-from mview.plan.tree import print_tree
+from mview.plan.operators import ir
+from mview.plan.operators.build import build
+from mview.plan.operators.rules import rewrite, with_children
+from mview.plan.operators.tree import print_tree
 from mview.schema import Column, TableSchema, parse_type
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.view import Row

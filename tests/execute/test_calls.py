@@ -15,7 +15,7 @@ import pytest
 
 from mview.errors import ConfigError, UserError
 from mview.execute.calls import Callee
-from mview.plan.declared import Function
+from mview.plan.functions.declared import Function
 from mview.schema import parse_type
 
 MODULE = """

@@ -16,14 +16,14 @@ import pytest
 
 import mview.ivm
 import mview.plan
-from mview.plan import ir, rules
-from mview.plan.ir import Ref
+from mview.plan.operators import ir, rules
+from mview.plan.operators.ir import Ref
 
 SCAN = ir.Scan("t", "t", ("id",), ("id",))
 MODULES = [
     import_module(info.name)
     for package in (mview.plan, mview.ivm)
-    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
 #: The operators; the base classes are none.
 OPERATORS = {
@@ -71,7 +71,7 @@ DISPATCHES = {name: (dispatch, before) for name, dispatch, before in dispatches(
 def test_dispatches_are_found() -> None:
     assert len(DISPATCHES) >= 15
     assert "Tracer.climb" in DISPATCHES
-    assert "mview.plan.ir.computed" in DISPATCHES
+    assert "mview.plan.operators.ir.computed" in DISPATCHES
     assert len(OPERATORS) == 11
 
 

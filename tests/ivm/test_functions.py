@@ -11,8 +11,8 @@ from mview.epoch.views import strategy_of
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.plan.declared import Function, is_free
 from mview.plan.definition import ViewDefinition, parse_view
+from mview.plan.functions.declared import Function, is_free
 from tests.ivm.world import table_schema
 
 SCHEMAS = {

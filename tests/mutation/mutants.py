@@ -522,7 +522,7 @@ _AROUND = [
         ("built = state.built_epoch if state.sink else NEVER", "built = state.built_epoch"),
     ),
     *_of(
-        "mview/plan/allowed.py",
+        "mview/plan/checks/allowed.py",
         ("if name not in ARGUMENTS and name not in declared", "if False and name not in declared"),
         ("if not plain and not made:", "if False:"),
         (

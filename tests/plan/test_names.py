@@ -71,7 +71,9 @@ def test_columns_of_a_view_that_are_one_to_spark():
         compile_view(view, {"shop.t": table("id", "a", "b")})
 
 
-@pytest.mark.parametrize("name", ["__weight", "__KIND", "__op", "__epoch", "__key_id", "__g0", "__s1_kept"])
+@pytest.mark.parametrize(
+    "name", ["__weight", "__KIND", "__op", "__epoch", "__key_id", "__g0", "__s1_kept"]
+)
 def test_names_that_are_our_own(name):
     with pytest.raises(UserError, match="mview uses itself"):
         check_free([name])

@@ -36,8 +36,8 @@ import pyarrow as pa
 
 from mview.catalog.spark_functions import register_functions
 from mview.changelog import RowKind
-from mview.plan.declared import Function
 from mview.plan.definition import parse_view
+from mview.plan.functions.declared import Function
 from mview.schema import Column, TableSchema, parse_type
 from tests.ivm.world import NAN, Engine, Row, SparkEngine, World
 

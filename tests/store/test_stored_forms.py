@@ -26,8 +26,8 @@ from mview.follow.cursor import Cursor, CursorLog, Intent
 from mview.follower import Step
 from mview.ingest.batches import batch_offsets
 from mview.ingest.load_plan import LoadPlan, LoadStart, read_plan, write_plan
-from mview.plan.declared import Function
 from mview.plan.definition import ViewDefinition, parse_view
+from mview.plan.functions.declared import Function
 from mview.schema import Column, TableSchema, parse_type
 from mview.secrets import Mask
 from mview.snapshot import ChunkPlan

@@ -23,7 +23,7 @@ from mview.execute.local.expressions import (
 )
 from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
 from mview.execute.refusal import NotAdmittedError, Reason
-from mview.plan.dialect import drop_hints
+from mview.plan.text.dialect import drop_hints
 from mview.schema import TableSchema, type_name
 
 #: Column types by name, of a table or of the result of a query.

@@ -19,7 +19,7 @@ from mview.catalog.analyze import analyze
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.plan.definition import load_views, parse_view
-from mview.plan.function_names import ARGUMENTS
+from mview.plan.functions.names import ARGUMENTS
 from tests.ivm.world import table_schema
 
 SCHEMAS = {

@@ -9,10 +9,10 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from mview.plan.definition import parse_view
-from mview.plan.dialect import called_as, drop_hints, fragment, parse, write
-from tests.plan.test_faithful import FAITHFUL, ROWS
-from tests.plan.test_texts import SCHEMAS, lines
-from tests.plan.test_texts import sql_of as text_of
+from mview.plan.text.dialect import called_as, drop_hints, fragment, parse, write
+from tests.plan.checks.test_texts import SCHEMAS, lines
+from tests.plan.checks.test_texts import sql_of as text_of
+from tests.plan.functions.test_faithful import FAITHFUL, ROWS
 
 #: Texts with one of these are written in the other form that Spark has for it.
 _FORMS = (

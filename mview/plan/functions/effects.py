@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from mview.plan.dialect import called_as
-from mview.plan.function_names import AGGREGATES
+from mview.plan.functions.names import AGGREGATES
+from mview.plan.text.dialect import called_as
 
 #: Results change with the time: they are those of an epoch's pinned time (mview/plan/clocks.py).
 #: `unix_timestamp()` is read as `unix_timestamp(current_timestamp())`.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from mview.plan.function_names import GENERATORS
-from mview.plan.functions import aggregate_calls, function_name, is_aggregate, windows
-from mview.plan.place import Text, span
+from mview.plan.functions.effects import aggregate_calls, function_name, is_aggregate, windows
+from mview.plan.functions.names import GENERATORS
+from mview.plan.text.place import Text, span
 
 #: Functions that need OVER.
 OVER_ONLY = frozenset(

@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from mview.plan.function_names import AGGREGATES, ARGUMENTS, BUILT_IN, GENERATORS, REFUSED, WORDS
-from mview.plan.sense import OVER_ONLY
+from mview.plan.checks.sense import OVER_ONLY
+from mview.plan.functions.names import AGGREGATES, ARGUMENTS, BUILT_IN, GENERATORS, REFUSED, WORDS
 
 #: Forms that only the parser of Spark knows: `dateadd(DAY, 1, d)`.
 _BY_WORDS = {

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.from_clause import pair_of
-from mview.plan.functions import aggregate_calls, subqueries, windows
-from mview.plan.ir import Pair, Ref, Unsupported
-from mview.plan.orderings import limit_ordering
-from mview.plan.place import span
-from mview.plan.scope import Scope
-from mview.plan.select import core_of_select, finish_select
+from mview.plan.functions.effects import aggregate_calls, subqueries, windows
+from mview.plan.operators import ir
+from mview.plan.operators.from_clause import pair_of
+from mview.plan.operators.ir import Pair, Ref, Unsupported
+from mview.plan.operators.orderings import limit_ordering
+from mview.plan.operators.scope import Scope
+from mview.plan.operators.select import core_of_select, finish_select
+from mview.plan.text.place import span
 
 if TYPE_CHECKING:
-    from mview.plan.build import Builder, Ctes
+    from mview.plan.operators.build import Builder, Ctes
 
 
 def filter_by_subquery(

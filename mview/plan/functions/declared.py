@@ -10,7 +10,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mview.plan.function_names import BUILT_IN
+from mview.plan.functions.names import BUILT_IN
 
 Kind = Literal["python", "pandas"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from mview.plan.functions import function_name
+from mview.plan.functions.effects import function_name
 
 _LISTS = frozenset(["collect_list", "array_agg", "collect_set"])
 

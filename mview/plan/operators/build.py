@@ -9,16 +9,16 @@ from typing import cast
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.plan import ir
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
-from mview.plan.function_names import GENERATORS
-from mview.plan.functions import function_name
-from mview.plan.ir import Ref, Unsupported
-from mview.plan.orderings import Ordering, limit_ordering
-from mview.plan.place import Text, did_you_mean, span
-from mview.plan.scope import Scope
-from mview.plan.select import core_of_select, finish_select
+from mview.plan.functions.effects import function_name
+from mview.plan.functions.names import GENERATORS
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref, Unsupported
+from mview.plan.operators.orderings import Ordering, limit_ordering
+from mview.plan.operators.scope import Scope
+from mview.plan.operators.select import core_of_select, finish_select
+from mview.plan.text.place import Text, did_you_mean, span
 from mview.schema import TableSchema
 
 

@@ -6,7 +6,7 @@ import pytest
 import sqlglot
 from pyspark.sql import SparkSession
 
-from mview.plan.faithful import is_faithful
+from mview.plan.functions.faithful import is_faithful
 
 ROWS = """
     (1, -7, 5.25, 'Ab c ', date '2024-02-29', timestamp '2024-12-31 23:59:58.5', true),

@@ -1,15 +1,15 @@
 """Results that depend on the order in which rows are read: refused, as no view can be right then.
 
 Two runs of such a query over the same rows may differ, so neither the view nor `verify` could say
-which one is right. Lists are put in order instead (lists.py).
+which one is right. Lists are put in order instead (functions/lists.py).
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-from mview.plan.functions import aggregate_calls, function_name
-from mview.plan.place import Text, span
+from mview.plan.functions.effects import aggregate_calls, function_name
+from mview.plan.text.place import Text, span
 
 _ANY = frozenset(["first", "last", "first_value", "last_value", "any_value"])
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from mview.plan.ir import Ref, Unsupported
-from mview.plan.place import Text, did_you_mean, span
+from mview.plan.operators.ir import Ref, Unsupported
+from mview.plan.text.place import Text, did_you_mean, span
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.functions import conjuncts, subqueries
-from mview.plan.ir import Pair, Ref, Unsupported
-from mview.plan.place import span
-from mview.plan.scope import FromItem, Scope
+from mview.plan.functions.effects import conjuncts, subqueries
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Pair, Ref, Unsupported
+from mview.plan.operators.scope import FromItem, Scope
+from mview.plan.text.place import span
 
 if TYPE_CHECKING:
-    from mview.plan.build import Builder, Ctes
+    from mview.plan.operators.build import Builder, Ctes
 
 
 def from_clause(builder: Builder, tree: exp.Select, ctes: Ctes, scope: Scope) -> ir.Node:
@@ -131,7 +131,7 @@ def _filtered(
     builder: Builder, node: ir.Node, scope: Scope, queries: list[exp.Expr], ctes: Ctes
 ) -> ir.Node:
     """The rows for which conditions with subqueries are true."""
-    from mview.plan.subquery import filter_by_subquery
+    from mview.plan.operators.subquery import filter_by_subquery
 
     for part in queries:
         node = filter_by_subquery(builder, node, scope, part, ctes)
@@ -211,7 +211,7 @@ def _lateral(
     on: exp.Expr | None,
 ) -> ir.Node:
     """LATERAL (SELECT …): rows made from each row and what the subquery finds for it."""
-    from mview.plan.subquery import rows_beside
+    from mview.plan.operators.subquery import rows_beside
 
     if not isinstance(tree.this, exp.Subquery):
         raise Unsupported("LATERAL", "LATERAL over a function", "write LATERAL VIEW")

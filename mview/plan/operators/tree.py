@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from sqlglot import exp
 
-from mview.plan import ir
+from mview.plan.operators import ir
 from mview.relation import RelationId
 
 

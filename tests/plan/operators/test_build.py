@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mview.errors import UserError
-from mview.plan.build import build
 from mview.plan.clocks import CLOCKS
 from mview.plan.definition import parse_view
-from mview.plan.ir import Unsupported
+from mview.plan.operators.build import build
+from mview.plan.operators.ir import Unsupported
 from tests.ivm.world import table_schema
 
 SCHEMAS = {

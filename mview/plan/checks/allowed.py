@@ -1,7 +1,7 @@
 """What may stand in a view: what reads its tables, gives the same each time, and does nothing else.
 
 Views are written by people who may not run code on the machine that runs the views. So everything
-is on a list: functions (function_names.py), what FROM reads, and the clauses and operators below.
+is on a list: functions (functions/names.py), what FROM reads, and the clauses and operators below.
 Functions are looked for among the words of the text, not in the tree: a word before a parenthesis
 is a function, wherever it stands and whatever sqlglot makes of it.
 """
@@ -14,12 +14,12 @@ from difflib import get_close_matches
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from mview.plan.declared import Function, declaration_of
-from mview.plan.function_names import ARGUMENTS, GENERATORS, REFUSED
-from mview.plan.functions import function_name
-from mview.plan.lexemes import tokens, word_of
-from mview.plan.place import Text, span
-from mview.plan.syntax import other_query
+from mview.plan.functions.declared import Function, declaration_of
+from mview.plan.functions.effects import function_name
+from mview.plan.functions.names import ARGUMENTS, GENERATORS, REFUSED
+from mview.plan.text.lexemes import tokens, word_of
+from mview.plan.text.place import Text, span
+from mview.plan.text.syntax import other_query
 
 #: Words before a parenthesis that is no call: clauses, operators, and types with parameters.
 _WORDS = frozenset(

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.from_clause import from_clause
-from mview.plan.function_names import GENERATORS
-from mview.plan.functions import (
+from mview.plan.functions.effects import (
     aggregate_calls,
     conjuncts,
     function_name,
@@ -18,13 +15,16 @@ from mview.plan.functions import (
     walk,
     windows,
 )
-from mview.plan.ir import Ref, Unsupported
-from mview.plan.orderings import extreme_ordering, window_ordering
-from mview.plan.place import did_you_mean, span
-from mview.plan.scope import Scope
+from mview.plan.functions.names import GENERATORS
+from mview.plan.operators import ir
+from mview.plan.operators.from_clause import from_clause
+from mview.plan.operators.ir import Ref, Unsupported
+from mview.plan.operators.orderings import extreme_ordering, window_ordering
+from mview.plan.operators.scope import Scope
+from mview.plan.text.place import did_you_mean, span
 
 if TYPE_CHECKING:
-    from mview.plan.build import Builder, Ctes
+    from mview.plan.operators.build import Builder, Ctes
 
 
 _MANY_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
@@ -59,7 +59,7 @@ def core_of_select(builder: Builder, tree: exp.Select, ctes: Ctes, parent: Scope
 
 
 def _filter(builder: Builder, core: Core, part: exp.Expr, ctes: Ctes) -> None:
-    from mview.plan.subquery import filter_by_subquery
+    from mview.plan.operators.subquery import filter_by_subquery
 
     if subqueries(part):
         core.node = filter_by_subquery(builder, core.node, core.scope, part, ctes)
@@ -91,7 +91,7 @@ class _Select:
 
     def attach(self, expression: exp.Expr) -> exp.Expr:
         """Bind an expression; its subqueries become joins."""
-        from mview.plan.subquery import attach_subqueries
+        from mview.plan.operators.subquery import attach_subqueries
 
         self.node, plain = attach_subqueries(
             self.builder, self.node, self.scope, expression, self.ctes

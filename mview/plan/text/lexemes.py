@@ -15,7 +15,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
-from mview.plan.place import Text
+from mview.plan.text.place import Text
 
 _LEXEME = re.compile(
     r"""

@@ -11,9 +11,9 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
-from mview.plan.dialect import drop_hints, parse
-from mview.plan.lexemes import open_quote, tokens, word_of
-from mview.plan.place import Text, did_you_mean
+from mview.plan.text.dialect import drop_hints, parse
+from mview.plan.text.lexemes import open_quote, tokens, word_of
+from mview.plan.text.place import Text, did_you_mean
 
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
 VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from sqlglot import exp
 
-from mview.plan.dialect import write
-from mview.plan.place import Text
-from mview.plan.syntax import parse_select
+from mview.plan.text.dialect import write
+from mview.plan.text.place import Text
+from mview.plan.text.syntax import parse_select
 
 #: The key in `meta` of a node's number.
 _NUMBER = "number"

@@ -9,8 +9,8 @@ from functools import singledispatch
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.from_clause import pair_of
+from mview.plan.operators import ir
+from mview.plan.operators.from_clause import pair_of
 
 
 def with_children(node: ir.Node, children: tuple[ir.Node, ...]) -> ir.Node:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from mview.plan import ir
-from mview.plan.dialect import fragment
-from mview.plan.faithful import is_faithful
-from mview.plan.functions import function_name
-from mview.plan.ir import Ref
+from mview.plan.functions.effects import function_name
+from mview.plan.functions.faithful import is_faithful
+from mview.plan.operators import ir
+from mview.plan.operators.ir import Ref
+from mview.plan.text.dialect import fragment
 
 if TYPE_CHECKING:
-    from mview.plan.scope import Scope
+    from mview.plan.operators.scope import Scope
 
 #: Functions of a window that see where a row stands, and have no frame.
 _BY_PLACE = frozenset(["row_number", "ntile", "lag", "lead"])

@@ -1,0 +1,1 @@
+"""The functions of SQL: their names and what each does to rows, built in or declared."""
