@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mview.ivm import bands, compile, exact, keys, lineage
-from mview.ivm.indexes import Indexer
-from mview.ivm.trace import Tracer
+from mview.ivm import compile
+from mview.ivm.facts import exact, keys, lineage
+from mview.ivm.tracing import bands
+from mview.ivm.tracing.indexes import Indexer
+from mview.ivm.tracing.trace import Tracer
 from mview.plan.operators import ir, orderings, rules, subquery, tree
 
 

@@ -27,7 +27,7 @@ from mview.errors import (
 )
 from mview.execute.pieces import differences
 from mview.follow.cursor import CursorLog
-from mview.ivm.total_order import in_total_order
+from mview.ivm.rewrites.total_order import in_total_order
 from mview.memory import Memory
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from mview.errors import UserError
-from mview.ivm.result_types import no_such_type
+from mview.ivm.facts.result_types import no_such_type
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.schema import Column, TableSchema, type_name

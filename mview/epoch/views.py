@@ -21,8 +21,8 @@ from mview.epoch.engine import LiveView
 from mview.epoch.halts import ReadsHaltedError, halting, reads_halted
 from mview.errors import MviewError, UserError, concerning
 from mview.files.fence import UNFENCED, Fence
+from mview.ivm.aggregates.maintained import STATE, VALUE, Maintained
 from mview.ivm.compile import Analyze, OtherColumnsError, compile_view
-from mview.ivm.maintained import STATE, VALUE, Maintained
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition
 from mview.schema import TableSchema, quoted, type_name

@@ -31,10 +31,10 @@ from mview.execute.slices import (
     weighted,
 )
 from mview.execute.top import first_rows, moved
-from mview.ivm.maintained import STATE, VALUE, Maintained, Shown
+from mview.ivm.aggregates.maintained import STATE, VALUE, Maintained, Shown
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
-from mview.ivm.top import NUMBER, RANKED, Top
+from mview.ivm.rewrites.top import NUMBER, RANKED, Top
+from mview.ivm.tracing.steps import Band, KeySource, Step, Trace, Whole
 from mview.relation import RelationId
 from mview.schema import TableSchema, as_schema
 

@@ -1,4 +1,4 @@
-"""The kept first rows of a ranking, after a change: see mview/ivm/top.py for what they are.
+"""The kept first rows of a ranking, after a change (mview/ivm/rewrites/top.py: what they are).
 
 A change that ranks after the last kept row is not looked at; what ranks before is taken in. When
 fewer rows are left than the view shows, all rows are ranked again.
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.execute.slices import consolidate
-from mview.ivm.top import Top
+from mview.ivm.rewrites.top import Top
 
 Rank = Callable[[pa.Table], pa.Table]
 

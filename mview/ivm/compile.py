@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from mview.errors import UserError
-from mview.ivm.fetches import comparable
-from mview.ivm.indexes import Indexer
-from mview.ivm.keys import equal_columns, unique_columns
-from mview.ivm.maintained import maintain, top_aggregate
-from mview.ivm.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
-from mview.ivm.parts import ViewParts, split
+from mview.ivm.aggregates.maintained import maintain, top_aggregate
+from mview.ivm.facts.keys import equal_columns, unique_columns
+from mview.ivm.facts.result_types import check_result_types
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
-from mview.ivm.result_types import check_result_types
-from mview.ivm.steps import Band, Step, Trace, Whole
-from mview.ivm.top import Top
-from mview.ivm.total_order import in_total_order
-from mview.ivm.trace import trace
+from mview.ivm.rewrites.parts import ViewParts, split
+from mview.ivm.rewrites.top import Top
+from mview.ivm.rewrites.total_order import in_total_order
+from mview.ivm.tracing.fetches import comparable
+from mview.ivm.tracing.indexes import Indexer
+from mview.ivm.tracing.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
+from mview.ivm.tracing.steps import Band, Step, Trace, Whole
+from mview.ivm.tracing.trace import trace
 from mview.plan.checks.allowed import check_text
 from mview.plan.checks.sense import check_sense
 from mview.plan.checks.ties import check_order

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mview.ivm.notes import Note
 from mview.ivm.plan import NodeNote, Strategy, ViewPlan
-from mview.ivm.steps import Band, KeySource, Step, Trace, Whole
+from mview.ivm.tracing.notes import Note
+from mview.ivm.tracing.steps import Band, KeySource, Step, Trace, Whole
 from mview.plan.operators import ir
 from mview.plan.operators.tree import print_tree
 from mview.relation import RelationId

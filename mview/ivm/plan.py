@@ -10,13 +10,13 @@ from typing import Literal
 import pyarrow as pa
 
 from mview.connector import WEIGHT
-from mview.ivm.by_order import is_by_order
-from mview.ivm.exact import number_type
-from mview.ivm.lineage import origins
-from mview.ivm.maintained import Maintained
-from mview.ivm.notes import Note
-from mview.ivm.steps import Trace
-from mview.ivm.top import Top, part_definition
+from mview.ivm.aggregates.by_order import is_by_order
+from mview.ivm.aggregates.maintained import Maintained
+from mview.ivm.facts.exact import number_type
+from mview.ivm.facts.lineage import origins
+from mview.ivm.rewrites.top import Top, part_definition
+from mview.ivm.tracing.notes import Note
+from mview.ivm.tracing.steps import Trace
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Band, Fetch, KeySource, Trace, Whole
+from mview.ivm.tracing.steps import Band, Fetch, KeySource, Trace, Whole
 
 #: Rows of a group or partition whose number nobody knows: a guess.
 _GROUP_ROWS = 10

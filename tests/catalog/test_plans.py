@@ -12,7 +12,7 @@ from sqlglot import exp
 from mview.epoch import views
 from mview.ivm import compile as compiler
 from mview.ivm.compile import compile_view
-from mview.ivm.parts import ViewParts
+from mview.ivm.rewrites.parts import ViewParts
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema

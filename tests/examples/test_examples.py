@@ -24,7 +24,7 @@ from mview.execute.calls import Callee
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_changelog, open_format
-from mview.ivm.trace import trace
+from mview.ivm.tracing.trace import trace
 from mview.plan.definition import parse_view
 from mview.plan.operators import ir
 from mview.plan.operators.build import build

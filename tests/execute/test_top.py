@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from mview.connector import WEIGHT
 from mview.execute.top import moved
-from mview.ivm.top import Top
+from mview.ivm.rewrites.top import Top
 
 TOP = Top("part", "v", limit=2, offset=1)
 STATE = pa.table({"v": [1, 2, 3, 4, 5]})

@@ -8,7 +8,7 @@ import pytest
 
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Fetch
+from mview.ivm.tracing.steps import Fetch
 from mview.plan.definition import parse_view
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema

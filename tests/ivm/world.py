@@ -19,7 +19,7 @@ from mview.execute.program import Request, ViewDelta, run_view
 from mview.execute.slices import Changes
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
-from mview.ivm.total_order import in_total_order
+from mview.ivm.rewrites.total_order import in_total_order
 from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables

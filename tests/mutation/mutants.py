@@ -117,7 +117,7 @@ _IVM = [
         ("~np.isin(told[first], told[part == len(parts)])", "told[first] >= 0"),
     ),
     *_of(
-        "mview/ivm/trace.py",
+        "mview/ivm/tracing/trace.py",
         ('if node.kind == "union all":', "if True:"),
         ('optional = ("right", "full") if', 'optional = ("full",) if'),
         ('"semi", "anti", "mark")', '"semi", "mark")'),
@@ -137,7 +137,7 @@ _IVM = [
         ),
     ),
     *_of(
-        "mview/ivm/maintained.py",
+        "mview/ivm/aggregates/maintained.py",
         ("always=not groups", "always=False"),
         ("kept.extremes[extreme] = kind", 'kept.extremes[extreme] = "min"'),
         ("CASE WHEN {count} > 0 THEN", "CASE WHEN {count} >= 0 THEN"),
@@ -150,7 +150,7 @@ _IVM = [
         ("kept.wide.add(total)", "pass"),
     ),
     *_of(
-        "mview/ivm/averages.py",
+        "mview/ivm/aggregates/averages.py",
         ("_ROUND.quantize(_DIVIDE.divide(", "_DIVIDE.quantize(_DIVIDE.divide("),
         ("if kind.precision <= _DIGITS_OF_DOUBLE:", "if False:"),
         ("if total.precision >= _MOST_DIGITS:", "if total.precision > _MOST_DIGITS:"),
@@ -163,18 +163,18 @@ _IVM = [
         ("end + 1 < ordered.num_rows and _same(ordered, end)", "False"),
     ),
     *_of(
-        "mview/ivm/top.py",
+        "mview/ivm/rewrites/top.py",
         ("state.slice(self.offset, self.limit)", "state.slice(0, self.limit)"),
     ),
     *_of(
-        "mview/ivm/bands.py",
+        "mview/ivm/tracing/bands.py",
         ('[(above.args["low"], side), (above.args["high"], side)]', '[(above.args["low"], side)]'),
         ("if not made or None in made:", "if not made:"),
         ("and is_faithful(side)", ""),
         ("all(ir.as_ref(column) == value for column in columns)", "True"),
     ),
     *_of(
-        "mview/ivm/keys.py",
+        "mview/ivm/facts/keys.py",
         (
             'if node.kind in ("semi", "anti", "mark"):',
             'if node.kind in ("semi", "anti", "mark", "left"):',
@@ -186,7 +186,7 @@ _IVM = [
         ("if number is None or None in refs:", "if number is None:"),
     ),
     *_of(
-        "mview/ivm/fetches.py",
+        "mview/ivm/tracing/fetches.py",
         ("if null_safe and nullable and other.extended:", "if False:"),
         ("return bool(kind.scale == other.scale)", "return True"),
         ("has_key = bool(key) and key <= set(columns)", "has_key = bool(key)"),
@@ -198,7 +198,7 @@ _IVM = [
         ("usable = _without_repeats(usable, targets)", "usable = usable"),
     ),
     *_of(
-        "mview/ivm/exact.py",
+        "mview/ivm/facts/exact.py",
         ('"decimal" if "." in literal.name else "int"', '"int"'),
         ('return kind if kind == "decimal" else None', "return kind"),
         ("if not known or None in known:", "if not known:"),
@@ -206,7 +206,7 @@ _IVM = [
         ("pa.types.is_floating(kind) or pa.types", "pa.types"),
     ),
     *_of(
-        "mview/ivm/lineage.py",
+        "mview/ivm/facts/lineage.py",
         ("any(position not in group for group in node.sets)", "False"),
         (
             "alternatives = [tuple(map(_extended, alternative)) for alternative in alternatives]",
@@ -216,33 +216,33 @@ _IVM = [
         ("        for branch in node.branches\n", "        for branch in node.branches[:1]\n"),
     ),
     *_of(
-        "mview/ivm/not_in.py",
+        "mview/ivm/rewrites/not_in.py",
         ("count(*) = 0 AS none", "count(*) > 0 AS none"),
         ("count(*) > count(__x) AS some", "count(*) = count(__x) AS some"),
         ("x IS NOT NULL AND NOT has_null", "NOT has_null"),
         ("and is_condition(above)", ""),
     ),
     *_of(
-        "mview/ivm/one_group.py",
+        "mview/ivm/rewrites/one_group.py",
         ('"x IS NOT NULL"', '"x IS NULL"'),
         ("CASE WHEN c THEN (v) END", "CASE WHEN true OR c THEN (v) END"),
         ("bare.find(exp.Anonymous) is None", "True"),
     ),
     *_of(
-        "mview/ivm/whole_windows.py",
+        "mview/ivm/rewrites/whole_windows.py",
         ('for name in ("order", "spec", "alias")', 'for name in ("alias",)'),
         ('group.args.get("all") or names & aliases)', 'group.args.get("all"))'),
         ("return plain and constant and", "return plain and"),
     ),
     *_of(
-        "mview/ivm/indexes.py",
+        "mview/ivm/tracing/indexes.py",
         ('(plain or node.kind not in ("right", "full"))', "True"),
         ("if position is None or node.sets is not None:", "if position is None:"),
         ("isinstance(value, exp.NullSafeEQ)))", "False))"),
         ("if not node.key or not is_faithful(value) or", "if not node.key or"),
     ),
     *_of(
-        "mview/ivm/parts.py",
+        "mview/ivm/rewrites/parts.py",
         (
             "in columns), part.key\n",
             "in columns), ()\n",
@@ -284,7 +284,7 @@ _IVM = [
         ("(min(more, rows[name]) if name else more", "(more"),
     ),
     *_of(
-        "mview/ivm/result_types.py",
+        "mview/ivm/facts/result_types.py",
         ('return "interval" if all(sides) else None', 'return "interval" if any(sides) else None'),
         (
             "return others.pop() if len(others) == 1 else None",

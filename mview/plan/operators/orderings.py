@@ -1,7 +1,7 @@
 """Where the order of rows decides a result, and what is known of it: found while the IR is built.
 
 Rows that are equal in an ORDER BY come in any order. Spark may give another result each time then,
-so each such place is kept with what its rows can be told apart by (ivm/total_order.py).
+so each such place is kept with what its rows can be told apart by (ivm/rewrites/total_order.py).
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.connector import WEIGHT
-from mview.ivm.averages import Average, is_known
-from mview.ivm.exact import base_type, is_ordered, number_type
-from mview.ivm.keys import is_grouping_id
-from mview.ivm.steps import Trace
-from mview.ivm.trace import value_part
+from mview.ivm.aggregates.averages import Average, is_known
+from mview.ivm.facts.exact import base_type, is_ordered, number_type
+from mview.ivm.facts.keys import is_grouping_id
+from mview.ivm.tracing.steps import Trace
+from mview.ivm.tracing.trace import value_part
 from mview.plan.definition import ViewDefinition
 from mview.plan.functions.effects import aggregate_calls
 from mview.plan.functions.faithful import is_faithful

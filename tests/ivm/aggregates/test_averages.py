@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mview.connector import WEIGHT
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.slices import add_up
-from mview.ivm.averages import Average
+from mview.ivm.aggregates.averages import Average
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from mview.schema import parse_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mview.ivm.compile import compile_view
-from mview.ivm.steps import Whole
+from mview.ivm.tracing.steps import Whole
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Row, World, table_schema
 

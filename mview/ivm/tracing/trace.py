@@ -43,11 +43,11 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.ivm.bands import bands
-from mview.ivm.exact import is_ordered, number_type
-from mview.ivm.fetches import Between, Env, Fetches, Keys, merge, needed
-from mview.ivm.lineage import branch_columns, group_column, origins
-from mview.ivm.notes import (
+from mview.ivm.facts.exact import is_ordered, number_type
+from mview.ivm.facts.lineage import branch_columns, group_column, origins
+from mview.ivm.tracing.bands import bands
+from mview.ivm.tracing.fetches import Between, Env, Fetches, Keys, merge, needed
+from mview.ivm.tracing.notes import (
     COMPUTED_KEY,
     GLOBAL,
     GLOBAL_FLOAT,
@@ -61,7 +61,7 @@ from mview.ivm.notes import (
     WINDOW,
     Note,
 )
-from mview.ivm.steps import Trace
+from mview.ivm.tracing.steps import Trace
 from mview.plan.clocks import is_clock
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref

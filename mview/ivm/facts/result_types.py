@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.ivm.exact import base_type
+from mview.ivm.facts.exact import base_type
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from sqlglot import exp
 
-from mview.ivm.exact import number_type
+from mview.ivm.facts.exact import number_type
 from mview.plan.operators import ir
 from mview.schema import TableSchema
 

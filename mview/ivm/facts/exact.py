@@ -8,7 +8,7 @@ from functools import singledispatch
 import pyarrow as pa
 from sqlglot import exp
 
-from mview.ivm.lineage import origins
+from mview.ivm.facts.lineage import origins
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema, parse_type

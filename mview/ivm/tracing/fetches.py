@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from mview.ivm.lineage import Alternative, Origin, origins
-from mview.ivm.notes import Note
-from mview.ivm.steps import Band, Fetch, KeySource, Step, Whole
+from mview.ivm.facts.lineage import Alternative, Origin, origins
+from mview.ivm.tracing.notes import Note
+from mview.ivm.tracing.steps import Band, Fetch, KeySource, Step, Whole
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from mview.ivm.keys import equal_columns, unique_columns
+from mview.ivm.facts.keys import equal_columns, unique_columns
 from mview.plan.clocks import CLOCKS
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir

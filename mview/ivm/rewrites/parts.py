@@ -17,11 +17,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.ivm.keys import unique_columns
-from mview.ivm.not_in import without_not_in
-from mview.ivm.one_group import without_calls_of_all_rows
-from mview.ivm.top import Top
-from mview.ivm.whole_windows import without_whole_windows
+from mview.ivm.facts.keys import unique_columns
+from mview.ivm.rewrites.not_in import without_not_in
+from mview.ivm.rewrites.one_group import without_calls_of_all_rows
+from mview.ivm.rewrites.top import Top
+from mview.ivm.rewrites.whole_windows import without_whole_windows
 from mview.plan.definition import ViewDefinition, is_cte
 from mview.plan.functions.effects import aggregate_calls, windows
 from mview.plan.operators import ir

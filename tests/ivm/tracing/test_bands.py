@@ -16,7 +16,7 @@ from mview.execute.refusal import NotAdmittedError
 from mview.ivm.compile import compile_view
 from mview.ivm.explain import explain
 from mview.ivm.plan import ViewPlan
-from mview.ivm.steps import Band, Step, Whole
+from mview.ivm.tracing.steps import Band, Step, Whole
 from mview.plan.clocks import DAY, INSTANT, is_clock
 from mview.plan.definition import parse_view
 from tests.ivm.world import Row, World, random_changes, table_schema

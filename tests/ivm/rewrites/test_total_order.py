@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mview.catalog.analyze import analyze
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
-from mview.ivm.total_order import in_total_order
+from mview.ivm.rewrites.total_order import in_total_order
 from mview.plan.definition import parse_view
 from tests.ivm.world import (
     DuckEngine,

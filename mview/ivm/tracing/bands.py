@@ -13,8 +13,8 @@ from functools import singledispatch
 import pyarrow as pa
 from sqlglot import exp
 
-from mview.ivm.fetches import Between
-from mview.ivm.lineage import Origin, origins
+from mview.ivm.facts.lineage import Origin, origins
+from mview.ivm.tracing.fetches import Between
 from mview.plan.functions.faithful import is_faithful
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref

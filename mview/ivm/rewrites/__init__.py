@@ -1,0 +1,1 @@
+"""A query written so that changes concern few rows: as parts, values of subqueries, an order."""
