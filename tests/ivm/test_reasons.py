@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_reason_codes_are_documented() -> None:
-    sources = [*(ROOT / "mview/plan").glob("*.py"), *(ROOT / "mview/ivm").glob("*.py")]
+    sources = [*(ROOT / "mview/plan").rglob("*.py"), *(ROOT / "mview/ivm").rglob("*.py")]
     text = "\n".join(path.read_text() for path in sources)
     raised = set(re.findall(r'(?:Unsupported|Note)\(\s*"([A-Z_]+)"', text))
     raised |= set(re.findall(r'Refusal\(\s*"([A-Z_]+)"', text))
