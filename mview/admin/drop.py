@@ -12,7 +12,7 @@ from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
 from mview.epoch.recover import forget_folders, recover
-from mview.epoch.views import open_sinks
+from mview.epoch.views.opening import open_sinks
 from mview.errors import (
     UserError,
     several,

@@ -9,7 +9,7 @@ from mview.admin.content import published
 from mview.catalog.definitions import load_definition
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.epoch.views import open_sinks
+from mview.epoch.views.opening import open_sinks
 from mview.errors import (
     CorruptionError,
     UserError,

@@ -11,7 +11,7 @@ from mview.admin.content import sink_path
 from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.epoch.cost import Ran, runs_of
+from mview.epoch.views.cost import Ran, runs_of
 from mview.errors import (
     UserError,
 )

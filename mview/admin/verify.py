@@ -18,7 +18,7 @@ from mview.catalog.spark_functions import function_errors, register_functions
 from mview.config import Config, secret_values
 from mview.connector import WEIGHT
 from mview.epoch.halts import halting, has_halted, in_a_batch, told_of
-from mview.epoch.results import is_small, result_parts
+from mview.epoch.views.results import is_small, result_parts
 from mview.errors import (
     MviewError,
     UserError,

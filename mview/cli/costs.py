@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mview.epoch.cost import Costs, costs_of, full_rows
+from mview.epoch.views.cost import Costs, costs_of, full_rows
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
 from mview.plan.clocks import is_clock

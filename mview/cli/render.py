@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
     from mview.cli.costs import PlanCost
-    from mview.epoch.cost import Ran
+    from mview.epoch.views.cost import Ran
     from mview.ivm.plan import ViewPlan
     from mview.store.failure import Failure
 

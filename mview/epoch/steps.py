@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from mview.clock import END_OF_TIME, SourceMs
 from mview.epoch.engine import Engine, Staged
-from mview.epoch.maintain import MaintainedViews, maintain, settle
 from mview.epoch.report import EpochReport, ViewChange
 from mview.epoch.stages import Begun, Stage, run_stages
 from mview.epoch.tables import Changed, net, write_mirrors
 from mview.epoch.upkeep import Upkeep
+from mview.epoch.views.maintain import MaintainedViews, maintain, settle
 from mview.execute.delta import Delta
 from mview.ingest.batches import Batch
 

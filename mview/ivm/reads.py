@@ -12,7 +12,7 @@ from mview.ivm.tracing.steps import Band, Fetch, KeySource, Trace, Whole
 #: Rows of a group or partition whose number nobody knows: a guess.
 _GROUP_ROWS = 10
 #: Of the rows of a table, those whose time a tick passes: a minute of a day, a day of some years.
-#: A guess that is corrected by what is read (epoch/cost.py).
+#: A guess that is corrected by what is read (epoch/views/cost.py).
 _BAND_SHARE = 0.001
 
 

@@ -21,14 +21,14 @@ from mview.catalog.sinks import forget_views, sink_options
 from mview.catalog.tables import cautions, check_changelogs, describe_tables
 from mview.clock import steady_clock, utc_text
 from mview.config import Config, secret_values
-from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView, empty_manifest, tick_of
 from mview.epoch.halts import halted
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import EpochReport, Listener, Silence, ViewChange
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.epoch.views import open_sinks, open_views, wrong_texts
+from mview.epoch.views.build import build_views, unbuilt
+from mview.epoch.views.opening import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
 from mview.follow.followers import Followers
 from mview.ingest.batches import Batch, BatchOffsets

@@ -22,11 +22,11 @@ from mview.clock import SystemClock
 from mview.config import Config
 from mview.configfile import load_config
 from mview.connector import Message
-from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.epoch.views import open_views, strategy_of
+from mview.epoch.views.build import build_views, unbuilt
+from mview.epoch.views.opening import open_views, strategy_of
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_format

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from mview.epoch import views
+from mview.epoch.views import opening as views
 from mview.ivm import compile as compiler
 from mview.ivm.compile import compile_view
 from mview.ivm.rewrites.parts import ViewParts

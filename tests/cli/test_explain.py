@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.demo import shop
-from mview.epoch.cost import Costs, Ran, with_run
+from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store

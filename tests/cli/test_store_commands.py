@@ -16,7 +16,7 @@ from mview.admin.verify import VerifyResult
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.cli.render import status_text, verified_text
-from mview.epoch.cost import Costs, Ran, with_run
+from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.errors import DecodeError, FencedError, UserError, concerning, several
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema

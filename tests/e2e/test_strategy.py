@@ -17,8 +17,8 @@ from mview.admin import verify as stored
 from mview.admin.content import StoredView
 from mview.admin.status import status
 from mview.config import Config
-from mview.epoch import build, cost
-from mview.epoch.cost import FULL, INCREMENTAL, runs_of
+from mview.epoch.views import build, cost
+from mview.epoch.views.cost import FULL, INCREMENTAL, runs_of
 from mview.execute import executors
 from mview.relation import RelationId
 from mview.store.history import ManifestLog

@@ -24,12 +24,12 @@ from mview.catalog.sinks import open_sink
 from mview.clock import SystemClock
 from mview.configfile import load_config
 from mview.connector import Message
-from mview.epoch.build import build_views, unbuilt
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.report import EpochReport
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.epoch.views import open_views
+from mview.epoch.views.build import build_views, unbuilt
+from mview.epoch.views.opening import open_views
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_format

@@ -26,7 +26,7 @@ from mview.connector import WEIGHT
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.upkeep import Upkeep
-from mview.epoch.views import open_sinks
+from mview.epoch.views.opening import open_sinks
 from mview.execute.delta import Delta
 from mview.failpoints import armed, failpoint
 from mview.files.fence import UNFENCED

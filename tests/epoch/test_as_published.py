@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mview.connector import WEIGHT
-from mview.epoch.strategy import _as_published
+from mview.epoch.views.strategy import _as_published
 from mview.execute.program import BatchNeededError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan

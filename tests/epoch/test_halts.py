@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 
 from mview.admin.repair import repair
 from mview.clock import SystemClock
-from mview.epoch import maintain, upkeep
+from mview.epoch import upkeep
 from mview.epoch.recover import forget_folders, recover
-from mview.epoch.views import open_sinks
+from mview.epoch.views import maintain
+from mview.epoch.views.opening import open_sinks
 from mview.errors import CorruptionError, FencedError, RetryableError, UserError
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema

@@ -28,7 +28,7 @@ from mview.config import Config
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import Silence
-from mview.epoch.views import open_sinks
+from mview.epoch.views.opening import open_sinks
 from mview.execute.program import Request
 from mview.failpoints import armed
 from mview.ingest.batches import Batch, OnBatch, batch_offsets, sorted_rows

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mview.catalog.definitions import digest_of
-from mview.epoch.views import strategy_of
+from mview.epoch.views.opening import strategy_of
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan

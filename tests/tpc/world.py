@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from mview.catalog.analyze import relation_names
-from mview.epoch.views import analyzer
+from mview.epoch.views.opening import analyzer
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.program import Request, run_view
 from mview.execute.refusal import RefusalError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mview.epoch.cost import (
+from mview.epoch.views.cost import (
     FULL,
     INCREMENTAL,
     REACH,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from mview.epoch.build import _FILE_ROWS, _rows_per_file
+from mview.epoch.views.build import _FILE_ROWS, _rows_per_file
 from mview.memory import Memory
 from mview.plan.definition import parse_view
 

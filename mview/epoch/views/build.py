@@ -26,11 +26,11 @@ from mview.catalog.definitions import digest_of, save_definition
 from mview.catalog.spark_functions import function_errors
 from mview.clock import last_tick
 from mview.delta.parquet import read_parquet, write_rows
-from mview.epoch.cost import COSTS, Costs, full_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted
-from mview.epoch.results import is_small, result_parts
-from mview.epoch.views import strategy_of
+from mview.epoch.views.cost import COSTS, Costs, full_rows
+from mview.epoch.views.opening import strategy_of
+from mview.epoch.views.results import is_small, result_parts
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.numbered import kept_as, number_first
 from mview.execute.pieces import differences

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from mview.catalog.spark_functions import function_errors
-from mview.epoch.cost import FULL, Ran, costs_of, with_run
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted, with_rows
 from mview.epoch.report import ViewChange
 from mview.epoch.stages import Begun
-from mview.epoch.strategy import Task, perform
 from mview.epoch.tables import Changed, Moved, appended
+from mview.epoch.views.cost import FULL, Ran, costs_of, with_run
+from mview.epoch.views.strategy import Task, perform
 from mview.errors import MviewError, concerning
 from mview.execute.delta import Counts, Delta, count_changes
 from mview.execute.numbered import number_changes

@@ -1,7 +1,7 @@
 """Bringing a view or part up to an epoch: by its changes, or as a whole where that is cheaper.
 
-The choice is made per epoch, view and part (epoch/cost.py); what it was and what it cost is kept
-with the view in the manifest, so a history is as long as the manifests are.
+The choice is made per epoch, view and part (cost.py); what it was and what it cost is kept with the
+view in the manifest, so a history is as long as the manifests are.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.epoch.build import recompute
-from mview.epoch.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink
+from mview.epoch.views.build import recompute
+from mview.epoch.views.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
 from mview.execute.delta import Delta
 from mview.execute.executors import row_bytes
 from mview.execute.program import BatchNeededError, Request, ViewDelta
