@@ -23,7 +23,7 @@ from mview.execute.executors import Executors
 from mview.execute.numbered import looked_up
 from mview.execute.queries import limit_memory
 from mview.execute.relations import Relation
-from mview.execute.spark import SparkExecutor
+from mview.execute.spark.executor import SparkExecutor
 from mview.failpoints import failpoint
 from mview.ivm.plan import ViewPlan
 from mview.memory import Memory

@@ -30,7 +30,7 @@ from mview.execute.program import (
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.execute.relations import Relation
 from mview.execute.slices import Changes
-from mview.execute.spark import SparkExecutor
+from mview.execute.spark.executor import SparkExecutor
 from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows

@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.connector import WEIGHT
-from mview.execute import copies, executors
-from mview.execute.copies import look_up_range
+from mview.execute import executors
 from mview.execute.executors import Executors
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
@@ -23,7 +22,9 @@ from mview.execute.program import Request, TooManyRowsError
 from mview.execute.ranges import Range, range_of
 from mview.execute.relations import Relation
 from mview.execute.slices import Changes, weighted
-from mview.execute.spark import SparkExecutor
+from mview.execute.spark import copies
+from mview.execute.spark.copies import look_up_range
+from mview.execute.spark.executor import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.memory import Memory, Share
 from mview.plan.clocks import INSTANT, pinned_rows

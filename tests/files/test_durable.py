@@ -89,7 +89,7 @@ def test_nothing_in_the_store_is_written_in_place() -> None:
         "files/durable.py",
         "epoch/halts.py",  # tries whether the disk is full
         "session/jars.py",  # downloads
-        "execute/copies.py",  # copies on executors, not in the store
+        "execute/spark/copies.py",  # copies on executors, not in the store
         "cli/demo/command.py",
     }
     writes = re.compile(r"write_text\(|write_bytes\(|open\(\"[wa]b?\"\)")

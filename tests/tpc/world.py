@@ -19,7 +19,7 @@ from mview.execute.program import Request, run_view
 from mview.execute.refusal import RefusalError
 from mview.execute.scan import scan_table
 from mview.execute.slices import Changes, before_and_after, difference
-from mview.execute.spark import SparkExecutor
+from mview.execute.spark.executor import SparkExecutor
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition, load_views

@@ -1,8 +1,8 @@
 """The admitted list: every operator and function that may run in DuckDB, and on which types.
 
-tests/execute/test_admission.py runs each entry on every combination of types that its signature
-accepts, with extreme values, on Spark and on DuckDB: an entry that differs fails there. What is not
-in this list runs on Spark.
+tests/execute/local/test_admission.py runs each entry on every combination of types that its
+signature accepts, with extreme values, on Spark and on DuckDB: an entry that differs fails there.
+What is not in this list runs on Spark.
 """
 
 from __future__ import annotations

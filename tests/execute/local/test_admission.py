@@ -27,7 +27,7 @@ from mview.execute.local.signatures import castable
 from mview.execute.local.spark_types import INT, Typed
 from mview.execute.refusal import EvaluationError
 from mview.schema import parse_type, type_name
-from tests.execute.admission_queries import QUERIES, L, R
+from tests.execute.local.admission_queries import QUERIES, L, R
 
 D, UTC = Decimal, ZoneInfo("UTC")
 NAN, INF = float("nan"), float("inf")

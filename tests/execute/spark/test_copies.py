@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mview.execute import copies
-from mview.execute.copies import look_up_files, make_copies
 from mview.execute.scan import scan_files
+from mview.execute.spark import copies
+from mview.execute.spark.copies import look_up_files, make_copies
 from tests.seeds import seeds
 
 #: An integer that hashes as NULL does.

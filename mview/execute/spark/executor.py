@@ -1,7 +1,7 @@
 """The Spark executor: look-ups as one Spark job over the mirrors' files, SQL on Spark.
 
 It needs no memory on the driver beyond a share for tails, so it serves mirrors of any size;
-executors need room on their local disks (execute/copies.py).
+executors need room on their local disks (execute/spark/copies.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mview.changelog import from_ipc, to_ipc
-from mview.execute.copies import look_up_files, look_up_range, make_copies
 from mview.execute.program import Request
 from mview.execute.ranges import Range
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
+from mview.execute.spark.copies import look_up_files, look_up_range, make_copies
 from mview.schema import quoted, type_name
 from mview.session.worker import settle_worker
 
