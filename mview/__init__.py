@@ -21,7 +21,7 @@ def connect(config: str | Path = "conf/mview.yml") -> Project:
         ConfigError: the file is missing or wrong.
     """
     # Only now: `import mview` must be cheap.
-    from mview.configfile import load_config
+    from mview.config.file import load_config
     from mview.notebook import Project
 
     return Project(load_config(config))

@@ -27,7 +27,7 @@ class App:
     def config(self, path: str) -> Config:
         """Read the configuration; from then on its secrets are hidden in all output."""
         from mview.config import secret_values
-        from mview.configfile import load_config
+        from mview.config.file import load_config
         from mview.secrets import Mask
 
         config = load_config(path)

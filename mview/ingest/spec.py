@@ -17,7 +17,7 @@ from typing import Any
 
 from mview.changelog import ChangeEvent
 from mview.config import Config, EngineSettings
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import (
     Changelog,
     Database,

@@ -17,7 +17,7 @@ from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.follow.followers import Followers
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.secrets import Mask

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import Message
 from mview.epoch.engine import Engine
 from mview.epoch.steps import run_epoch

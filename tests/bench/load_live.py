@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from mview.configfile import load_config
+from mview.config.file import load_config
 from tests.bench.bulk_load import fill_postgresql
 from tests.bench.results import Result
 from tests.bench.running import Run

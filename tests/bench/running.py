@@ -21,7 +21,7 @@ import psutil
 from confluent_kafka import Producer
 
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 from confluent_kafka import Producer
 
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.secrets import reveal
 from mview.store.layout import Store
 from tests.bench.freshness import add_percentiles

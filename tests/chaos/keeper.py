@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.session.spark import spark_session
 from tests.patience import Patience
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.demo import shop
-from mview.configfile import load_config
+from mview.config.file import load_config
 
 SECRET = "hunter2secret"
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mview.config import ChangesSettings, Config, ConnectionSettings, EngineSettings, SparkSettings
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.plan.definition import load_views
 
 ROOT = Path(__file__).parents[2]

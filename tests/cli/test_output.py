@@ -11,7 +11,7 @@ import pytest
 
 from mview.cli.output import Output
 from mview.config import secret_values
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.errors import ConfigError, DataLostError, ExitCode, concerning
 from mview.secrets import Mask
 

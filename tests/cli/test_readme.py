@@ -9,7 +9,7 @@ import pytest
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.cli import main
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import Message
 from mview.errors import ExitCode, UserError
 from mview.plan import definition

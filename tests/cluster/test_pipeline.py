@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from mview.admin.content import StoredView, published
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.plan.definition import load_views
 from mview.plan.render import bind_tables
 from mview.store.history import ManifestLog

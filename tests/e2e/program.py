@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mview.admin import drop
 from mview.cli.interrupt import run_until_interrupted
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.epoch import upkeep
 from mview.errors import ExitCode, MviewError
 from mview.plan.definition import load_views

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from tests.seeds import daily
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from mview.admin.repair import repair
 from mview.admin.status import status
 from mview.admin.verify import verify
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.epoch import upkeep
 from mview.errors import MviewError, unexpected
 from mview.plan.definition import ViewDefinition

@@ -22,7 +22,7 @@ from mview.admin.verify import verify
 from mview.catalog.definitions import digest_of, load_definition, save_definition
 from mview.cli import main
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.errors import MviewError, UserError
 from mview.plan.definition import parse_view
 from mview.store.history import ManifestLog, checked

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mview.admin.content import StoredView
 from mview.admin.verify import verify
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from tests.e2e.running import run_once, views_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ from mview.admin.status import SinkStatus, status
 from mview.admin.verify import verify
 from mview.cli.render import status_text, verified_text
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.errors import MviewError, UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem

@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.plan.definition import ViewDefinition
 from mview.store.history import ManifestLog
 from mview.store.layout import Store

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from mview.catalog.definitions import digest_of
 from mview.catalog.sinks import open_sink
 from mview.clock import SystemClock
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import Message
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.report import EpochReport

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from mview.catalog.definitions import digest_of, save_definition
 from mview.catalog.sinks import forget_views, open_sink
 from mview.clock import SystemClock, WallMs
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import WEIGHT
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.recover import forget_folders, recover

@@ -18,7 +18,7 @@ from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.changelog import ChangeEvent
 from mview.clock import END_OF_TIME
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import Message
 from mview.errors import DecodeError
 from mview.execute.relations import Relation

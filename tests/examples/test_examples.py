@@ -17,7 +17,7 @@ from mview.catalog.functions import declared_functions, folder_of
 from mview.changelog import encode_position
 from mview.clock import END_OF_TIME
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import load
 from mview.errors import DataLostError, DecodeError
 from mview.execute.calls import Callee

@@ -13,7 +13,7 @@ import pytest
 
 from mview.clock import SourceMs
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.errors import AwayError, UserError
 from mview.ingest import chunks
 from mview.ingest.chunks import high_ms, read_chunk

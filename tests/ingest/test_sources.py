@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mview.clock import SourceMs
 from mview.config import Config, EngineSettings
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.connector import Progress
 from mview.errors import CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets

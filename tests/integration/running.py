@@ -11,7 +11,7 @@ import yaml
 
 from mview.admin.content import published
 from mview.config import Config
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.epoch.report import EpochReport
 from mview.plan.definition import ViewDefinition, load_views
 from mview.run.pipeline import Pipeline

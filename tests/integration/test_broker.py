@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView
 from mview.admin.verify import verify
-from mview.configfile import load_config
+from mview.config.file import load_config
 from mview.errors import ConfigError
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
