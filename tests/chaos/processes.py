@@ -47,8 +47,8 @@ SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 #: What takes a JVM, or Spark's workers, along: it takes a cold start.
 _COLD = ("kill-tree", "kill-jvm", "in-chunk")
 
-#: What a run without a fault may end with: what a fault before it has left.
-_MAY_SAY = ("there is no view or table",)
+#: What a run without a fault may end with: what a fault before it has left, or a drop too early.
+_MAY_SAY = ("there is no view or table", "nothing was published yet")
 
 #: With nothing decided, and with something: what was staged is taken back, or an epoch done again.
 UNDECIDED = ("after-stage", "after-intent")
