@@ -14,9 +14,6 @@ __all__ = ["connect"]
 def connect(config: str | Path = "conf/mview.yml") -> Project:
     """Open the store of a configuration for reading; `mview run` may run beside it.
 
-    Args:
-        config: the configuration file.
-
     Raises:
         ConfigError: the file is missing or wrong.
     """

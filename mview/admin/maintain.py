@@ -44,7 +44,6 @@ def maintain(config: Config, names: Sequence[str]) -> Iterator[SinkMaintained]:
     newest runner, and steps of that one come first.
 
     Args:
-        config: the configuration.
         names: the views; none: all.
 
     Raises:

@@ -113,7 +113,6 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     """What the store has.
 
     Args:
-        config: the configuration.
         epochs: the newest epochs of each view that are told; the last one always is.
     """
     store, clock = Store(config.store), SystemClock()

@@ -58,7 +58,6 @@ def load_definitions(store: Store, manifest: Manifest, but: Collection[str] = ()
     """The definitions of all views as they were published.
 
     Args:
-        store: the store.
         manifest: names the views.
         but: views that are left out.
     """

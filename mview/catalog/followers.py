@@ -105,8 +105,6 @@ def check_followers(
     """What is wrong with the sinks of views, by view.
 
     Args:
-        config: the configuration.
-        definitions: the views.
         schemas: of views whose columns are known; of others only options are looked at.
     """
     store, wrong = Store(config.store), {}

@@ -46,7 +46,6 @@ def check_targets(
     """What is wrong with the folders of views, or with two of one name, by view; writes nothing.
 
     Args:
-        config: the configuration.
         definitions: all views that are kept.
         manifest: the newest one: what a published view has is looked at where it is written.
     """

@@ -21,8 +21,6 @@ def register_functions(
     """Make the functions that views call known to Spark; what had such a name is replaced.
 
     Args:
-        spark: the session.
-        definitions: the views.
         folder: of the configuration file: modules of functions may lie there.
     """
     for function in {function for definition in definitions for function in definition.called}:

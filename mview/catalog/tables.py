@@ -28,7 +28,6 @@ def describe_tables(
 
     Args:
         config: the configuration with the connections.
-        views: the views.
         known: schemas frozen in the store; they are taken as they are.
 
     Raises:

@@ -44,7 +44,6 @@ class Checker:
     """Checks views against the databases, or against the schemas a store has kept.
 
     Args:
-        config: the configuration.
         offline: do not connect to anything.
         note: told when a database cannot be reached and the store's schema is taken instead, and of
             connections that are not safe.

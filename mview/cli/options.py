@@ -35,36 +35,18 @@ class App:
         return config
 
 
-def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.ensure_object(App).output.debug = True
+def _output_option(name: str, attribute: str, told: str) -> Callable[[F], F]:
+    def turn_on(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value:
+            setattr(ctx.ensure_object(App).output, attribute, True)
+
+    return click.option(name, is_flag=True, expose_value=False, callback=turn_on, help=told)
 
 
-def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.ensure_object(App).output.as_json = True
-
-
-def debug_option(command: F) -> F:
-    """Add `--debug`."""
-    return click.option(
-        "--debug",
-        is_flag=True,
-        expose_value=False,
-        callback=_set_debug,
-        help="Show the traceback of an error.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """Add `--json`."""
-    return click.option(
-        "--json",
-        is_flag=True,
-        expose_value=False,
-        callback=_set_json,
-        help="Print the result as JSON.",
-    )(command)
+debug_option = _output_option("--debug", "debug", "Show the traceback of an error.")
+json_option = _output_option("--json", "as_json", "Print the result as JSON.")
+#: FILE…: view files and folders.
+views_argument = click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
 
 
 def config_option(command: F) -> F:
@@ -78,8 +60,3 @@ def config_option(command: F) -> F:
         metavar="FILE",
         help="Configuration file.",
     )(debug_option(command))
-
-
-def views_argument(command: F) -> F:
-    """Add FILE…: view files and folders."""
-    return click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")(command)

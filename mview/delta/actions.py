@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from mview.delta.deletion import Deleted
 from mview.delta.parquet import DataFile
+from mview.files.numbered import numbered
 
 #: What mview writes about its own commits, in the standard field `userMetadata`.
 Note = dict[str, Any]
@@ -85,7 +86,7 @@ def table_actions(
         settings[DELETION_VECTORS] = "true"
     with tempfile.TemporaryDirectory() as folder:
         DeltaTable.create(folder, nullable, description=comment, configuration=settings)
-        lines = (Path(folder) / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        lines = numbered(Path(folder) / "_delta_log", 0).read_text().splitlines()
     actions = [json.loads(line) for line in lines]
     kept = [action for action in actions if "protocol" in action or "metaData" in action]
     for action in kept:

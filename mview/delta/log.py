@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mview.clock import Clock, SystemClock
+from mview.clock import SystemClock
 from mview.delta.actions import (
     NO_TABLE,
     Note,
@@ -49,6 +49,7 @@ from mview.failpoints import failpoint
 from mview.files.durable import delete_named, put_if_absent, sweep
 from mview.files.fence import UNFENCED, Fence
 from mview.files.modes import readers_of, share
+from mview.files.numbered import NUMBERED, numbered, numbers_if_any
 
 #: Features of the protocol that others may switch on: they change nothing in what we do.
 _READ = {"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "variantType"}
@@ -65,8 +66,6 @@ _REMEMBERED = 8
 
 #: Application id under which a table's log keeps the token of the runner that writes to it.
 _RUNNER = "mview-runner"
-
-_COMMIT = re.compile(r"^(\d{20})\.json$")
 
 #: In the note of a commit: what tells whether its file is as it was written.
 _DIGEST = "digest"
@@ -88,7 +87,6 @@ class DeltaLog:
 
     Args:
         folder: the table's folder.
-        clock: wall time.
         own: paths of data files that may be deleted although the log does not know them: the names
             that the writer gives. The log's own may be, in any case.
         fence: the runner's right to write; see `mview.files.fence`.
@@ -97,13 +95,11 @@ class DeltaLog:
     def __init__(
         self,
         folder: Path,
-        clock: Clock | None = None,
         own: re.Pattern[str] = _ANY,
         fence: Fence = UNFENCED,
     ) -> None:
         self.folder = folder
         self._own, self._fence = own, fence
-        self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._head: TableVersion | None = None
         self._known: dict[int, TableVersion] = {}
@@ -249,7 +245,7 @@ class DeltaLog:
                     safe="nothing of it was written",
                     hint="find out who writes into the store, and restore it from a copy",
                 )
-            now = self._clock.now()
+            now = SystemClock().now()
             live = self.head.files
             gone = [path for path in removes if path in live]
             actions: list[dict[str, Any]] = list(table)
@@ -302,7 +298,7 @@ class DeltaLog:
         """
         with self._lock:
             named = set(self._own_files())
-            for version in self._numbers(_COMMIT):
+            for version in self._numbers():
                 with suppress(CorruptionError):
                     named |= _named(self._actions(version))
             for version in self._numbers(CHECKPOINT):
@@ -338,7 +334,7 @@ class DeltaLog:
         """
         self._note_superseded()
         # A table that was dropped and made anew may not have had so old a version.
-        oldest = max(oldest, min(self._numbers(_COMMIT), default=NO_TABLE))
+        oldest = max(oldest, min(self._numbers(), default=NO_TABLE))
         history = {version for version in keep if version < oldest} | {oldest}
         self._kept = {v: self._kept.get(v) or frozenset(self.at(v).files) for v in history}
         with self._lock:
@@ -367,7 +363,7 @@ class DeltaLog:
         # The disk first, the log after: a file that is committed in between is seen as live.
         own = self._own_files()
         gone: dict[str, int] = {}
-        commits = self._numbers(_COMMIT) if self._superseded is None else []
+        commits = self._numbers() if self._superseded is None else []
         for version in commits:
             _follow(gone, version, self._actions(version))
         with self._lock:
@@ -385,15 +381,13 @@ class DeltaLog:
     # --- the files of the log --------------------------------------------------------------------
 
     def _commit_file(self, version: int) -> Path:
-        return self.folder / "_delta_log" / f"{version:020d}.json"
+        return numbered(self.folder / "_delta_log", version)
 
-    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
-        log = self.folder / "_delta_log"
-        names = [file.name for file in log.iterdir()] if log.is_dir() else []
-        return sorted(int(match.group(1)) for name in names if (match := pattern.match(name)))
+    def _numbers(self, names: re.Pattern[str] = NUMBERED) -> list[int]:
+        return numbers_if_any(self.folder / "_delta_log", names)
 
     def _newest(self) -> int:
-        return max([*self._numbers(_COMMIT), *self._numbers(CHECKPOINT)], default=NO_TABLE)
+        return max([*self._numbers(), *self._numbers(CHECKPOINT)], default=NO_TABLE)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         try:
@@ -427,7 +421,7 @@ class DeltaLog:
 
         A checkpoint of somebody else may be damaged unseen: it counts where nothing else leads on.
         """
-        commits = set(self._numbers(_COMMIT))
+        commits = set(self._numbers())
         within = [n for n in self._numbers(CHECKPOINT) if known.version < n <= version]
         last = version
         while last > known.version and last in commits:
@@ -533,7 +527,7 @@ class DeltaLog:
             share(file, readers_of(self.folder))
         self._fence.check()
         for file in listed:
-            if (commit := _COMMIT.match(file.name)) and int(commit.group(1)) < oldest:
+            if (commit := NUMBERED.match(file.name)) and int(commit.group(1)) < oldest:
                 file.unlink()
             elif named := CHECKPOINT.match(file.name) or SEAL.match(file.name):
                 number = int(named.group(1))

@@ -165,11 +165,9 @@ def _check_counts(footer: pq.FileMetaData, rows: int) -> None:
         raise ValueError("a row group and its columns have different numbers of rows")
 
 
-def read_live(
-    folder: Path, file: DataFile, schema: pa.Schema, columns: Sequence[str] | None = None
-) -> pa.Table:
+def read_live(folder: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
     """The rows of a table's file that count; see `read_parquet`."""
-    rows = read_parquet(folder / file.path, schema, columns)
+    rows = read_parquet(folder / file.path, schema)
     if file.deleted is None:
         return rows
     return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))

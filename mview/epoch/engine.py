@@ -113,7 +113,6 @@ def tick_of(views: Iterable[LiveView], tick_ms: int) -> int:
     """How often the pinned time must move for some views, in milliseconds; 0: never.
 
     Args:
-        views: the views.
         tick_ms: what a view of `now()` needs.
     """
     asked = {clock for view in views for clock in view.plan.clocks}
@@ -126,10 +125,7 @@ class Engine:
     """The open store of one runner.
 
     Args:
-        config: the configuration.
-        spark: the session.
         lease: held by this runner; looked at before every publish.
-        clock: wall time.
         mask: hides secrets; None: those of the configuration.
     """
 
@@ -325,9 +321,7 @@ def commit_sinks(
         staged: what is decided.
         sinks: of these views.
         before: the views as they are published.
-        store: the store.
         lease: held by this runner.
-        mask: hides secrets.
 
     Raises:
         FencedError: another runner took over.

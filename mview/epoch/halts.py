@@ -104,7 +104,6 @@ def halting(
     """The error for the user, of a view that halts alone.
 
     Args:
-        error: what failed.
         view: the view that was worked on.
         store: where all views are kept.
         spark: where the view was worked on; None: not on Spark.

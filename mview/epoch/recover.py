@@ -74,11 +74,8 @@ def recover(
     sinks and mirrors go back to the manifest. A take-over is an epoch of its own, without a change.
 
     Args:
-        store: the store.
         lease: held by this runner.
-        clock: wall time.
         open_sinks: the sinks of the views of a manifest.
-        mask: hides secrets.
         leaving: views and tables that are to be dropped: they may be damaged.
 
     Raises:

@@ -68,7 +68,6 @@ def run_epoch(
     """Run and publish one epoch.
 
     Args:
-        engine: the open store.
         upkeep: its finished compactions are published along.
         batch: what came.
         chunks: number of chunks of each table that is being loaded.

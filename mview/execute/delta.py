@@ -72,7 +72,6 @@ def count_changes(delta: Delta, view: str) -> Counts:
     """The counts of a consolidated delta; rows of a multiset are inserted and deleted.
 
     Args:
-        delta: the change.
         view: for the message.
 
     Raises:

@@ -181,7 +181,6 @@ class Executors:
         """One epoch of one view.
 
         Args:
-            plan: the view's plan.
             deltas: what has changed, by relation.
 
         Returns:

@@ -51,7 +51,6 @@ def number_changes(
     """Weighted rows with the numbers of the rows that go, and new ones for those that come.
 
     Args:
-        relation: the mirror.
         schema: the view's columns, without a key.
         changes: columns and WEIGHT.
         epoch: its number.

@@ -145,7 +145,6 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes], evaluator: Evalu
     """The slices of an epoch.
 
     Args:
-        plan: of the view.
         deltas: changed rows, by table.
         evaluator: tells the bounds of bands.
 
@@ -422,7 +421,6 @@ def run_view(
     """One epoch of one view.
 
     Args:
-        plan: the compiled view.
         deltas: per table, what has changed.
         lookups: old rows.
         evaluator: runs the view's query.

@@ -43,7 +43,6 @@ def range_of(column: str, kind: pa.DataType, bounds: pa.ChunkedArray) -> Range |
     """The range from the least to the greatest bound.
 
     Args:
-        column: the column.
         kind: its type, a whole number, date or timestamp.
         bounds: of any type.
 

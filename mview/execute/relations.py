@@ -29,7 +29,6 @@ class Relation:
     """One mirror at its published state.
 
     Args:
-        mirror: the mirror.
         state: what is published of it.
         tails: what tails may take in memory, all together; None: any number of bytes.
     """

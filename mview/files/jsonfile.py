@@ -27,7 +27,6 @@ def read_checked(
     """What a file of `checked` says.
 
     Args:
-        file: it.
         parse: makes the result of the JSON value, see `mview.files.records`.
         what: cannot be read.
         hint: what to do then.

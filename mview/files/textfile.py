@@ -21,7 +21,6 @@ def read_text(file: Path, what: str, kind: type[UserError], *, hint: str) -> str
     """The text of a file, without a byte order mark.
 
     Args:
-        file: the file.
         what: what it is, for messages.
         kind: of the error.
         hint: what to do when it cannot be read.

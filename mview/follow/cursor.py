@@ -7,7 +7,6 @@ its next number taken.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,10 +16,9 @@ from mview.errors import CorruptionError, FencedError
 from mview.files.durable import put_if_absent
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
+from mview.files.numbered import numbered, numbers_if_any
 from mview.files.records import record
 from mview.follower import Step, Token
-
-_FILE = re.compile(r"^(\d{20})\.json$")
 
 #: Files that are kept, for people who look for what happened.
 _KEPT = 3
@@ -65,7 +63,6 @@ class CursorLog:
 
     Args:
         folder: where its files are.
-        fence: the runner's right to write.
     """
 
     def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
@@ -74,8 +71,7 @@ class CursorLog:
 
     def numbers(self) -> list[int]:
         """The numbers of the files, ascending."""
-        names = [file.name for file in self.folder.iterdir()] if self.folder.is_dir() else []
-        return sorted(int(match.group(1)) for name in names if (match := _FILE.match(name)))
+        return numbers_if_any(self.folder)
 
     def latest(self) -> Cursor:
         """The newest cursor; a file that a crash has torn counts for nothing.
@@ -123,4 +119,4 @@ class CursorLog:
             self._file(old).unlink(missing_ok=True)
 
     def _file(self, number: int) -> Path:
-        return self.folder / f"{number:020d}.json"
+        return numbered(self.folder, number)

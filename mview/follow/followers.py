@@ -84,11 +84,7 @@ class Followers:
     """All sinks that follow views in a run.
 
     Args:
-        config: the configuration.
         definitions: the views that are kept.
-        fence: the runner's right to write.
-        clock: wall time.
-        mask: hides secrets.
         say: tells people; called from threads of sinks.
     """
 

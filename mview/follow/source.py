@@ -17,12 +17,7 @@ from mview.store.mirror import EPOCH, Mirror
 
 
 class ViewSource:
-    """A view's mirror, read as it was published. Moved by one thread, read by another.
-
-    Args:
-        store: the store.
-        view: the view.
-    """
+    """A view's mirror, read as it was published. Moved by one thread, read by another."""
 
     def __init__(self, store: Store, view: str) -> None:
         self._store, self._view = store, view

@@ -37,7 +37,6 @@ class LiveQuery:
     """Hands the changes to epochs, batch by batch; many are read while the last epoch runs.
 
     Args:
-        spark: the session.
         spec: what to read.
         folder: the query's folder: its spec lives in it.
         on_batch: takes a batch, in a thread of its own.
@@ -215,7 +214,6 @@ class WakefulWorkers:
     """Gives every core's worker something to do, now and then, in a thread of its own.
 
     Args:
-        spark: the session.
         spec: of the query whose changes the workers will read.
     """
 

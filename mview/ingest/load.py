@@ -30,7 +30,6 @@ class LoadQuery:
     """A streaming query whose batches are epochs: chunks and changes, merged.
 
     Args:
-        spark: the session.
         spec: what to read.
         folder: the query's folder: spec and checkpoint live in it.
         loading: the tables that are being loaded.

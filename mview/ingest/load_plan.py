@@ -120,7 +120,6 @@ def begin_offsets(
     end: whatever stands before, and could not be read, is left.
 
     Args:
-        config: the configuration.
         read: by connection, up to where its logs were read.
         tables: all tables to follow.
         new: those of them whose load begins.

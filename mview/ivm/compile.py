@@ -53,7 +53,6 @@ def compile_view(
     """The plan of a view, with the plans of its parts.
 
     Args:
-        definition: the view.
         schemas: of every table and view it may read, by the name used in SQL.
         analyze: sets `result` and `state_result` of a plan. Without it types of computed columns
             of parts are not known, and fewer aggregates of parts count as exact.

@@ -28,7 +28,6 @@ def explain(plan: ViewPlan, cost: Callable[[ViewPlan], Sequence[str]] = lambda _
     comes the meaning of the strategies.
 
     Args:
-        plan: the view's plan.
         cost: lines on the cost of the view or a part, where something is known of it.
     """
     blocks = [

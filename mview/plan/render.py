@@ -22,7 +22,6 @@ def bind_tables(
     `orders.id` still resolve; `shop.orders.id` loses its first part.
 
     Args:
-        definition: the view.
         names: for every table of the view, the SQL of the relation to read instead.
         pinned_ms: what `now()` shall be, in milliseconds; clocks need no name then. None: the time
             functions are left.

@@ -25,7 +25,6 @@ def begin_tables(
     Tables that are not to be followed any more go with the same manifest.
 
     Args:
-        engine: the open store.
         schemas: of every source table that is to be followed.
         say: is told of progress.
     """

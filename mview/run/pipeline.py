@@ -67,9 +67,7 @@ class Pipeline:
     """Keeps the views of one store.
 
     Args:
-        config: the configuration.
         views: views to add or replace; those of the store are kept as well.
-        listener: who is told of progress.
     """
 
     def __init__(
@@ -213,10 +211,8 @@ class Run:
     """One run over an open engine.
 
     Args:
-        engine: the open store.
         schemas: of every source table the views read.
         definitions: of all views, in DAG order; `engine.views` are these.
-        listener: who is told of progress.
         stop: set when the run shall end after the running epoch.
         once: take what is there and return.
     """

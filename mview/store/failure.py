@@ -11,6 +11,7 @@ from mview.clock import Clock, WallMs
 from mview.errors import CorruptionError, MistakesError, MviewError, subject_of, unexpected
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
+from mview.files.numbered import numbered
 from mview.files.records import record
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
@@ -60,7 +61,6 @@ def last_failure(store: Store, epoch: int) -> Failure | None:
     """The error that ended the last run; None once an epoch after it is published.
 
     Args:
-        store: the store.
         epoch: its newest epoch; 0: none.
     """
     kept = []
@@ -79,12 +79,9 @@ def failure_kept(store: Store, token: int, clock: Clock, mask: Mask) -> Iterator
     Each runner has its own file: one that was replaced says so beside what its successor says.
 
     Args:
-        store: the store.
         token: of the runner's lease.
-        clock: wall time.
-        mask: hides secrets.
     """
-    file = store.failures / f"{token:020d}.json"
+    file = numbered(store.failures, token)
     try:
         yield
     except Exception as error:

@@ -64,7 +64,6 @@ def read_files(spark: SparkSession, paths: Sequence[str], ddl: str | None = None
     """Parquet files, or a folder of them; in their names, `[`, `{` and `*` are letters.
 
     Args:
-        spark: the session.
         paths: files, or a folder.
         ddl: the columns; None: those of the files.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,12 +15,10 @@ from mview.failpoints import failpoint
 from mview.files.durable import put_if_absent, settle
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
+from mview.files.numbered import numbered, numbers_if_any
 from mview.files.records import fields
 from mview.store.invariants import check
 from mview.store.manifest import Manifest
-
-_FILE = re.compile(r"^(\d{20})\.json$")
-
 
 #: Numbers beyond do not fit the names of files.
 _EPOCHS = 10**20
@@ -32,7 +29,6 @@ class ManifestLog:
 
     Args:
         folder: where they are.
-        fence: the runner's right to write.
     """
 
     def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
@@ -41,8 +37,7 @@ class ManifestLog:
 
     def epochs(self) -> list[int]:
         """The epochs that are kept, ascending."""
-        names = [file.name for file in self.folder.iterdir()] if self.folder.is_dir() else []
-        return sorted(int(match.group(1)) for name in names if (match := _FILE.match(name)))
+        return numbers_if_any(self.folder)
 
     def latest(self) -> Manifest | None:
         """The newest manifest; None in a new store.
@@ -186,7 +181,7 @@ class ManifestLog:
             self._file(epoch).unlink(missing_ok=True)
 
     def _file(self, epoch: int) -> Path:
-        return self.folder / f"{epoch:020d}.json"
+        return numbered(self.folder, epoch)
 
 
 class IntentLog:
@@ -197,7 +192,6 @@ class IntentLog:
 
     Args:
         folder: where they are.
-        fence: the runner's right to write.
     """
 
     def __init__(self, folder: Path, fence: Fence = UNFENCED) -> None:
@@ -239,13 +233,12 @@ class IntentLog:
 
     def clear_up_to(self, epoch: int) -> None:
         """Forget what was left of epochs that are published."""
-        for file in sorted(self.folder.glob("*.json")):
-            match = _FILE.match(file.name)
-            if match and int(match.group(1)) <= epoch:
-                file.unlink(missing_ok=True)
+        for number in numbers_if_any(self.folder):
+            if number <= epoch:
+                self.clear(number)
 
     def _file(self, epoch: int) -> Path:
-        return self.folder / f"{epoch:020d}.json"
+        return numbered(self.folder, epoch)
 
 
 def _intent_of(data: object) -> tuple[Manifest, dict[str, Any]]:

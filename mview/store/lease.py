@@ -8,7 +8,6 @@ ever writes another's file, and the holder is whoever has the highest token.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from mview.errors import (
 )
 from mview.files.durable import put, put_if_absent
 from mview.files.jsonfile import checked, read_checked
+from mview.files.numbered import numbered, numbers
 from mview.files.records import record
 
 #: A runner that does not renew for this long is taken over. Longer than any pause of a healthy
@@ -42,8 +42,6 @@ _KEPT = 5
 
 #: End of a lease that is free, while an older runner may still wake.
 _LONG_AGO = 1
-
-_FILE = re.compile(r"^(\d{20})\.json$")
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class Lease:
         if not put_if_absent(self._file(token), _content(self._owner)):
             raise self._held(self._read(token))
         self._token = token
-        for token in self._tokens():
+        for token in numbers(self.folder):
             if token <= newest - _KEPT:
                 self._file(token).unlink(missing_ok=True)
         self._renewer = threading.Thread(target=self._renew, name="mview-lease", daemon=True)
@@ -229,17 +227,11 @@ class Lease:
         return owner.expires_ms < self._clock.now() or owner.is_dead()
 
     def _file(self, token: int) -> Path:
-        return self.folder / f"{token:020d}.json"
-
-    def _tokens(self) -> list[int]:
-        # Not by Path: this is asked before every write, a dozen times per epoch.
-        with os.scandir(self.folder) as files:
-            matches = [_FILE.match(file.name) for file in files]
-        return [int(match.group(1)) for match in matches if match]
+        return numbered(self.folder, token)
 
     def newest(self) -> int:
         """The token of the newest holder, whether it holds it still; 0: there was none."""
-        return max(self._tokens(), default=0)
+        return max(numbers(self.folder), default=0)
 
     def _read(self, token: int) -> Owner:
         file = self._file(token)

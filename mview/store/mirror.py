@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import KIND
-from mview.clock import Clock
 from mview.delta.actions import NO_TABLE, is_below, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import (
@@ -99,13 +98,12 @@ class Mirror:
         self,
         folder: Path,
         schema: TableSchema,
-        clock: Clock | None = None,
         fence: Fence = UNFENCED,
     ) -> None:
         self.folder = folder
         self.schema = schema
-        self.base = DeltaLog(folder / "base", clock, fence=fence)
-        self.changelog = DeltaLog(folder / "changelog", clock, fence=fence)
+        self.base = DeltaLog(folder / "base", fence=fence)
+        self.changelog = DeltaLog(folder / "changelog", fence=fence)
         # NOT NULL is the source's promise, not ours: a reader must not trip over it.
         self._rows = pa.schema([field.with_nullable(True) for field in schema.arrow])
         meta = [pa.field(EPOCH, pa.int64()), pa.field(KIND, pa.string())]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+#: Every demo has the same rows.
+_SEED = 7
 CUSTOMERS = 10_000
 ORDERS = 60_000
 
@@ -87,9 +89,9 @@ def order_lines(rng: random.Random, order_id: int) -> list[Row]:
     ]
 
 
-def create(file: Path, *, customers: int = CUSTOMERS, orders: int = ORDERS, seed: int = 7) -> None:
-    """Create and fill the database; the same seed gives the same rows."""
-    rng = random.Random(seed)
+def create(file: Path, *, customers: int = CUSTOMERS, orders: int = ORDERS) -> None:
+    """Create and fill the database; always with the same rows."""
+    rng = random.Random(_SEED)
     database = sqlite3.connect(file)
     try:
         # Write-ahead logging: the load reads while the writer commits.

@@ -73,7 +73,6 @@ def build_views(
     """Build views over the published mirrors and publish them together, as one epoch.
 
     Args:
-        engine: the open store.
         views: what is to be built, in DAG order.
         kept: all views that are to be kept: of refused ones the manifest says so.
 
@@ -380,7 +379,6 @@ def recompute(
     the difference, which an epoch hands on in one.
 
     Args:
-        engine: the open store.
         plan: of the view or part.
         tables: the tables after this epoch.
         old: its published rows, in parts.

@@ -86,7 +86,6 @@ def maintain(
     """Maintain all views, those first that others read; some are still being written then.
 
     Args:
-        engine: the open store.
         damaged: views that halt in this epoch, whatever has changed, and why.
         begun: takes what runs in other threads.
         changed: what has changed in tables and clocks.

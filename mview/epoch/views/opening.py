@@ -49,7 +49,6 @@ def open_views(
     """Compile all views. One that cannot be is left out, with those that read it.
 
     Args:
-        config: the configuration.
         spark: analyzes the SQL.
         definitions: in DAG order.
         tables: schemas of the source tables.

@@ -88,7 +88,6 @@ def no_such_type(definition: ViewDefinition, column: str, kind: str) -> UserErro
     """The error for a column of a view whose type no table can have.
 
     Args:
-        definition: the view.
         column: its name.
         kind: the type, as Spark calls it.
     """

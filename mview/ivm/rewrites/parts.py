@@ -258,7 +258,6 @@ def _is_one_row(query: exp.Expr, *, many: bool, is_named: bool = True) -> bool:
     """Whether a query is an aggregate over all rows, which gives one row always.
 
     Args:
-        query: the query.
         many: it may have several columns, and literals beside them; else it has one.
         is_named: each of the several has a name that is used.
     """

@@ -33,7 +33,6 @@ def bands(
         root: the whole plan: wherever the clock's value may be used.
         join: attaches the value to every row.
         clock: the scan on its right side.
-        schemas: of the tables.
 
     Returns:
         Bands of columns of the left side, to be united; None where the value is used in another

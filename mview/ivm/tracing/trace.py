@@ -369,7 +369,6 @@ def trace(
     Args:
         root: the operator whose output is wanted.
         scan: one of the scans below it.
-        schemas: of the tables.
         indexes: tables that only look-ups read.
         view: the whole plan; the root is it, or a part of it.
 

@@ -99,7 +99,6 @@ def check_text(text: Text, tree: exp.Query, functions: Sequence[Function]) -> No
     """Make sure that a view's text has nothing in it but what is on the lists.
 
     Args:
-        text: the text.
         tree: the same, parsed.
         functions: those that the user declared.
 
@@ -264,7 +263,7 @@ def _check_count(text: Text, words: Sequence[Token], index: int, name: str) -> N
     inside = {word_of(word) for word in words[index + 2 : last]}
     if name in _BY_WORDS and inside & {"FROM", "IN", "AS", "PLACING"}:
         return
-    if count not in ARGUMENTS[name] and not _is_within(words, last, name):
+    if count not in ARGUMENTS[name] and not _is_within(words, last):
         given = "argument" if count == 1 else "arguments"
         raise text.error(
             f"{name}() with {count} {given}",
@@ -273,7 +272,7 @@ def _check_count(text: Text, words: Sequence[Token], index: int, name: str) -> N
         )
 
 
-def _is_within(words: Sequence[Token], last: int, name: str) -> bool:
+def _is_within(words: Sequence[Token], last: int) -> bool:
     """Whether what a function takes follows after it: `mode() WITHIN GROUP (ORDER BY x)`."""
     after = word_of(words[last + 1]) if last + 1 < len(words) else ""
     return after.startswith("WITHIN")

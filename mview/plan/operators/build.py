@@ -247,7 +247,6 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     """The IR of a view.
 
     Args:
-        definition: the view.
         schemas: of every table and view that it may read, by name.
 
     Raises:
@@ -312,7 +311,6 @@ def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
     """Refuse columns without a name, and names that stand twice.
 
     Args:
-        definition: the view.
         columns: the names, in order; "" for none.
 
     Raises:

@@ -121,7 +121,6 @@ class Filter(Unary):
     """Rows for which the condition is true."""
 
     condition: exp.Expr
-    label: str = "Filter"
 
 
 @dataclass(frozen=True)

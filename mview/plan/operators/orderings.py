@@ -119,7 +119,6 @@ def limit_ordering(
     """What ORDER BY … LIMIT sees of equal rows; None for a query without.
 
     Args:
-        query: the query.
         node: all of its rows.
         columns: its columns.
         scope: names in reach of its ORDER BY beside those.

@@ -120,7 +120,7 @@ def finish_select(
     else:
         bound = [state.attach(_unalias(expr)) for expr in [*calls_in]]
     items, tests = bound[: len(plain)], bound[len(plain) :]
-    items, tests = _windows(state, tree, items, tests)
+    items, tests = _windows(state, items, tests)
     for test in tests:
         state.node = ir.Filter(state.node, test)
     items = _generators(state, plain, items)
@@ -371,7 +371,7 @@ def _group_item(state: _Select, expr: exp.Expr, plain: list[tuple[str, exp.Expr]
 
 
 def _windows(
-    state: _Select, tree: exp.Select, items: list[exp.Expr], tests: list[exp.Expr]
+    state: _Select, items: list[exp.Expr], tests: list[exp.Expr]
 ) -> tuple[list[exp.Expr], list[exp.Expr]]:
     """Add one Window per distinct partitioning; its calls become columns."""
     everything = [*items, *tests]
