@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -45,7 +46,7 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[31m")
     'a\\\\x1b[31m'
     """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
@@ -60,6 +61,10 @@ def shown(value: object, size: int = 200) -> str:
     except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
         text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= size else text[: size - 3] + "..."
+
+
+#: What an error is made with.
+PARTS = ("what", "where", "got", "allowed", "safe", "hint")
 
 
 class MviewError(Exception):
@@ -89,6 +94,11 @@ class MviewError(Exception):
         self.what, self.where, self.got = what, where, got
         self.allowed, self.safe, self.hint = allowed, safe, hint
         super().__init__(self.render())
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What it was made with, by name: another error may be made of some of it."""
+        return {name: getattr(self, name) for name in PARTS}
 
     def render(self) -> str:
         """The message as a block of short lines, most important first."""
@@ -144,8 +154,10 @@ def subject_of(error: BaseException) -> str | None:
     return getattr(error, _SUBJECT, None)
 
 
-def unexpected(error: BaseException) -> MviewError:
-    """An error that nobody foresaw, as a block."""
+def known_error(error: BaseException) -> MviewError:
+    """The error; one that nobody foresaw as a block."""
+    if isinstance(error, MviewError):
+        return error
     block: MviewError | None = of_the_system(error)
     if block is None:
         message = str(error).strip().split("\n")[0]
@@ -210,8 +222,8 @@ def _place_in(line: str | None) -> str | None:
     """The file that a message of the system names."""
     words = [os.strerror(number) for numbers in _REFUSALS for number in numbers]
     for form in (form.format(re.escape(word)) for word in words for form in _PLACES):
-        if line is not None and (found := re.search(form, line)):
-            return found[1]
+        if line is not None and (match := re.search(form, line)):
+            return match[1]
     return None
 
 

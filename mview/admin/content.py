@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import index
 from typing import SupportsIndex
 
@@ -43,6 +43,18 @@ def published(config: Config) -> Manifest:
             hint="run a view first: mview run VIEW.sql",
         )
     return manifest
+
+
+def check_views(manifest: Manifest, names: Iterable[str]) -> None:
+    """Make sure that these are views that were published.
+
+    Raises:
+        UserError: one is not.
+    """
+    for name in names:
+        if name not in manifest.views:
+            hint = did_you_mean(name, manifest.views)
+            raise UserError(f"there is no view {name!r}", hint=hint)
 
 
 #: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise.

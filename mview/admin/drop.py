@@ -8,6 +8,7 @@ from functools import partial
 
 from mview.admin.content import published
 from mview.catalog.definitions import load_definitions
+from mview.catalog.followers import table_in_sink
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
@@ -78,10 +79,10 @@ def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
     manifest = ManifestLog(store.manifests).latest()
     views = {} if manifest is None else load_definitions(store, manifest).views
     return [
-        f"{sink}: {({**config.sinks.get(sink, {}), **options}).get('table', name)}"
+        f"{sink}: {table_in_sink(config, views[name], sink)}"
         for name in names
         if name in views
-        for sink, options in views[name].sinks.items()
+        for sink in views[name].sinks
     ]
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mview.admin.content import published
+from mview.admin.content import check_views, published
 from mview.catalog.definitions import load_definition
 from mview.catalog.followers import open_follower
 from mview.config import Config, secret_values
-from mview.errors import FencedError, MviewError, UserError, unexpected
+from mview.errors import FencedError, UserError, known_error
 from mview.follow.cursor import CursorLog
 from mview.follower import Facts
 from mview.plan.definition import ViewDefinition
-from mview.plan.text.place import did_you_mean
 from mview.secrets import Mask
 from mview.store.layout import Store
 from mview.store.lease import Lease
@@ -50,10 +49,7 @@ def maintain(config: Config, names: Sequence[str]) -> Iterator[SinkMaintained]:
         UserError: no such view, or nothing was published.
     """
     store, manifest = Store(config.store), published(config)
-    for name in names:
-        if name not in manifest.views:
-            hint = did_you_mean(name, manifest.views)
-            raise UserError(f"there is no view {name!r}", hint=hint)
+    check_views(manifest, names)
     for name in names or manifest.views:
         definition = load_definition(store, manifest, name)
         for sink in definition.sinks:
@@ -61,7 +57,7 @@ def maintain(config: Config, names: Sequence[str]) -> Iterator[SinkMaintained]:
                 done = _maintained(config, store, manifest, definition, sink)
                 yield SinkMaintained(name, sink, done)
             except Exception as error:
-                known = error if isinstance(error, MviewError) else unexpected(error)
+                known = known_error(error)
                 told = Mask(secret_values(config))(str(known.render()))
                 yield SinkMaintained(name, sink, error=told)
 

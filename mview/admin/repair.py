@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mview.admin.content import published
+from mview.admin.content import check_views, published
 from mview.catalog.definitions import load_definition
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.views.opening import open_sinks
 from mview.errors import (
     CorruptionError,
-    UserError,
 )
-from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -37,11 +35,8 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
     token = published(config).token  # before anything is written, also the lease
     with Lease(store.lease, clock, above=token) as lease, fenced(lease):
         manifest = published(config)
+        check_views(manifest, names)
         for name in names:
-            if name not in manifest.views:
-                raise UserError(
-                    f"there is no view {name!r}", hint=did_you_mean(name, manifest.views)
-                )
             load_definition(store, manifest, name)
         sinks = open_sinks(config, manifest, fence=lease)
         given = {name: manifest.views[name].sink for name in names}

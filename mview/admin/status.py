@@ -9,6 +9,7 @@ from itertools import islice
 
 from mview.admin.content import sink_path
 from mview.catalog.definitions import load_definitions
+from mview.catalog.followers import table_in_sink
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.views.cost import Ran, runs_of
@@ -174,7 +175,7 @@ def _sinks(
     sinks = []
     source = ViewSource(store, definition.name)
     source.move(manifest)
-    for sink, options in definition.sinks.items():
+    for sink in definition.sinks:
         folder = store.follower(definition.name, sink)
         cursor, problem = CursorLog(folder).latest(), read_problem(folder)
         waiting = size = 0
@@ -187,7 +188,7 @@ def _sinks(
         sinks.append(
             SinkStatus(
                 name=sink,
-                table=str({**config.sinks.get(sink, {}), **options}.get("table", definition.name)),
+                table=table_in_sink(config, definition, sink),
                 epoch=cursor.epoch,
                 waiting=waiting,
                 waiting_bytes=size,

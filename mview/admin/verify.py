@@ -23,7 +23,7 @@ from mview.errors import (
     MviewError,
     UserError,
     concerning,
-    unexpected,
+    known_error,
 )
 from mview.execute.pieces import differences
 from mview.follow.cursor import CursorLog
@@ -104,7 +104,7 @@ def _followers_of(config: Config, manifest: Manifest, view: str) -> list[VerifyR
         try:
             results.append(_follower(config, store, manifest, definition, sink))
         except Exception as error:
-            known = error if isinstance(error, MviewError) else unexpected(error)
+            known = known_error(error)
             told = str(Mask(secret_values(config))(known.render()))
             results.append(VerifyResult(view, manifest.epoch, 0, False, (), (), told, sink))
     return results

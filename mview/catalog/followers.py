@@ -84,6 +84,12 @@ def open_follower(
     return OpenedFollower(follower, target)
 
 
+def table_in_sink(config: Config, definition: ViewDefinition, sink: str) -> str:
+    """The name of the table that follows a view in one of its sinks."""
+    options = {**config.sinks.get(sink, {}), **definition.sinks[sink]}
+    return str(options.get("table", definition.name))
+
+
 def follower_cautions(config: Config, definitions: Iterable[ViewDefinition]) -> list[str]:
     """Warnings of the sinks that follow views; of those that are wrong `check_followers` tells."""
     store, said = Store(config.store), dict[str, None]()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mview.catalog.definitions import kept_definitions
 from mview.config import Config
 from mview.connector import Sink, SinkTarget, load
-from mview.errors import MviewError, TargetError, UserError, unexpected
+from mview.errors import MviewError, TargetError, UserError, known_error
 from mview.failpoints import failpoint
 from mview.files.fence import UNFENCED, Fence
 from mview.plan.definition import ViewDefinition
@@ -101,7 +101,7 @@ def _forgotten(
         return None  # what is there now is somebody else's
     except (OSError, MviewError) as error:
         fence.check()
-        known = error if isinstance(error, MviewError) else unexpected(error)
+        known = known_error(error)
         return TargetError(
             f"the table of view {definition.name}, which was dropped, cannot be deleted",
             where=sink_options(config, store, definition)["path"],

@@ -148,13 +148,7 @@ class Checker:
         try:
             open_sink(self.config, self._store, definition, output or TableSchema((), ()), "check")
         except UserError as error:
-            return UserError(
-                error.what,
-                where=definition.file,
-                got=error.got,
-                allowed=error.allowed,
-                hint=error.hint,
-            )
+            return UserError(**{**error.parts, "where": definition.file})
         return None
 
     def _describe(self, definition: ViewDefinition) -> dict[str, TableSchema]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mview.errors import ExitCode, MviewError, printable, unexpected
+from mview.errors import ExitCode, known_error, printable
 
 if TYPE_CHECKING:
     from mview.secrets import Mask
@@ -71,7 +71,7 @@ class Output:
         if self.debug:
             text = "".join(traceback.format_exception(error))
             self._print(text.rstrip(), err=True)
-        known = error if isinstance(error, MviewError) else unexpected(error)
+        known = known_error(error)
         self._print(f"Error: {known.render()}", err=True)
         return known.exit_code
 

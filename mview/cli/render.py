@@ -65,15 +65,7 @@ def checked_json(view: Checked) -> dict[str, Any]:
 
 def error_json(error: MviewError) -> dict[str, Any]:
     """The parts of an error that are there."""
-    parts = {
-        "what": error.what,
-        "where": error.where,
-        "got": error.got,
-        "allowed": error.allowed,
-        "safe": error.safe,
-        "hint": error.hint,
-    }
-    return {name: part for name, part in parts.items() if part is not None}
+    return {name: part for name, part in error.parts.items() if part is not None}
 
 
 def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def at_its_sink() -> Iterator[None]:
 
 def of_its_target(error: MviewError) -> TargetError:
     """What a sink says of its target, as its view's error."""
-    return TargetError(error.what, where=error.where, got=error.got, safe=_SAFE, hint=error.hint)
+    return TargetError(**{**error.parts, "safe": _SAFE})
 
 
 def of_the_data(error: BaseException) -> bool:
@@ -126,13 +126,8 @@ def told_of(
         what = f"the query of {subject} fails on the data: {_told(said)}"
         told: MviewError = UserError(what, safe=safe, hint=hint or _NEXT)
     elif (refused := of_the_system(error)) is not None:
-        told = TargetError(
-            f"{subject} fails: {refused.what}",
-            where=refused.where,
-            got=refused.got,
-            safe=safe,
-            hint=refused.hint,
-        )
+        what = f"{subject} fails: {refused.what}"
+        told = TargetError(**{**refused.parts, "what": what, "safe": safe})
     else:
         told = UserError(f"{subject} fails: {first_words(error)}", safe=safe, hint=hint or _UNKNOWN)
     told.__cause__ = error

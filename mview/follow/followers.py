@@ -24,7 +24,7 @@ from mview.errors import (
     MviewError,
     RetryableError,
     UserError,
-    unexpected,
+    known_error,
 )
 from mview.files.durable import put
 from mview.files.fence import Fence
@@ -359,7 +359,7 @@ class _Thread:
 
         Maintenance that came between is gone with the next try, as is most that passes.
         """
-        known = error if isinstance(error, MviewError) else unexpected(error)
+        known = known_error(error)
         self._error = known
         text, now = self._mask(str(known.render())), self._clock.now()
         before = self._problem

@@ -94,14 +94,12 @@ def check_table(database: Database, table: TableSpec) -> None:
     except ConfigError:
         raise
     except UserError as error:
-        raise UserError(
-            f"{table.name} cannot be loaded any more: {error.what}",
-            where=error.where,
-            got=error.got,
-            allowed=error.allowed,
-            safe=safe,
-            hint=hint if error.hint is None else f"{error.hint}; else {hint}",
-        ) from None
+        changed = {
+            "what": f"{table.name} cannot be loaded any more: {error.what}",
+            "safe": safe,
+            "hint": hint if error.hint is None else f"{error.hint}; else {hint}",
+        }
+        raise UserError(**{**error.parts, **changed}) from None
     columns = {column.name: column for column in now.columns}
     for column in table.schema.columns:
         there = columns.get(column.name)

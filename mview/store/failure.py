@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from mview.clock import Clock, WallMs
-from mview.errors import CorruptionError, MistakesError, MviewError, subject_of, unexpected
+from mview.errors import PARTS, CorruptionError, MistakesError, MviewError, known_error, subject_of
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.numbered import numbered
@@ -47,14 +47,7 @@ class Failure:
     @property
     def error(self) -> MviewError:
         """The error again, to print it."""
-        return MviewError(
-            self.what,
-            where=self.where,
-            got=self.got,
-            allowed=self.allowed,
-            safe=self.safe,
-            hint=self.hint,
-        )
+        return MviewError(**{name: getattr(self, name) for name in PARTS})
 
 
 def last_failure(store: Store, epoch: int) -> Failure | None:
@@ -97,16 +90,9 @@ def failure_kept(store: Store, token: int, clock: Clock, mask: Mask) -> Iterator
 
 
 def _failure(store: Store, clock: Clock, error: Exception) -> Failure:
-    known = error if isinstance(error, MviewError) else unexpected(error)
+    known = known_error(error)
     epochs = ManifestLog(store.manifests).epochs()
-    return Failure(
-        at_ms=clock.now(),
-        epoch=epochs[-1] if epochs else 0,
-        subject=subject_of(error),
-        what=known.render() if isinstance(known, MistakesError) else known.what,
-        where=known.where,
-        got=None if known.got is None else str(known.got),
-        allowed=known.allowed,
-        safe=known.safe,
-        hint=known.hint,
-    )
+    parts = {**known.parts, "got": None if known.got is None else str(known.got)}
+    if isinstance(known, MistakesError):
+        parts["what"] = known.render()
+    return Failure(clock.now(), epochs[-1] if epochs else 0, subject_of(error), **parts)

@@ -73,10 +73,8 @@ class ManifestLog:
                 file, Manifest.from_json, f"the manifest of epoch {epoch} is damaged", ""
             )
         except CorruptionError as error:
-            error.safe, error.hint = self._way_out(epoch)
-            raise CorruptionError(
-                error.what, where=error.where, got=error.got, safe=error.safe, hint=error.hint
-            ) from None
+            safe, hint = self._way_out(epoch)
+            raise CorruptionError(**{**error.parts, "safe": safe, "hint": hint}) from None
 
     def at(self, ms: int) -> Manifest:
         """The newest kept epoch that was published up to a time.

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from mview.delta.actions import table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import read_parquet, write_parquet
-from mview.errors import CorruptionError, RetryableError, unexpected
+from mview.errors import CorruptionError, RetryableError, known_error
 from mview.execute.scan import scan_files
 from tests.seeds import seeds
 
@@ -194,13 +194,13 @@ def test_what_the_disk_refuses_is_no_fault_of_mview(number: int, what: str) -> N
     caused = RuntimeError("the query ended")
     caused.__cause__ = plain
     for error in (plain, by_spark, by_arrow, caused):
-        block = unexpected(error)
+        block = known_error(error)
         assert isinstance(block, RetryableError)
         assert what in block.what
         assert "report it" not in block.render()
         assert "run the same command again" in block.render()
-    assert "/store/manifest/7.json" in unexpected(plain).render()
-    assert "report it" in unexpected(ValueError("x")).render()
+    assert "/store/manifest/7.json" in known_error(plain).render()
+    assert "report it" in known_error(ValueError("x")).render()
 
 
 def test_the_note_of_a_commit_does_not_show_its_digest(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mview.admin.status import status
 from mview.catalog.definitions import all_definitions
 from mview.delta import log
 from mview.delta.log import DeltaLog
-from mview.errors import CorruptionError, MviewError, TargetError, UserError, unexpected
+from mview.errors import CorruptionError, MviewError, TargetError, UserError, known_error
 from mview.files import durable
 from mview.files.jsonfile import checked
 from mview.store.history import ManifestLog
@@ -187,7 +187,7 @@ def gone(file: Path, rng: random.Random) -> None:
 
 def told(error: Exception, file: Path) -> None:
     """It says which file, whether the data is safe, and what to do."""
-    block = error if isinstance(error, MviewError) else unexpected(error)
+    block = known_error(error)
     assert "unexpected" not in block.what, (file, block)
     assert block.hint, block
     assert block.safe, block
