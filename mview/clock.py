@@ -127,10 +127,10 @@ def parse_time(text: str) -> int | None:
     (60000, 60000, None)
     """
     try:
-        found = dt.datetime.fromisoformat(text.strip())
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=dt.timezone.utc)
-        return int(found.astimezone(dt.timezone.utc).timestamp() * 1000)
+        moment = dt.datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=dt.timezone.utc)
+        return int(moment.astimezone(dt.timezone.utc).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
 

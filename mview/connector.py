@@ -36,15 +36,15 @@ def load(group: Group, name: str) -> Any:
     Raises:
         ConfigError: no such connector; the message lists those there are.
     """
-    found = {entry.name: entry for entry in entry_points(group=f"mview.{group}")}
-    if name not in found:
-        close = get_close_matches(name, found, n=1)
+    entries = {entry.name: entry for entry in entry_points(group=f"mview.{group}")}
+    if name not in entries:
+        close = get_close_matches(name, entries, n=1)
         raise ConfigError(
             f"no connector named {name!r} among {group}",
-            allowed=", ".join(sorted(found)),
+            allowed=", ".join(sorted(entries)),
             hint=f"did you mean {close[0]!r}?" if close else "check conf/mview.yml",
         )
-    return found[name].load()
+    return entries[name].load()
 
 
 # --- databases -----------------------------------------------------------------------------------

@@ -82,35 +82,35 @@ def failpoint(name: str) -> None:
 
 def _reached(name: str) -> None:
     with _lock:
-        for one in _armed:
-            if one.name == name:
-                one.left -= 1
-                if one.left == 0:
+        for fault in _armed:
+            if fault.name == name:
+                fault.left -= 1
+                if fault.left == 0:
                     break
         else:
             return
-    one.hit.set()
-    one.act()
+    fault.hit.set()
+    fault.act()
 
 
 @contextmanager
 def armed(name: str, act: Callable[[], None], nth: int = 1) -> Iterator[threading.Event]:
     """For tests in one process: the nth to reach a place does something; yields whether one did."""
-    one = _arm(name, nth, act)
+    fault = _arm(name, nth, act)
     try:
-        yield one.hit
+        yield fault.hit
     finally:
         with _lock:
-            _armed.remove(one)
+            _armed.remove(fault)
 
 
 def _arm(name: str, nth: int, act: Callable[[], None]) -> _Armed:
     if name not in FAILPOINTS:
         raise ValueError(f"there is no fail point {name!r}; there are {', '.join(FAILPOINTS)}")
-    one = _Armed(name, nth, act)
+    fault = _Armed(name, nth, act)
     with _lock:
-        _armed.append(one)
-    return one
+        _armed.append(fault)
+    return fault
 
 
 def arm(text: str, note: str = "") -> None:
@@ -178,10 +178,10 @@ def _tree() -> list[int]:
         with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(fields[1])
-    found = [int(os.environ.get(_ROOT, os.getpid()))]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    processes = [int(os.environ.get(_ROOT, os.getpid()))]
+    for pid in processes:
+        processes += [child for child, parent in parents.items() if parent == pid]
+    return processes
 
 
 if _wanted := os.environ.get("MVIEW_FAILPOINT"):

@@ -63,14 +63,14 @@ class Project:
         return status(self._config)
 
     def _repr_html_(self) -> str:
-        found = self.status()
+        store = self.status()
         rows = "".join(
             f"<tr><td>{escape(view.name)}</td><td>{view.rows:,}</td>"
             f"<td>{escape(view.strategy)}</td><td>{escape(view.path)}</td></tr>"
-            for view in found.views
+            for view in store.views
         )
         return (
-            f"<p>{escape(found.store)}, epoch {found.epoch}</p><table><tr><th>view</th>"
+            f"<p>{escape(store.store)}, epoch {store.epoch}</p><table><tr><th>view</th>"
             f"<th>rows</th><th>strategy</th><th>table</th></tr>{rows}</table>"
         )
 
@@ -126,8 +126,8 @@ class View:
 
     def status(self) -> ViewStatus:
         """How the view is kept, where its table is, and how old it is now."""
-        found = {view.name: view for view in status(self._config).views}
-        return found[self.name]
+        views = {view.name: view for view in status(self._config).views}
+        return views[self.name]
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table."""

@@ -64,12 +64,12 @@ def reveal(text: str, where: str) -> str:
 
     def resolve(match: re.Match[str]) -> str:
         kind, name = match.groups()
-        found = _of_environment(name, where) if kind == "env" else _of_file(name, where)
+        secret = _of_environment(name, where) if kind == "env" else _of_file(name, where)
         try:
-            found.encode()
+            secret.encode()
         except UnicodeEncodeError:
             raise ConfigError(f"{kind} {name} is not UTF-8 text", where=where) from None
-        return found
+        return secret
 
     return REFERENCE.sub(resolve, text)
 
@@ -109,13 +109,13 @@ def secrets_of(name: str, value: object) -> set[str]:
     references = [match.group(0) for match in REFERENCE.finditer(value)]
     if not references:
         return {value} if is_telling(name) else set()
-    found = set()
+    secrets = set()
     for reference in references:
         try:
-            found.add(reveal(reference, name))
+            secrets.add(reveal(reference, name))
         except ConfigError:
             continue  # not set: there is nothing to hide, and the command will say so
-    return found
+    return secrets
 
 
 class Mask:
@@ -151,12 +151,12 @@ def _pattern(form: str) -> str:
 def _spellings(secret: str) -> Iterator[str]:
     """How a secret may stand in a message: as it is, URL-quoted, escaped by JSON, repr or us."""
     lines = (line for line in secret.splitlines() if len(line) >= _LINE)
-    for one in (secret, secret.strip(), *lines):
+    for text in (secret, secret.strip(), *lines):
         yield from (
-            one,
-            printable(one),
-            quote(one, safe=""),
-            quote_plus(one),
-            json.dumps(one)[1:-1],
+            text,
+            printable(text),
+            quote(text, safe=""),
+            quote_plus(text),
+            json.dumps(text)[1:-1],
         )
-        yield repr(one)[1:-1]
+        yield repr(text)[1:-1]

@@ -29,16 +29,16 @@ _LONGEST_MS = 366 * DAY_MS
 
 def _duration(value: object) -> int:
     """Milliseconds of a setting; a bare number is seconds."""
-    found: float | None = None
+    duration: float | None = None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found = value * 1000
+        duration = value * 1000
     elif isinstance(value, str):
-        found = parse_duration(value)
-    if found is None:
+        duration = parse_duration(value)
+    if duration is None:
         raise ValueError(f"must be a duration; write {DURATION_EXAMPLES}")
-    if not 0 <= found <= _LONGEST_MS:  # NaN is not
+    if not 0 <= duration <= _LONGEST_MS:  # NaN is not
         raise ValueError("must be a duration from 0 to 366 days")
-    return int(found)
+    return int(duration)
 
 
 def _port(value: object) -> object:
@@ -70,10 +70,10 @@ def _no_url(value: str) -> str:
 
 def _no_list(value: object) -> object:
     """What a sink may be given; a list or nothing would be taken for text."""
-    for one in value.values() if isinstance(value, dict) else ():
-        if one is None or isinstance(one, list):
+    for option in value.values() if isinstance(value, dict) else ():
+        if option is None or isinstance(option, list):
             raise ValueError("its options must be text, numbers, true or false")
-        _no_list(one)
+        _no_list(option)
     return value
 
 
@@ -320,12 +320,12 @@ def secret_values(settings: Settings) -> set[str]:
 
     They are looked for in `Settings.hidden`; see `secrets_of`.
     """
-    found = set()
+    secrets = set()
     for name in settings.hidden:
         value = getattr(settings, name)
         parts = value.values() if isinstance(value, dict) else [value]
         for part in parts:
             if isinstance(part, Settings):
-                found |= secret_values(part)
-        found |= secrets_of(name, value)
-    return found
+                secrets |= secret_values(part)
+        secrets |= secrets_of(name, value)
+    return secrets

@@ -87,11 +87,11 @@ def load_config(path: str | Path) -> Config:
             config = Config(**_resolved(document.value, file))
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)
-            mistakes += [_mistake(document, one) for one in details]
+            mistakes += [_mistake(document, detail) for detail in details]
         mistakes += _strange_changes(document)
     if mistakes or config is None:
-        order = sorted(dict.fromkeys(mistakes), key=lambda one: (one.line, one.column))
-        raise several([_error(file, one) for one in order])
+        order = sorted(dict.fromkeys(mistakes), key=lambda mistake: (mistake.line, mistake.column))
+        raise several([_error(file, mistake) for mistake in order])
     return config
 
 
@@ -118,11 +118,11 @@ def _mistake(document: Document, detail: Any) -> Mistake:
 
 def _own_mistakes(document: Document) -> list[Mistake]:
     """What the schema does not see: names that we set, an empty store, unknown references."""
-    found = []
+    mistakes = []
 
     def add(path: tuple[str | int, ...], message: str, hint: str | None = None) -> None:
         place = ".".join(shown(part) for part in path)
-        found.append(Mistake(f"{place}: {message}", *document.place(path), hint))
+        mistakes.append(Mistake(f"{place}: {message}", *document.place(path), hint))
 
     for path, value in paths(document.value):
         section = str(path[0]) if len(path) == 3 else ""
@@ -143,7 +143,7 @@ def _own_mistakes(document: Document) -> list[Mistake]:
             reveal(store, "store")
         except ConfigError as error:
             add(("store",), error.what, error.hint)
-    return found
+    return mistakes
 
 
 def _strange_changes(document: Document) -> list[Mistake]:
@@ -177,13 +177,13 @@ def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
     store = raw.get("store", "mview-data")
     with suppress(ConfigError):  # told beside the other mistakes
         store = reveal(store, "store") if isinstance(store, str) else ""
-    found = dict(raw)
+    resolved = dict(raw)
     for kind, label in (("connections", "name"), ("changes", "connection")):
         if isinstance(raw.get(kind), dict):
-            found[kind] = dict(raw[kind])
+            resolved[kind] = dict(raw[kind])
             for name, section in _sections(raw, kind):
-                found[kind][name] = _absolute({**section, label: name}, base)
-    return {**found, "path": file.resolve(), "store": (base / store).resolve()}
+                resolved[kind][name] = _absolute({**section, label: name}, base)
+    return {**resolved, "path": file.resolve(), "store": (base / store).resolve()}
 
 
 def _absolute(section: dict[str, Any], base: Path) -> dict[str, Any]:

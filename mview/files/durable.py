@@ -122,9 +122,9 @@ def sweep(folder: Path, check: Callable[[], None]) -> None:
         folder: where to look.
         check: called when it is known what would be deleted; what it raises is raised.
     """
-    found = sorted(folder.glob(f"_*{ASIDE}"))
+    leftovers = sorted(folder.glob(f"_*{ASIDE}"))
     check()
-    for staged in found:
+    for staged in leftovers:
         staged.unlink(missing_ok=True)
 
 

@@ -26,11 +26,11 @@ def read_mark(file: Path, *names: str) -> dict[str, str] | None:
         CorruptionError: it cannot be read, or does not say that.
     """
     try:
-        found: dict[str, str] = orjson.loads(file.read_bytes())
-        said = found.pop(_DIGEST, None)
-        if said is not None and said != _digest_of(found):
+        content: dict[str, str] = orjson.loads(file.read_bytes())
+        said = content.pop(_DIGEST, None)
+        if said is not None and said != _digest_of(content):
             raise ValueError("the digest does not fit the content")
-        if not all(isinstance(found[name], str) for name in names):
+        if not all(isinstance(content[name], str) for name in names):
             raise ValueError("not a mark")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -43,7 +43,7 @@ def read_mark(file: Path, *names: str) -> dict[str, str] | None:
             hint="restore the file from a copy; what it says stands in the properties mview.store "
             "and mview.view of the Delta tables, too",
         ) from None
-    return {name: found[name] for name in names}
+    return {name: content[name] for name in names}
 
 
 def put_mark(file: Path, mark: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ def private_files() -> Iterator[None]:
 
 def make_shared_folder(folder: Path) -> None:
     """Make a folder, and those above it, as the user's umask has it; one that is there stays."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [above for above in (folder, *folder.parents) if not above.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         made.chmod(0o777 & ~users_umask())

@@ -71,7 +71,7 @@ def _reader(kind: Any) -> _Reader:
         return lambda data: data
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):  # of something or nothing
-        (some,) = (one for one in inner if one is not NoneType)
+        (some,) = (part for part in inner if part is not NoneType)
         read = _reader(some)
         return lambda data: None if data is None else read(data)
     if origin is Literal:
@@ -81,14 +81,14 @@ def _reader(kind: Any) -> _Reader:
         return _checked(
             kind,
             lambda data: isinstance(data, list),
-            lambda data: origin(_at(n, item, one) for n, one in enumerate(data)),
+            lambda data: origin(_at(n, item, value) for n, value in enumerate(data)),
         )
     if origin in _OBJECTS:
         item = _reader(inner[1])
         return _checked(
             kind,
             lambda data: isinstance(data, dict),
-            lambda data: {name: _at(name, item, one) for name, one in data.items()},
+            lambda data: {name: _at(name, item, value) for name, value in data.items()},
         )
     if (own := getattr(kind, "from_json", None)) is not None:
         return cast(_Reader, own)

@@ -135,7 +135,7 @@ class _YamlReader:
             if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
                 return self._mapping(node, path)
             if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
-                return [self.value(one, (*path, n)) for n, one in enumerate(node.value)]
+                return [self.value(part, (*path, n)) for n, part in enumerate(node.value)]
             return self._scalar(node)
         finally:
             self._inside.discard(id(node))
@@ -145,7 +145,7 @@ class _YamlReader:
         self._document.mistakes.append(Mistake(what, mark.line + 1, mark.column + 1, hint))
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, part in node.value:
@@ -166,19 +166,19 @@ class _YamlReader:
             lines[name] = mark.line + 1
             place = (*path, name)
             self._document.places[place] = (mark.line + 1, mark.column + 1)
-            found[name] = self.value(part, place)
-        return {**merged, **found}
+            values[name] = self.value(part, place)
+        return {**merged, **values}
 
     def _merged(self, node: yaml.Node, path: Path) -> dict[str, Any]:
         parts = list(node.value) if isinstance(node, yaml.SequenceNode) else [node]
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for part in parts:
             value = self.value(part, (*path, "<<"))
             if not isinstance(value, dict):
                 self._wrong(part, "<< takes a mapping")
                 continue
-            found = {**value, **found}
-        return found
+            values = {**value, **values}
+        return values
 
     def _scalar(self, node: yaml.Node) -> Any:
         tag = str(node.tag).removeprefix(_TAG)
