@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
         command = f"MVIEW_SEED={SEED} pytest '{item.nodeid}'"
         report.sections.append(("run it again", command))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say, where `--durations` asks for times, in which files the time went."""
+    if not (shown := terminalreporter.config.option.durations):
+        return
+    took: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"{took.total():.0f} s of tests, by file")
+    for name, seconds in took.most_common(shown):
+        terminalreporter.line(f"{seconds:8.1f}s {name}")
 
 
 # First: xdist reads the groups in the same hook.

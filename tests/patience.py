@@ -6,9 +6,11 @@ A limit is for what hangs. At a load of 40 on two cores all takes twenty times a
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 _POLL_S = 0.05
 
@@ -49,6 +51,12 @@ def wait_for(
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def end_of(process: subprocess.Popen[Any], seconds: float) -> int | None:
+    """Wait for the end of a process; returns its exit code, None: it runs on."""
+    wait_for(lambda: process.poll() is not None, seconds)
+    return process.returncode
 
 
 def join(thread: threading.Thread, seconds: float) -> None:

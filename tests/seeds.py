@@ -1,5 +1,7 @@
 """Seeds of random tests: new ones every day, in one place, so that a failure can be run again.
 
+Which of many cases the everyday lane runs comes from the day, too; the long lane has them all.
+
 The report's header and every failure say `MVIEW_SEED=…`; with it in the environment the same cases
 run again on any day.
 """
@@ -8,6 +10,10 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 #: What all seeds of this run come from. In the environment, so that every process of the run, also
 #: one that starts after midnight, has the same.
@@ -26,3 +32,16 @@ def daily(number: int = 0) -> int:
 def seeds(count: int, first: int = 0) -> range:
     """So many seeds, from `daily(first)`: for loops, and for `parametrize`."""
     return range(daily(first), daily(first) + count)
+
+
+def is_of_today(place: int, days: int) -> bool:
+    """Whether the case at this place of a list is one of today's: each has its day in so many."""
+    return (place + SEED) % days == 0
+
+
+def some_today(cases: Iterable[Any], days: int) -> list[Any]:
+    """All cases, for `parametrize`: those that are not of today are for the long lane."""
+    return [
+        pytest.param(case, marks=() if is_of_today(place, days) else pytest.mark.long)
+        for place, case in enumerate(cases)
+    ]

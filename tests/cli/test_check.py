@@ -270,7 +270,7 @@ def test_it_takes_no_spark_and_under_two_seconds(project, tmp_path):
         "assert not heavy, heavy\n"
     )
     # Seconds of CPU, not of the clock: other tests run beside this one. The first run may compile.
-    assert min(cpu_seconds(script, project) for _ in range(3)) < 2
+    assert any(cpu_seconds(script, project) < 2 for _ in range(3))
 
 
 def cpu_seconds(script, folder):

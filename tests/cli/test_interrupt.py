@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mview.cli.interrupt import run_until_interrupted
+from tests.patience import end_of
 
 
 class Draining:
@@ -90,7 +91,7 @@ def test_the_second_interrupt_kills_a_run_that_does_not_drain(number):
             assert process.stdout.readline() == "draining\n"
             assert process.poll() is None
             process.send_signal(number)
-            assert process.wait(20) == 130
+            assert end_of(process, 20) == 130
         finally:
             process.kill()
 
@@ -133,7 +134,7 @@ def test_a_terminal_that_closes_drains_also_when_it_is_told_twice():
             os.close(master)
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGHUP)
-            assert process.wait(60) == 0
+            assert end_of(process, 60) == 0
             assert (Path(folder) / "ended").read_bytes() == b"drained"
         finally:
             process.kill()

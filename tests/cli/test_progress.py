@@ -16,6 +16,7 @@ import pytest
 from mview.cli.output import Output
 from mview.cli.progress import LineDisplay, duration_text
 from mview.epoch.report import EpochReport, ViewChange
+from tests.patience import end_of
 
 
 def change(inserted, updated=0, deleted=0):
@@ -104,7 +105,7 @@ def run_on_a_terminal(script):
                 break
             seen += part
         os.close(ours)
-        assert process.wait(20) == 0, seen.decode()
+        assert end_of(process, 20) == 0, seen.decode()
     return seen.decode()
 
 

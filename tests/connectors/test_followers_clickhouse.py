@@ -427,7 +427,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(
     world = World(harness, tmp_path)
     world.view.publish([world.row(n) for n in range(100)])
     world.sync()
-    for number in range(8):
+    for number in range(4):
         timer = threading.Timer(chance.random() * 0.3, second.kill)
         timer.start()
         with suppress(MviewError):

@@ -30,6 +30,7 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, delta_of, raised, raised_or_not, schema_of
 from mview.testing.view import Row
+from tests.seeds import some_today
 from tests.services.paimon import PaimonReader
 
 pytestmark = pytest.mark.service
@@ -80,6 +81,8 @@ class PaimonHarness(FollowerHarness):
 
 
 class TestPaimon(FollowerContract):
+    steps = 20
+
     @pytest.fixture
     def harness(self, tmp_path: Path, paimon_reader: PaimonReader) -> FollowerHarness:
         return PaimonHarness(tmp_path / "warehouse", paimon_reader)
@@ -350,7 +353,7 @@ def test_compaction_between_a_step_and_its_commit(world: World) -> None:
 KEYS = [kind for kind in VALUES if kind not in ("float", "double") and "array" not in kind]
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", some_today(KEYS, len(KEYS)))
 def test_keys_of_every_type_are_where_paimon_looks_for_them(
     harness: PaimonHarness, tmp_path: Path, kind: str
 ) -> None:

@@ -31,6 +31,8 @@ from tests.services.starrocks import StarrocksServer, drop, hang, http_error, sa
 class StarrocksHarness(FollowerHarness):
     """One database of a cluster."""
 
+    large = 12_000  # more than one piece of `starrocks._ROWS`; the server is made of Python
+
     def __init__(self, server: StarrocksServer, database: str) -> None:
         self.server, self.database = server, database
 
@@ -131,6 +133,8 @@ def harness(starrocks: StarrocksServer) -> Iterator[StarrocksHarness]:
 
 
 class TestStarrocks(FollowerContract):
+    steps = 25
+
     @pytest.fixture
     def harness(self, starrocks: StarrocksServer) -> Iterator[FollowerHarness]:
         with starrocks.new_database() as database:
@@ -158,7 +162,10 @@ def follower_of(world: World) -> StarrocksFollower:
 
 # --- an answer never decides ---------------------------------------------------------------------
 
-OPERATIONS = ("begin", "load", "prepare", "commit")
+OPERATIONS = [
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("begin", "load", "prepare")),
+    "commit",
+]
 ANSWERS: dict[str, Callable[[], Any]] = {
     "none": drop,
     "late": hang(1.5),
@@ -208,7 +215,7 @@ def test_an_answer_never_decides(
     assert harness.server.labels("PREPARE") == []
 
 
-@pytest.mark.parametrize("operation", ["state", "rollback"])
+@pytest.mark.parametrize("operation", ["state", pytest.param("rollback", marks=pytest.mark.long)])
 def test_a_doubt_is_no_answer_either(
     world: World, harness: StarrocksHarness, operation: str
 ) -> None:

@@ -10,7 +10,8 @@ from mview_connectors.formats.debezium import DebeziumFormat
 from mview.connector import Message
 from tests.connectors.databases_contract import Source, server_source
 
-pytestmark = [pytest.mark.service, pytest.mark.slow]
+# Every day `test_databases_types.py` compares the paths, with what a connector has sent once.
+pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.long]
 
 _POSTGRESQL = [
     ("smallint", "-32768"),

@@ -80,11 +80,11 @@ class VectorHarness(DeltaHarness):
 
 
 class TestDeltaSinkWithDeletionVectors(SinkContract):
-    @pytest.fixture(params=[2048, 4])
+    # With a low limit files are marked and written anew by turns.
+    @pytest.fixture(params=[pytest.param(2048, marks=pytest.mark.long), 4])
     def harness(
         self, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> DeltaHarness:
-        # A low limit: files are marked and written anew by turns.
         monkeypatch.setattr(rewrite, "_MOST_DELETED", request.param)
         return VectorHarness(tmp_path / "a folder" / "v")
 

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from mview.failpoints import FAILPOINTS, armed, failpoint
 from tests.chaos.points import POINTS as SCENES_OF
 from tests.epoch.walk import POINTS
+from tests.patience import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,10 +99,7 @@ def alive(pid: str) -> bool:
 
 
 def wait_for_the_end_of(pids: list[str]) -> None:
-    deadline = time.monotonic() + 20
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "children live on"
-        time.sleep(0.01)
+    assert wait_for(lambda: not any(map(alive, pids)), 20), "children live on"
 
 
 def test_the_faults(tmp_path: Path, java: Path) -> None:
@@ -147,10 +144,7 @@ def test_a_pause_ends_when_its_file_is_there(tmp_path: Path) -> None:
     }
     command = [sys.executable, "-c", PROGRAM, "sleep"]
     with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, cwd=ROOT) as paused:
-        deadline = time.monotonic() + 60
-        while not note.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert wait_for(note.exists, 60)
         go.touch()
         output, _ = paused.communicate(timeout=60)
     assert output.splitlines()[1:] == ["first", "second", "None None"]

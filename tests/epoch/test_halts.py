@@ -31,7 +31,7 @@ from mview.session.spark_errors import WorkerStartError
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.epoch.epochs import Epochs
-from tests.seeds import daily
+from tests.seeds import some_today
 
 pytestmark = [pytest.mark.spark]
 
@@ -124,27 +124,19 @@ def _raiser(error: Exception) -> Any:
     return fail
 
 
-#: All kinds of errors at some step, another one every day; all at every step are many.
-SOME = [(error, STEPS[(daily() + n) % len(STEPS)]) for n, error in enumerate(ERRORS)]
-OTHERS = [(error, step) for error in ERRORS for step in STEPS if (error, step) not in SOME]
+def _name(case: tuple[Exception, str]) -> str:
+    return f"{type(case[0]).__name__}-{case[1]}"
 
 
-def _name(value: object) -> str:
-    return value if isinstance(value, str) else type(value).__name__
+#: Each error at each step.
+CASES = [(error, step) for error in ERRORS for step in STEPS]
 
 
-@pytest.mark.parametrize(("error", "step"), SOME, ids=_name)
+@pytest.mark.parametrize("case", some_today(CASES, 11), ids=_name)
 def test_a_view_halts_alone(
-    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, case: tuple[Exception, str]
 ) -> None:
-    _halts_alone(world, monkeypatch, step, error)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("error", "step"), OTHERS, ids=_name)
-def test_a_view_halts_alone_at_every_step(
-    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
-) -> None:
+    error, step = case
     _halts_alone(world, monkeypatch, step, error)
 
 
@@ -292,7 +284,7 @@ def recovered(world: Epochs) -> None:
         forget_folders(store, manifest, lease)
 
 
-@pytest.mark.parametrize("relation", OWN)
+@pytest.mark.parametrize("relation", some_today(OWN, len(OWN)))
 def test_a_damaged_log_of_a_view_is_the_views(built: Epochs, tmp_path: Path, relation: str) -> None:
     world = built.copy(tmp_path / "copy")
     damage(Store(world.config.store).mirror(relation), "log")
@@ -309,7 +301,7 @@ def test_a_damaged_log_of_a_view_is_the_views(built: Epochs, tmp_path: Path, rel
         world.check()
 
 
-@pytest.mark.parametrize("relation", OWN)
+@pytest.mark.parametrize("relation", some_today(OWN, len(OWN)))
 def test_damaged_copies_of_a_view_halt_it_alone(
     built: Epochs, tmp_path: Path, relation: str
 ) -> None:

@@ -17,7 +17,14 @@ from mview.secrets import reveal
 from tests.conftest import small_config
 from tests.services.process import free_port
 
-pytestmark = [pytest.mark.service, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+# Every day `tests/session` looks at the JVM's secrets, and `test_refusals.py` at what errors say.
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+]
 
 #: One for every place that may hold one; plain where a user may write it so (Spark's settings).
 KAFKA, QUERY, SPARK, WRONG = "kafka+S3cret", "query/S3cret", "spark=S3cret", "wrong S3cret"
@@ -93,7 +100,7 @@ def _call(arguments):
     return done.exit_code, done.output
 
 
-@pytest.fixture(params=["mariadb", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=["mariadb", "postgresql"])
 def project(request, kafka, tmp_path, monkeypatch):
     server = request.getfixturevalue(request.param)
     folder = tmp_path / "project"

@@ -37,6 +37,7 @@ def test_database_is_made_used_and_dropped(name, request):
         server.execute("SELECT 1", database)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "schema"),
     [("mariadb", None), ("postgresql", "public")],

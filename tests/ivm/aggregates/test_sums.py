@@ -28,7 +28,7 @@ from tests.ivm.world import (
     random_changes,
     table_schema,
 )
-from tests.seeds import SEED
+from tests.seeds import SEED, is_of_today
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 DECIMALS = ("decimal(5,2)", "decimal(18,0)", "decimal(28,3)", "decimal(38,2)", "decimal(38,38)")
@@ -187,13 +187,20 @@ def test_weights_never_wrap() -> None:
             consolidate(rows)
 
 
+def of_today(kind: int) -> list[str]:
+    """Views for the kind at a place of the list: each view meets each kind on one day in three."""
+    return [view for place, view in enumerate(VIEWS) if is_of_today(place + kind, 3)]
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "views", "epochs"),
     [
         ("bigint", ("shown",), 5),
-        ("decimal(38,2)", ("finalized",), 5),
-        *(pytest.param(kind, VIEWS, 10, marks=pytest.mark.long) for kind in (*INTEGERS, *DECIMALS)),
+        *(
+            pytest.param(kind, of_today(place), 10, marks=pytest.mark.long)
+            for place, kind in enumerate((*INTEGERS, *DECIMALS))
+        ),
     ],
 )
 def test_on_spark(spark: SparkSession, kind: str, views: Iterable[str], epochs: int) -> None:
