@@ -339,7 +339,7 @@ _STORE = [
         ("check(before, manifest)\n        settle()\n", "check(before, manifest)\n"),
         ("        settle()\n        file = self._file", "        file = self._file"),
         ("self._fence.check()\n        for epoch in epochs:", "for epoch in epochs:"),
-        ("int(match.group(1)) <= epoch:", "int(match.group(1)) < epoch:"),
+        ("if number <= epoch:", "if number < epoch:"),
         ("return self.read(epochs[number - 1])", "return self.read(epochs[max(number - 2, 0)])"),
         ("        check(before, manifest)\n", ""),
         ("for older in reversed(epochs[:-1]):", "for older in epochs[:-1]:"),
@@ -478,11 +478,11 @@ _AROUND = [
         ("for name in readers.keys() ^ data.keys():", "for name in readers.keys() - data.keys():"),
         ("lambda data: type(data) in taken,", "lambda data: isinstance(data, tuple(taken)),"),
         ("lambda data: data in inner,", "lambda data: True,"),
-        ("_at(name, item, one) for", "one for"),
+        ("_at(name, item, value) for", "value for"),
     ),
     *_of(
         "mview/files/marks.py",
-        ("if not all(isinstance(found[name], str) for name in names):", "if False:"),
+        ("if not all(isinstance(content[name], str) for name in names):", "if False:"),
         ("if name != mark and not is_aside(name))", "if name != mark)"),
     ),
     *_of(
