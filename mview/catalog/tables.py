@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from difflib import get_close_matches
 
 from mview.catalog.followers import follower_cautions
@@ -66,22 +67,19 @@ def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
         RetryableError: a broker cannot be reached.
     """
     for connection, tables in by_connection(source_tables(views)).items():
-        changelog = open_changelog(config, connection, tables)
-        try:
+        with closing(open_changelog(config, connection, tables)) as changelog:
             changelog.check()
-        finally:
-            changelog.close()
 
 
 def cautions(config: Config, views: Sequence[ViewDefinition]) -> list[str]:
     """Warnings of the connections of all source tables of the views, and of their sinks."""
     said = []
     for connection in by_connection(source_tables(views)):
-        database = open_database(config, connection)
-        changelog = open_changelog(config, connection, [])
-        said += [database.caution(), changelog.caution()]
-        database.close()
-        changelog.close()
+        with (
+            closing(open_database(config, connection)) as database,
+            closing(open_changelog(config, connection, [])) as changelog,
+        ):
+            said += [database.caution(), changelog.caution()]
     said += follower_cautions(config, views)
     return [text for text in said if text is not None]
 

@@ -273,9 +273,13 @@ def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
                 (start, end),
                 allowed="<connection>.<table>, or the name of another view",
             )
-        name = str(RelationId("table", table.name, table.db)) if table.db else table.name
-        uses.append(TableUse(name, start, end, table.alias or None))
+        uses.append(TableUse(name_of(table), start, end, table.alias or None))
     return tuple(sorted(uses, key=lambda use: use.start))
+
+
+def name_of(table: exp.Table) -> str:
+    """What a table of a query is called in plans and stores."""
+    return str(RelationId("table", table.name, table.db)) if table.db else table.name
 
 
 def _place(table: exp.Table) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from mview.plan.checks.allowed import check_text
 from mview.plan.clocks import pin_time, pinned_relations
-from mview.plan.definition import ViewDefinition, tables_of
+from mview.plan.definition import ViewDefinition, name_of, tables_of
 from mview.plan.functions.lists import sort_lists
 from mview.plan.text.dialect import verbatim, write
 
@@ -45,7 +45,7 @@ def bind_tables(
         if not table.alias:
             alias = exp.to_identifier(table.name, quoted=True)
             table.set("alias", exp.TableAlias(this=alias))
-        table.set("this", verbatim(names[".".join(part.name for part in table.parts)]))
+        table.set("this", verbatim(names[name_of(table)]))
         table.set("db", None)
     return write(tree)
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from mview.errors import UserError
 from mview.plan.clocks import is_clock
-from mview.plan.definition import ViewDefinition
+from mview.plan.definition import ViewDefinition, name_of
 from mview.plan.functions.effects import function_name
 from mview.plan.functions.names import GENERATORS
 from mview.plan.operators import ir
@@ -90,7 +90,7 @@ class Builder:
         Raises:
             UserError: there is no such table.
         """
-        name = ".".join(part.name for part in table.parts)
+        name = name_of(table)
         schema = self.schemas.get(name)
         if schema is None:
             raise self.text.error(
