@@ -199,9 +199,9 @@ class World:
     def check(self) -> None:
         """The target has exactly the view's rows, for its readers and for `verify`."""
         expected = normal(self.view.content.values())
-        found = self.harness.read(self.target())
-        assert found is not None, "there is no table"
-        assert normal(found) == expected, _told(normal(found), expected)
+        there = self.harness.read(self.target())
+        assert there is not None, "there is no table"
+        assert normal(there) == expected, _told(normal(there), expected)
         if self.faulty.capabilities.reads:
             ours = normal(rows_of(self.faulty.read()))
             assert ours == expected, "by `read`: " + _told(ours, expected)
@@ -231,9 +231,9 @@ def _maintain(world: World) -> Facts:
         other.close()
 
 
-def _told(found: list[Row], expected: list[Row]) -> str:
-    extra = [row for row in found if row not in expected]
-    missing = [row for row in expected if row not in found]
+def _told(there: list[Row], expected: list[Row]) -> str:
+    extra = [row for row in there if row not in expected]
+    missing = [row for row in expected if row not in there]
     return f"there, but not in the view: {extra[:3]}; in the view, but not there: {missing[:3]}"
 
 
@@ -509,8 +509,8 @@ class FollowerContract:
             world.start()
             world.following.advance()
             if world.faulty.capabilities.durable_prepare:
-                found = world.faulty.inner.state(step, token)
-                assert found is State.PREPARED
+                state = world.faulty.inner.state(step, token)
+                assert state is State.PREPARED
                 world.faulty.inner.abort(step, token)
             else:
                 assert world.faulty.inner.state(step, token) is State.UNKNOWN

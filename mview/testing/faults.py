@@ -71,8 +71,8 @@ class Faulty:
 
     def position(self) -> Mark | None:
         """See `Follower`."""
-        found: Mark | None = self._do("position", self.inner.position)
-        return found
+        mark: Mark | None = self._do("position", self.inner.position)
+        return mark
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """See `Follower`."""

@@ -86,12 +86,12 @@ class MemoryView:
 
     def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """The changes after an epoch, as one, of as many epochs as fit."""
-        log = [one for one in self._log if one[0] > after]
+        log = [change for change in self._log if change[0] > after]
         upto = self._newest
         if most_rows is not None and log:
             fit = [e for e, _, _ in log if sum(other <= e for other, _, _ in log) <= most_rows]
             upto = max(fit, default=log[0][0])
-        log = [one for one in log if one[0] <= upto]
+        log = [change for change in log if change[0] <= upto]
         rows = self._table([row for _, _, row in log])
         rows = rows.append_column(KIND, pa.array([kind for _, kind, _ in log], pa.string()))
         rows = rows.append_column(EPOCH, pa.array([epoch for epoch, _, _ in log], pa.int64()))

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def test_no_two_classes_have_one_name() -> None:
     places = defaultdict(list)
     for room in ("mview", "connectors"):
         for file in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in ast.walk(tree(file)):
                 if isinstance(node, ast.ClassDef):
                     places[node.name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
     assert len(places) > 300
@@ -22,8 +28,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 #: Rooms where names say what a thing is.
 CLEAN = (
-    *(f"mview/{room}" for room in ("cli", "admin", "run", "epoch", "catalog", "ingest", "plan")),
-    *(f"mview/{room}" for room in ("session", "ivm", "merge", "store", "rows", "delta", "execute")),
+    "mview",
     *(f"connectors/mview_connectors/{kind}" for kind in ("changelogs", "databases", "formats")),
 )
 
@@ -32,7 +37,7 @@ def test_names_say_what_a_thing_is() -> None:
     """`one` and `found` say nothing: the reader must look where they come from."""
     for room in CLEAN:
         for file in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in ast.walk(tree(file)):
                 name = node.id if isinstance(node, ast.Name) else getattr(node, "arg", "")
                 place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
                 assert name not in ("one", "found"), place
