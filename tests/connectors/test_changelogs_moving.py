@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 from mview_connectors.changelogs import kafka_client
 from mview_connectors.changelogs.kafka_client import KafkaClient
 
@@ -101,3 +102,16 @@ def test_servers_of_the_environment_have_no_protocol_either(monkeypatch):
     with pytest.raises(ConfigError, match="with a protocol") as caught:
         client.describe(["a"])
     assert "security.protocol" in str(caught.value.hint)
+
+
+def test_a_broker_that_is_back_is_noticed_soon_unless_the_user_wants_it_later():
+    made = []
+
+    def make(settings):
+        made.append(settings)
+        return AdminClient(settings)
+
+    for options in ({}, {"reconnect.backoff.max.ms": "5000"}, {"reconnect.backoff.ms": "5000"}):
+        client = KafkaClient(SETTINGS.model_copy(update={"options": options}))
+        client._made(make, {}, {"log_level": 0})
+    assert [one.get("reconnect.backoff.max.ms") for one in made] == [1000, "5000", None]

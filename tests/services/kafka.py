@@ -101,7 +101,8 @@ class KafkaServer:
 
     def _client(self) -> dict[str, str | int]:
         # log_level 0: the client writes "connection refused" to stderr while the broker starts.
-        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        settings = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        return {**settings, "reconnect.backoff.max.ms": 200}
 
     def of_a_reader(self) -> dict[str, Any]:
         """Settings under `changes` of a user who logs in, and may do what nobody has denied."""

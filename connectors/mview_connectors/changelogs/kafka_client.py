@@ -36,6 +36,9 @@ _PAUSE = 0.1
 #: Messages taken from the client per call: 700,000 a second come through on one core.
 _BATCH = 1000
 
+#: A broker that is back is noticed within a second; the client's own pauses grow to ten.
+_SOON, _FIRST_PAUSE = {"reconnect.backoff.max.ms": 1000}, "reconnect.backoff.ms"
+
 #: Our side of the contract with Kafka; a user's option must not change it.
 _FIXED = {
     "enable.auto.commit": False,
@@ -331,8 +334,9 @@ class KafkaClient:
                 allowed="host:port, several with commas",
                 hint="the protocol is an option: options: {security.protocol: SASL_SSL}",
             )
+        soon = {} if _FIRST_PAUSE in theirs else _SOON  # which must not be shorter
         # A user's sizes and group win over our defaults, our contract wins over the user's options.
-        merged = {**ours, **theirs, **fixed, "bootstrap.servers": servers}
+        merged = {**soon, **ours, **theirs, **fixed, "bootstrap.servers": servers}
         try:
             return kind({**merged, "error_cb": self._note})
         except KafkaException as error:
