@@ -11,11 +11,12 @@ a new process. What is there is read by the harness, not by the connector.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 import random
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -259,10 +260,20 @@ def _normal(value: Any) -> Any:
 
 
 class FollowerContract:
-    """Subclass it as `Test…` and give a fixture `harness`."""
+    """Subclass it as `Test…` and give a fixture `harness`.
 
-    #: Steps of the random walk.
+    Attributes:
+        steps: of the random walk.
+        share: of the faults at each call, one in so many is tried, and other ones every day.
+    """
+
     steps: ClassVar[int] = 60
+    share: ClassVar[int] = 1
+
+    def of_today(self, *choices: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Of all combinations, the share of today."""
+        cases = enumerate(itertools.product(*choices), seed())
+        return [case for place, case in cases if place % self.share == 0]
 
     @contextmanager
     def world(self, harness: FollowerHarness, *args: Any, **options: Any) -> Iterator[World]:
@@ -521,52 +532,45 @@ class FollowerContract:
         calls = ("create", "position", "stage", "commit")
         whens: tuple[When, When] = ("before", "after")
         with self.filled(harness) as world:
-            number = 10
-            for call in calls:
-                for when in whens:
-                    for is_new in (False, True):
-                        number += 1
-                        if call in ("create", "position"):
-                            world.start()
-                        world.view.publish([world.row(number), world.row(1, f"{number}")])
-                        world.faulty.fail(call, when)
-                        raised_or_not(world.sync, FaultError)
-                        reached = world.faulty.hit
-                        if is_new:
-                            world.start()
-                        world.sync()
-                        world.check()
-                        marks = world.faulty.capabilities.marks
-                        assert reached or (call == "position" and not marks), (call, when)
+            cases = self.of_today(calls, whens, (False, True))
+            for number, (call, when, is_new) in enumerate(cases, 11):
+                if call in ("create", "position"):
+                    world.start()
+                world.view.publish([world.row(number), world.row(1, f"{number}")])
+                world.faulty.fail(call, when)
+                raised_or_not(world.sync, FaultError)
+                reached = world.faulty.hit
+                if is_new:
+                    world.start()
+                world.sync()
+                world.check()
+                marks = world.faulty.capabilities.marks
+                assert reached or (call == "position" and not marks), (call, when)
 
     def test_an_error_while_filling(self, harness: FollowerHarness) -> None:
         whens: tuple[When, When] = ("before", "after")
-        for number, call in enumerate(("fill", "commit")):
-            for when in whens:
-                for is_new in (False, True):
-                    table = f"fill_{number}_{when}_{is_new}"
-                    with self.world(harness, table=table) as world:
-                        world.view.publish([world.row(n) for n in range(5)])
-                        world.faulty.fail(call, when)
-                        raised_or_not(world.sync, FaultError)
-                        if is_new:
-                            world.start()
-                        world.sync()
-                        world.check()
+        for call, when, is_new in self.of_today(("fill", "commit"), whens, (False, True)):
+            with self.world(harness, table=f"fill_{call}_{when}_{is_new}") as world:
+                world.view.publish([world.row(n) for n in range(5)])
+                world.faulty.fail(call, when)
+                raised_or_not(world.sync, FaultError)
+                if is_new:
+                    world.start()
+                world.sync()
+                world.check()
 
     def test_errors_in_recovery(self, harness: FollowerHarness) -> None:
         whens: tuple[When, When] = ("before", "after")
+        calls = ("create", "state", "position", "commit", "abort")
         with self.filled(harness) as world:
-            for call in ("create", "state", "position", "commit", "abort"):
-                for when in whens:
-                    for begun in ("stage", "commit"):
-                        world.view.publish([world.row(1, f"{call} {when} {begun}")])
-                        world.faulty.fail(begun, "after")
-                        raised_or_not(world.sync, FaultError)
-                        world.start()
-                        world.faulty.fail(call, when)
-                        world.sync_through(2)
-                        world.check()
+            for call, when, begun in self.of_today(calls, whens, ("stage", "commit")):
+                world.view.publish([world.row(1, f"{call} {when} {begun}")])
+                world.faulty.fail(begun, "after")
+                raised_or_not(world.sync, FaultError)
+                world.start()
+                world.faulty.fail(call, when)
+                world.sync_through(2)
+                world.check()
 
     def test_a_source_that_fails_while_it_is_read(self, harness: FollowerHarness) -> None:
         with self.world(harness) as world:
@@ -774,12 +778,7 @@ class FollowerContract:
             world.check()
 
     def test_maintenance_by_another_process_at_any_moment(self, harness: FollowerHarness) -> None:
-        moments: Sequence[tuple[str, When]] = (
-            ("stage", "before"),
-            ("stage", "after"),
-            ("commit", "before"),
-            ("commit", "after"),
-        )
+        moments = self.of_today(("stage", "commit"), ("before", "after"))
         with self.filled(harness, 40) as world:
             for number, (call, when) in enumerate(moments):
                 _in_pieces(world)
@@ -794,11 +793,10 @@ class FollowerContract:
 
     def test_a_random_walk(self, harness: FollowerHarness) -> None:
         """Changes, faults, new processes, restored backups, gone changes, in any order."""
-        seed = int(os.environ.get("MVIEW_SEED", str(dt.date.today().toordinal())))
-        chance = random.Random(seed)
+        chance = random.Random(seed())
         with self.filled(harness) as world:
             restore: Callable[[], None] | None = None
-            told = f"MVIEW_SEED={seed}"
+            told = f"MVIEW_SEED={seed()}"
             for number in range(self.steps):
                 put = [
                     world.row(chance.randrange(30), f"at {number}")
@@ -829,6 +827,11 @@ class FollowerContract:
                         raise AssertionError(f"{told}, step {number}") from error
             world.sync_through(8)
             world.check()
+
+
+def seed() -> int:
+    """What chance comes from: MVIEW_SEED, else the day."""
+    return int(os.environ.get("MVIEW_SEED", str(dt.date.today().toordinal())))
 
 
 def delta_of(

@@ -146,7 +146,7 @@ def value_of(value: Any, kind: str) -> Any:
 
 
 class TestClickhouse(FollowerContract):
-    steps = 25
+    steps, share = 25, 4
 
     @pytest.fixture
     def harness(self, clickhouse: ClickhouseServer) -> Iterator[FollowerHarness]:

@@ -93,6 +93,8 @@ def content(table: DeltaTable, names: list[str]) -> list[Row]:
 
 
 class TestDelta(FollowerContract):
+    steps, share = 30, 4
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FolderHarness(tmp_path / "lake")

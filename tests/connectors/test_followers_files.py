@@ -149,6 +149,8 @@ def changed(folder: Path, target: FollowerTarget) -> list[Row]:
 
 
 class TestParquet(FollowerContract):
+    steps, share = 30, 4
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path)

@@ -89,7 +89,7 @@ class IcebergHarness(FollowerHarness):
 
 
 class TestIceberg(FollowerContract):
-    steps = 25
+    steps, share = 20, 4
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:

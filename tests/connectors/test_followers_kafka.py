@@ -32,6 +32,7 @@ from mview.schema import Column
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, delta_of, normal, schema_of
 from mview.testing.view import Row, rows_of
+from tests.patience import Patience, wait_for
 from tests.services.kafka import KafkaServer
 
 pytestmark = pytest.mark.service
@@ -95,8 +96,7 @@ class KafkaHarness(FollowerHarness):
 def delete(broker: KafkaServer, topic: str) -> None:
     admin = broker.admin()
     admin.delete_topics([topic])[topic].result(30)
-    while topic in admin.list_topics(timeout=10).topics:
-        time.sleep(0.05)
+    assert wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, 60)
 
 
 def committed(broker: KafkaServer, topic: str) -> list[tuple[bytes, bytes | None]] | None:
@@ -121,8 +121,8 @@ def committed(broker: KafkaServer, topic: str) -> list[tuple[bytes, bytes | None
     try:
         for partition, end in ends.items():
             consumer.assign([TopicPartition(topic, partition, 0)])
-            until = time.monotonic() + 20
-            while time.monotonic() < until:
+            patience = Patience(20)
+            while not patience.is_over():
                 message = consumer.poll(20)
                 assert message is not None, f"{topic}/{partition} does not answer"
                 error = message.error()
@@ -204,7 +204,7 @@ def value_of(value: Any, kind: str) -> Any:
 
 
 class TestKafka(FollowerContract):
-    steps = 20
+    steps, share = 20, 4
 
     @pytest.fixture
     def harness(self, kafka: KafkaServer) -> FollowerHarness:
@@ -258,8 +258,15 @@ def every_row(number: int) -> Row:
     return (number, *(values[number % len(values)] for values in VALUES.values()))
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("shape", ["unified", "debezium"])
+@pytest.mark.parametrize(
+    ("shape", "partitions"),
+    [
+        ("unified", 3),
+        ("debezium", 1),
+        pytest.param("unified", 1, marks=pytest.mark.long),
+        pytest.param("debezium", 3, marks=pytest.mark.long),
+    ],
+)
 def test_a_topic_of_one_mview_is_a_source_of_another(
     kafka: KafkaServer, shape: str, partitions: int
 ) -> None:
@@ -306,10 +313,8 @@ def test_a_topic_of_one_mview_is_a_source_of_another(
 
 def wait_for_commit(changelog: KafkaChangelog, start: dict[str, int]) -> None:
     """A commit is answered before readers see it: wait until they see all that is there."""
-    client, until = changelog._client, time.monotonic() + 20
-    while client.ends(start) != client.ends(start, committed=False):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    client = changelog._client
+    assert wait_for(lambda: client.ends(start) == client.ends(start, committed=False), 20)
 
 
 def events_after(

@@ -81,7 +81,7 @@ class PaimonHarness(FollowerHarness):
 
 
 class TestPaimon(FollowerContract):
-    steps = 20
+    steps, share = 20, 4
 
     @pytest.fixture
     def harness(self, tmp_path: Path, paimon_reader: PaimonReader) -> FollowerHarness:

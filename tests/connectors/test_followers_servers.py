@@ -102,6 +102,8 @@ class MariadbHarness(ServerHarness):
 
 
 class ServerContract(FollowerContract):
+    steps, share = 30, 4
+
     def test_sessions_that_the_server_ends(self, harness: ServerHarness) -> None:
         """In the middle of a transaction, and between two."""
         with self.filled(harness) as world:

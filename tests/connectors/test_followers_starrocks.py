@@ -133,7 +133,7 @@ def harness(starrocks: StarrocksServer) -> Iterator[StarrocksHarness]:
 
 
 class TestStarrocks(FollowerContract):
-    steps = 25
+    steps, share = 25, 4
 
     @pytest.fixture
     def harness(self, starrocks: StarrocksServer) -> Iterator[FollowerHarness]:
