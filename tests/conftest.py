@@ -20,17 +20,20 @@ pytest_plugins = ["tests.services.fixtures"]
 #: it may take is said by `Patience`, which knows a busy machine.
 HANGS = 3600
 
-#: What makes a JVM for tests small and quick to start.
-_SMALL = {
+#: What makes a JVM for tests small and quick to start, and queries over little data quick: each is
+#: planned anew, and to compile it takes longer than to interpret it.
+SMALL = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 
 def small_config(folder: Path, **sections: Any) -> Config:
     """A configuration with its store in `folder`; `sections` are those of `mview.yml`."""
-    spark = {"master": "local[2]", "conf": _SMALL}
+    spark = {"master": "local[2]", "conf": SMALL}
     return Config(
         path=folder / "mview.yml", store=folder / "store", **({"spark": spark} | sections)
     )

@@ -17,8 +17,16 @@ from deltalake import DeltaTable
 from mview.cli import main
 from mview.cli.demo.command import set_up
 from mview.errors import UserError
+from tests.patience import end_of
 
 MVIEW = str(Path(sys.executable).with_name("mview"))
+#: `mview demo`, whose view is not watched for as long.
+DEMO = """
+from mview.cli import main
+from mview.cli.demo import conductor
+conductor.LIVE_SECONDS = 3
+main(["demo"])
+"""
 VIEW = "sql/shop/order_revenue.sql"
 
 spark = [
@@ -46,9 +54,9 @@ def test_an_earlier_demo_is_replaced(tmp_path):
     assert (tmp_path / VIEW).exists()
 
 
-def mview(folder, *arguments, code=0):
+def mview(folder, *arguments, code=0, program=(MVIEW,)):
     """Run a command to its end; returns what it printed."""
-    done = subprocess.run([MVIEW, *arguments], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([*program, *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -58,7 +66,7 @@ def mview(folder, *arguments, code=0):
 def demo(tmp_path_factory):
     """The folder of a demo that has run, and what it printed."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    return folder, mview(folder.parent, "demo")
+    return folder, mview(folder.parent, program=(sys.executable, "-c", DEMO))
 
 
 def oldest(view):
@@ -122,7 +130,7 @@ class TestDemo:
                 running.send_signal(signal.SIGINT)
                 said = running.stdout.read()
                 assert "finishing the running epoch" in said
-                assert running.wait(120) == 130
+                assert end_of(running, 120) == 130
             finally:
                 running.kill()
         assert "view region_revenue reads order_revenue" in mview(

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mview.admin.content import published
 from mview.config import Config
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.run.pipeline import EpochReport, Pipeline
+from tests.e2e.shop import Shop
 from tests.patience import join, wait_for
 
 #: Seconds that something may take before a test gives up; see `Patience`.
@@ -72,6 +74,12 @@ class Live:
         """Wait until `number` more epochs changed a view."""
         before = len(self.notes.epochs)
         self.until(lambda: sum(view in e.views for e in self.notes.epochs[before:]) >= number)
+
+    def to_the_end(self, shop: Shop) -> None:
+        """Wait until all that the log has now is published."""
+        shop.heartbeat()
+        config, size = self.pipeline.config, shop.file.stat().st_size
+        self.until(lambda: published(config).offsets["shop"]["log"][1] >= size)
 
     def failure(self) -> BaseException:
         """Wait until the pipeline fails."""

@@ -17,6 +17,7 @@ import yaml
 
 from mview.config import Config
 from mview.config.file import load_config
+from tests.conftest import SMALL
 from tests.seeds import daily
 
 Row = dict[str, Any]
@@ -109,9 +110,9 @@ class Shop:
             "spark": {
                 "master": "local[2]",
                 "conf": {
+                    **SMALL,
                     "spark.driver.memory": "1g",
                     "spark.sql.shuffle.partitions": "1",
-                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 },
             },
         }

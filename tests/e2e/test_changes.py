@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView
 from mview.admin.drop import drop
@@ -35,8 +34,8 @@ VIEWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=24)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     yield shop
     shop.close()
 
@@ -68,11 +67,8 @@ def test_every_kind_of_change(shop: Shop) -> None:
         for step in steps:
             before = shop.file.stat().st_size
             step()
-            shop.heartbeat()
             assert shop.file.stat().st_size > before
-            running.until(
-                lambda: truth.log.latest().offsets["shop"]["log"][1] == shop.file.stat().st_size
-            )
+            running.to_the_end(shop)
     newest = truth.check_end()
     assert newest.tables["shop.lines"].rows == 1
 
@@ -125,8 +121,9 @@ def test_a_bad_line_halts_the_run(
 
 
 @pytest.mark.long
-def test_the_log_of_another_server_halts_until_the_table_is_loaded_anew(shop: Shop) -> None:
+def test_the_log_of_another_server_halts_until_the_table_is_loaded_anew(new_shop: Shop) -> None:
     """After a failover the positions begin anew: below what was in the log before the load."""
+    shop = new_shop
     config = shop.config()
     for number in range(3):
         shop.insert("products", {"code": f"before{number}", "price": "1.00"})
@@ -170,7 +167,8 @@ def test_what_is_sent_again_is_told_and_is_no_lag(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_declared_key_that_is_not_unique(shop: Shop) -> None:
+def test_a_declared_key_that_is_not_unique(new_shop: Shop) -> None:
+    shop = new_shop
     config = shop.config()
     text = "create materialized view {} with (key='{}') as select {} from shop.lines"
     double = views_of(double=text.format("double", "order_id", "order_id, amount"))
@@ -210,7 +208,7 @@ def test_two_runs_at_once(shop: Shop) -> None:
     truth = Truth(config, shop, views)
     running = Live(config, *views)
     try:
-        running.until(lambda: truth.log.epochs())
+        running.until(lambda: "starting Spark" in running.notes.messages)  # it has the lease
         with pytest.raises(AlreadyRunningError, match="runs on this store already"):
             Pipeline(config, views).run(once=True)
         with shop.busy(seed=1):

@@ -111,6 +111,7 @@ def test_spark_joins_rows_that_never_changed(loaded: Shop) -> None:
     assert after.views["joined"].rows == before.views["joined"].rows + 1
 
 
+@pytest.mark.long
 def test_in_process_only(loaded: Shop) -> None:
     shop = loaded
     config = shop.config(executor="local")
@@ -140,16 +141,18 @@ def test_views_and_tables_come_and_go(shop: Shop) -> None:
     truth = Truth(config, shop, [*first, *second, *third, *changed])
     run_once(config, *first)
 
-    with shop.busy(seed=1), live(config, *second) as running:
-        running.epochs("middle", 3)
-    run_once(config)
+    with live(config, *second) as running:
+        with shop.busy(seed=1):
+            running.epochs("middle", 3)
+        running.to_the_end(shop)
     assert set(truth.check_end().views) == {"linear", "middle", "copies"}
     before = truth.log.latest()
 
     # The table is loaded while the views that there are go on.
-    with shop.busy(seed=2), live(config, *third) as running:
-        running.epochs("noted", 2)
-    run_once(config)
+    with live(config, *third) as running:
+        with shop.busy(seed=2):
+            running.epochs("noted", 2)
+        running.to_the_end(shop)
     now = truth.check_end(before.epoch)
     assert set(now.views) == {"linear", "middle", "copies", "upper", "noted"}
     loading = [

@@ -169,6 +169,7 @@ def test_what_is_wrong_is_said_before_anything_runs(shop: Shop) -> None:
                  view("there", "sinks.there.table = 't'", name="more"))  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.service
 def test_a_paimon_table_follows_a_run(shop: Shop, paimon_reader: PaimonReader) -> None:
     """Read by Paimon's own reader after a fill, live changes and maintenance."""

@@ -51,6 +51,10 @@ def project(request, kafka, tmp_path):
         yield Project(server, database, kafka, tmp_path)
 
 
+#: Of a broker the same is said, whatever the database is.
+of_a_broker = pytest.mark.parametrize("project", ["postgresql"], indirect=True)
+
+
 def test_a_table_without_a_primary_key(project):
     code, said = project.run("SELECT id FROM shop.bare")
     assert code == 1
@@ -66,6 +70,7 @@ def test_an_unknown_table(project):
     assert "did you mean 'shop.t'" in said
 
 
+@of_a_broker
 def test_a_missing_topic(project):
     project.changes["topic"] = "no.{table}"
     code, said = project.run()
@@ -74,6 +79,7 @@ def test_a_missing_topic(project):
     assert "changes.shop" in said
 
 
+@of_a_broker
 def test_no_heartbeat_topic(project):
     project.changes["heartbeat_topic"] = None
     code, said = project.run()
@@ -83,6 +89,7 @@ def test_no_heartbeat_topic(project):
     assert "heartbeat.interval.ms" in said
 
 
+@of_a_broker
 def test_a_heartbeat_topic_without_heartbeats(project):
     project.changes["heartbeat_topic"] = project.topic
     code, said = project.run()
@@ -107,6 +114,7 @@ def test_a_wrong_password(project, monkeypatch):
     assert "sesame" not in said
 
 
+@of_a_broker
 def test_the_broker_is_down(project, monkeypatch):
     monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1.0)
     project.changes["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
