@@ -398,6 +398,45 @@ def check_mode(target: FollowerTarget, capabilities: Capabilities) -> None:
         )
 
 
+def not_ours(target: FollowerTarget, where: str | None = None) -> TargetError:
+    """The refusal of a table that stands where the target is to be.
+
+    Args:
+        target: the view and the sink.
+        where: its place; the sink's section, where none is given.
+    """
+    return TargetError(
+        f"there is a table {target.table} that mview has not made",
+        where=where or f"sinks.{target.sink}",
+        safe="nothing was written there",
+        hint="give the view another one: table: …",
+    )
+
+
+def nested_keys(target: FollowerTarget) -> dict[str, str]:
+    """Key columns that no row can be found by, with why; see `refuse_types`."""
+    schema = target.schema
+    nested = [name for name in schema.key if pa.types.is_nested(schema.column(name).type)]
+    return dict.fromkeys(nested, "another type, as it is in the key")
+
+
+def check_inserts(target: FollowerTarget, kinds: pa.Array | pa.ChunkedArray) -> None:
+    """Refuse changes other than new rows: what `append` halts at.
+
+    Raises:
+        UserError: a row was updated or deleted.
+    """
+    others = kinds.filter(pc.not_equal(kinds, "+I"))
+    if len(others):
+        raise UserError(
+            f"a row of view {target.view} was updated or deleted, and sink {target.sink} takes "
+            "new ones only",
+            got=f"a change of kind {others[0].as_py()}",
+            safe="nothing of the commit was written; other sinks go on",
+            hint="mode: upsert, or changelog where the sink has it",
+        )
+
+
 def refuse_types(target: FollowerTarget, reasons: Mapping[str, str]) -> None:
     """Refuse columns that a connector cannot hold exactly.
 

@@ -62,6 +62,31 @@ def mysql_caution(section: str, server: str, query: Iterable[str]) -> str | None
     return caution(section, server, how, remedy)
 
 
+def listed(urls: str) -> list[str]:
+    """URLs that stand in one text, with commas between."""
+    return [url.strip() for url in urls.split(",")]
+
+
+def http_urls(value: str) -> str:
+    """A setting of one URL of HTTP, or several with commas, without a user.
+
+    Raises:
+        ValueError: it is another text; the message does not have it.
+    """
+    for url in listed(value):
+        try:
+            parts = urlsplit(url)
+            is_http = parts.scheme in ("http", "https") and bool(parts.hostname)
+            _ = parts.port
+        except ValueError:
+            is_http = False
+        if not is_http:
+            raise ValueError("must be http://host:port or https://…, several with commas")
+        if parts.username or parts.password:
+            raise ValueError("must have no user in it: write user: and password: ${env:NAME}")
+    return value
+
+
 def http_caution(section: str, urls: Iterable[str]) -> str | None:
     """The warning of servers beyond this machine that are asked without TLS."""
     parts = [urlsplit(url.strip()) for url in urls]

@@ -47,8 +47,8 @@ from mview_connectors.followers.sqlite import SqliteFollower
 from mview_connectors.followers.starrocks import (
     StarrocksFollower,
     StarrocksSettings,
-    requests_of,
 )
+from mview_connectors.followers.starrocks_rows import requests_of
 from mview_connectors.formats.written import json_keys, json_rows
 
 from mview.changelog import KIND
@@ -405,13 +405,13 @@ def starrocks() -> Iterator[Bench]:
             def plain(batch: pa.RecordBatch) -> None:
                 label = f"plain-{next(labels)}"
                 rows = chain(
-                    follower._json(gone_keys(batch, SCHEMA.key), 1),
-                    follower._json(new_rows(batch), 0),
+                    follower._rows.json(gone_keys(batch, SCHEMA.key), 1),
+                    follower._rows.json(new_rows(batch), 0),
                 )
-                follower._transaction("begin", label, {"table": "plain"})
+                follower._loads()._ask("begin", label, {"table": "plain"})
                 for _, content in requests_of(rows):
-                    follower._transaction("load", label, loading, content)
-                follower._transaction("commit", label, {"table": "plain"})
+                    follower._loads()._ask("load", label, loading, content)
+                follower._loads()._ask("commit", label, {"table": "plain"})
 
             def count() -> tuple[int, int]:
                 run = follower._statements().run

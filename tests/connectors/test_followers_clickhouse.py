@@ -481,7 +481,7 @@ def test_appending_takes_new_rows_only(harness: ClickhouseHarness, tmp_path: Pat
         world.sync()
         world.check()
     world.view.publish([world.row(1, "changed")])
-    with pytest.raises(UserError, match="only appends"):
+    with pytest.raises(UserError, match="takes new ones only"):
         world.sync()
     world.view.publish([world.row(1)])
     world.sync()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mview_connectors.followers import starrocks as starrocks_follower
+from mview_connectors.followers import starrocks_rows
 from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSettings
 from mview_connectors.followers.starrocks_server import Frontends, RefusedError
 from pydantic import ValidationError
@@ -245,10 +245,10 @@ def test_texts_of_the_documentation_and_of_newer_servers(
         step = replace(step, after=world.following.cursor.epoch)
         token = follower.stage(step, delta_of(target, [(None, world.row(number))]))
         follower.commit(token)
-        follower._decide(follower._label(step))  # "already commited"
+        follower._loads().decide(follower._label(step))  # "already commited"
         assert follower.state(step, token) is State.COMMITTED
         with pytest.raises(RefusedError):
-            follower._transaction("prepare", follower._label(replace(step, id="never")))
+            follower._loads()._ask("prepare", follower._label(replace(step, id="never")))
         world.start()
         follower = follower_of(world)
         world.sync()
@@ -259,10 +259,10 @@ def test_a_label_in_use_is_not_taken_for_ours(world: World, harness: StarrocksHa
     """As after the store was restored: ids of steps come again."""
     follower, view = follower_of(world), world.view
     step = Step("again", view.epoch + 1, world.following.cursor.epoch, 1)
-    follower._prepare(
+    follower._loads().prepare(
         follower._label(step), harness.shown(), iter([(1, b'[{"k": 9, "_mview": 0}]')])
     )
-    follower._decide(follower._label(step))
+    follower._loads().decide(follower._label(step))
     assert harness.server.state(harness.database, follower._label(step)) == "VISIBLE"
     assert follower.state(step, None) is State.UNKNOWN
     with pytest.raises(RetryableError, match="LABEL_ALREADY_EXISTS"):
@@ -371,7 +371,9 @@ def test_an_orphan_is_never_committed(world: World, harness: StarrocksHarness) -
     world.view.publish([world.row(7, "right")])
     world.sync()
     label = follower._label(step)
-    follower._prepare(label, harness.shown(), iter([(1, b'[{"k": 7, "g": "wrong", "_mview": 0}]')]))
+    follower._loads().prepare(
+        label, harness.shown(), iter([(1, b'[{"k": 7, "g": "wrong", "_mview": 0}]')])
+    )
     assert follower.state(step, None) is State.INITIALIZED, "it begins where nothing stands"
     world.start()
     world.sync()
@@ -469,7 +471,7 @@ def test_a_wrong_password_is_not_told(harness: StarrocksHarness, tmp_path: Path)
         world.sync()
     follower = follower_of(world)
     with pytest.raises(RefusedError) as http:
-        follower._label_state("x")
+        follower._loads().state("x")
     for error in (refused.value, http.value):
         assert "not-the-password" not in str(error)
     assert "401" in str(http.value)
@@ -482,7 +484,7 @@ def test_a_wrong_password_is_not_told(harness: StarrocksHarness, tmp_path: Path)
 def test_a_large_epoch_is_several_loads_of_one_transaction(
     world: World, harness: StarrocksHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starrocks_follower, "_REQUEST_BYTES", 5000)
+    monkeypatch.setattr(starrocks_rows, "_REQUEST_BYTES", 5000)
     world.view.publish([world.row(n, "many") for n in range(500)], [(3,)])
     before = len(harness.server.log)
     assert world.sync() == 1
@@ -502,8 +504,8 @@ def test_a_large_epoch_is_several_loads_of_one_transaction(
 def test_a_fill_is_several_transactions_that_nobody_sees(
     world: World, harness: StarrocksHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starrocks_follower, "_REQUEST_BYTES", 2000)
-    monkeypatch.setattr(starrocks_follower, "_FILL_BYTES", 10_000)
+    monkeypatch.setattr(starrocks_rows, "_REQUEST_BYTES", 2000)
+    monkeypatch.setattr(starrocks_rows, "_FILL_BYTES", 10_000)
     old, rows = harness.shown(), harness.read(world.target())
     world.view.publish([world.row(n, "filled") for n in range(500)])
     world.view.forget()
@@ -547,7 +549,7 @@ def test_a_fill_that_fails_leaves_nothing_behind(world: World, harness: Starrock
 def test_values_that_do_not_fit_are_refused_and_never_null(
     harness: StarrocksHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starrocks_follower, "_VARCHAR", 1000)
+    monkeypatch.setattr(starrocks_rows, "_VARCHAR", 1000)
     schema = schema_of([("k", "string"), ("v", "string"), ("d", "double")])
     world = World(harness, tmp_path, schema)
     world.view.publish([("a", "b", 1.0)])

@@ -31,7 +31,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
@@ -53,15 +52,17 @@ from mview.follower import (
     Token,
     admit,
     batches,
+    check_inserts,
     check_owner,
     mark_of,
+    not_ours,
     refuse_types,
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers import clickhouse_native as native
 from mview_connectors.followers.clickhouse_server import Server, ServerError, literal, quoted
-from mview_connectors.network import http_caution
+from mview_connectors.network import http_caution, http_urls, listed
 
 #: Rows, or bytes in Arrow, of one INSERT: less than what the server makes two parts of.
 _ROWS, _BYTES = 500_000, 64 << 20
@@ -86,33 +87,13 @@ _RANGES = {
 }
 
 
-def _urls(value: str) -> str:
-    """One URL, or several with commas: the shards. The message has no value."""
-    for url in _listed(value):
-        try:
-            parts = urlsplit(url)
-            is_one = parts.scheme in ("http", "https") and bool(parts.hostname)
-            _ = parts.port
-        except ValueError:
-            is_one = False
-        if not is_one:
-            raise ValueError("must be http://host:port or https://…, several with commas: shards")
-        if parts.username or parts.password:
-            raise ValueError("must have no user in it: write user: and password: ${env:NAME}")
-    return value
-
-
-def _listed(urls: str) -> list[str]:
-    return [url.strip() for url in urls.split(",")]
-
-
 class ClickhouseSettings(FollowerSettings):
     """A ClickHouse server, or its shards, as a sink."""
 
     hidden = ("password",)
 
     #: The HTTP interface; several with commas are shards.
-    url: Annotated[str, Field(min_length=1), AfterValidator(_urls)]
+    url: Annotated[str, Field(min_length=1), AfterValidator(http_urls)]
     user: Part = "default"
     password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
     database: Annotated[str, Field(min_length=1)] = "default"
@@ -172,7 +153,7 @@ class ClickhouseFollower:
     def __init__(self, target: FollowerTarget) -> None:
         self.target = target
         self._settings: ClickhouseSettings = target.settings
-        self._urls = _listed(self._settings.url)
+        self._urls = listed(self._settings.url)
         self._is_upsert = self._settings.mode == "upsert"
         # A change in two rows is no row of the view.
         self.capabilities = replace(
@@ -198,9 +179,9 @@ class ClickhouseFollower:
         """Refuse types that ClickHouse has no exact equal of, and names that are ours."""
         key, wrong = self.target.schema.key, {}
         for column in self.target.schema.columns:
-            found = self._type(column.type, in_key=column.name in key)
-            if found.startswith("!"):
-                wrong[column.name] = found[1:]
+            column_type = self._type(column.type, in_key=column.name in key)
+            if column_type.startswith("!"):
+                wrong[column.name] = column_type[1:]
         refuse_types(self.target, wrong)
         own = [name for name, _ in self._system()]
         if taken := [name for name in self.target.schema.names if name in own]:
@@ -213,10 +194,10 @@ class ClickhouseFollower:
 
     def _type(self, kind: pa.DataType, *, in_key: bool) -> str:
         """ClickHouse's type of a column; after `!`: why there is none."""
-        found = self._plain_type(kind, in_key=in_key)
-        if found.startswith("!") or (in_key and self._is_upsert):
-            return found
-        return f"Nullable({found})"
+        plain = self._plain_type(kind, in_key=in_key)
+        if plain.startswith("!") or (in_key and self._is_upsert):
+            return plain
+        return f"Nullable({plain})"
 
     def _plain_type(self, kind: pa.DataType, *, in_key: bool) -> str:
         settings = self._settings
@@ -361,12 +342,7 @@ class ClickhouseFollower:
         if (rows is not None and "_generation" not in rows) or (
             view is not None and not self._is_ours(view)
         ):
-            raise TargetError(
-                f"there is a table {self.target.table} that mview has not made",
-                where=f"sinks.{self.target.sink}",
-                safe="nothing was written there",
-                hint="give the view another one: table: …",
-            )
+            raise not_ours(self.target)
         control = _Control() if rows is None else self._control(server)
         check_owner(self.target, Mark(control.owner, control.fence, 0))
         if control.mark is not None:
@@ -425,12 +401,8 @@ class ClickhouseFollower:
     def _changed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         """The rows to write of a delta's batch, and their kinds."""
         kinds, mode = batch.column(KIND), self._settings.mode
-        if mode == "append" and not pc.all(pc.equal(kinds, "+I")).as_py():
-            raise UserError(
-                f"rows of view {self.target.view} change, and sink {self.target.sink} only appends",
-                safe="nothing of the commit was brought; other sinks go on",
-                hint="use mode: upsert or changelog",
-            )
+        if mode == "append":
+            check_inserts(self.target, kinds)
         if mode == "upsert":
             batch = batch.filter(pc.not_equal(kinds, "-U"))
             kinds = batch.column(KIND)
@@ -521,7 +493,7 @@ class ClickhouseFollower:
                 staged.append(whole)
             if all(done):
                 return State.COMMITTED
-            if all(one or other for one, other in zip(done, staged, strict=True)):
+            if all(shown or whole for shown, whole in zip(done, staged, strict=True)):
                 return State.PREPARED
             if any(done):
                 return State.UNKNOWN
@@ -586,28 +558,28 @@ class ClickhouseFollower:
     def _tables(self, server: Server) -> dict[str, str]:
         """The view and the table of rows, with what made them."""
         own = f"{literal(self.target.table)}, {literal(self._rows_name)}"
-        found = server.rows(
+        tables = server.rows(
             "SELECT name, create_table_query FROM system.tables WHERE "
             f"database = {literal(self._settings.database)} AND name IN ({own})"
         )
-        return {str(name): str(query) for name, query in found}
+        return {str(name): str(query) for name, query in tables}
 
     def _staging(self, server: Server, step: Step | None = None) -> list[str]:
         """Staging tables: all, or those of a step."""
         prefix = self._prefix if step is None else f"{self._prefix}{step.id}_"
-        found = server.rows(
+        tables = server.rows(
             f"SELECT name FROM system.tables WHERE database = {literal(self._settings.database)} "
             f"AND position(name, {literal(prefix)}) = 1"
         )
-        return [str(name) for (name,) in found]
+        return [str(name) for (name,) in tables]
 
     def _control(self, server: Server) -> _Control:
         """The marks and fences; a few rows, found by the sorting key."""
-        found = server.rows(
+        rows = server.rows(
             f"SELECT _generation, _kind, _version, _mark FROM {self._rows} WHERE _kind > {_ROW}"
         )
-        fences = [(int(v), str(text)) for _, kind, v, text in found if int(kind) == _FENCE]
-        marks = [(int(g), int(v), str(text)) for g, kind, v, text in found if int(kind) == _MARK]
+        fences = [(int(v), str(text)) for _, kind, v, text in rows if int(kind) == _FENCE]
+        marks = [(int(g), int(v), str(text)) for g, kind, v, text in rows if int(kind) == _MARK]
         control = _Control()
         if fences:
             owner, fence, made_of = orjson.loads(max(fences)[1])
@@ -637,11 +609,11 @@ class ClickhouseFollower:
             step: the step.
             name: what it was called.
         """
-        if name and (found := self._parts_if_whole(server, name)) is not None:
-            return name, found
+        if name and (parts := self._parts_if_whole(server, name)) is not None:
+            return name, parts
         for other in self._staging(server, step):
-            if (found := self._parts_if_whole(server, other)) is not None:
-                return other, found
+            if (parts := self._parts_if_whole(server, other)) is not None:
+                return other, parts
         return None
 
     def _parts_if_whole(self, server: Server, name: str) -> int | None:
@@ -718,7 +690,7 @@ class ClickhouseFollower:
                 for name in key
             ]
             joined = zip(*(column.cast(pa.binary()).to_pylist() for column in texts), strict=True)
-            hashes = np.array([zlib.crc32(b"\0".join(one)) for one in joined], np.uint64)
+            hashes = np.array([zlib.crc32(b"\0".join(cells)) for cells in joined], np.uint64)
         else:
             hashes = np.asarray(places)
         shards = hashes % np.uint64(len(writers))

@@ -172,13 +172,13 @@ def _read(reader: _Reader, kind: str, rows: int) -> pa.Array:
         valid = pa.array(np.frombuffer(reader.take(rows), np.uint8) == 0)
     kind = inner(kind)
     if kind == "String":
-        found = pa.array([reader.text() for _ in range(rows)], pa.binary())
+        column = pa.array([reader.text() for _ in range(rows)], pa.binary())
     elif kind.startswith("Decimal("):
-        found = _read_decimals(reader, kind, rows)
+        column = _read_decimals(reader, kind, rows)
     else:
         dtype = np.dtype(_FIXED[kind])
-        found = pa.array(np.frombuffer(reader.take(rows * dtype.itemsize), dtype))
-    return found if valid is None else pc.if_else(valid, found, pa.scalar(None, found.type))
+        column = pa.array(np.frombuffer(reader.take(rows * dtype.itemsize), dtype))
+    return column if valid is None else pc.if_else(valid, column, pa.scalar(None, column.type))
 
 
 def _read_decimals(reader: _Reader, kind: str, rows: int) -> pa.Array:

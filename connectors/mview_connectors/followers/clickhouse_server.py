@@ -85,8 +85,8 @@ class Server:
     def rows(self, sql: str) -> list[list[Any]]:
         """The rows of a small answer; numbers of 64 bits as text."""
         parsed = orjson.loads(self.run(f"{sql} FORMAT JSONCompact"))
-        found: list[list[Any]] = parsed["data"]
-        return found
+        rows: list[list[Any]] = parsed["data"]
+        return rows
 
     @contextmanager
     def stream(self, sql: str) -> Iterator[http.client.HTTPResponse]:

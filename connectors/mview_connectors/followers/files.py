@@ -127,7 +127,7 @@ class FolderManifest:
         try:
             body = orjson.loads(file.read_bytes())
             mark = Mark(*(body.pop(name) for name in ("owner", "fence", "epoch", "step")))
-            files = tuple(RowsFile(**one) for one in body.pop("files"))
+            files = tuple(RowsFile(**file) for file in body.pop("files"))
             return cls(
                 mark, body.pop("made_ms"), files=files, begins=body.pop("begins"), content=body
             )
@@ -370,16 +370,16 @@ class FilesFollower:
 
     def _check_empty(self, others: Sequence[str]) -> None:
         """Refuse a folder without manifests that has files: nothing says that they are ours."""
-        found = [*others]
+        theirs = [*others]
         for name in (_MANIFESTS, _DATA):
             if (self.folder / name).is_dir():
                 inside = (p.name for p in (self.folder / name).iterdir())
-                found += [f"{name}/{one}" for one in inside if not is_aside(one)]
-        if found:
+                theirs += [f"{name}/{file}" for file in inside if not is_aside(file)]
+        if theirs:
             raise TargetError(
                 f"the folder of sink {self.target.sink} has files that mview has not written",
                 where=str(self.folder),
-                got=", ".join(sorted(found)[:5]),
+                got=", ".join(sorted(theirs)[:5]),
                 safe="nothing was written there",
                 hint="give the view another one: table: …, or move these away",
             )

@@ -247,18 +247,18 @@ class KafkaFollower:
             # Before anything of another runner is ended: it may be the newer one.
             self._check(self._last())
             producer = self._begun()
-            found = self._last(settled=True)
-            self._check(found)
+            last = self._last(settled=True)
+            self._check(last)
             self._producer = producer
-            self._claim(found)
+            self._claim(last)
 
     def position(self) -> Mark | None:
         """The last mark that was committed; None: the topic was never filled."""
         with self._failing("reading the mark"):
             if self._marks not in self._client.describe([self._marks]):
                 return None
-            found = self._last(settled=self._staged is None)
-        return None if found is None or found.mark.epoch < 0 else found.mark
+            last = self._last(settled=self._staged is None)
+        return None if last is None or last.mark.epoch < 0 else last.mark
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """Send the changes in a transaction that stays open."""
@@ -452,11 +452,11 @@ class KafkaFollower:
 
     # --- the topics ------------------------------------------------------------------------------
 
-    def _check(self, found: _Record | None) -> None:
-        if found is None:
+    def _check(self, last: _Record | None) -> None:
+        if last is None:
             self._check_unused()
         else:
-            check_owner(self.target, found.mark)
+            check_owner(self.target, last.mark)
 
     def _check_unused(self) -> None:
         """Refuse a topic without marks that has, or had, messages; an empty one may be prepared."""
@@ -469,15 +469,15 @@ class KafkaFollower:
                 hint="give the view another one: table: …",
             )
 
-    def _claim(self, found: _Record | None) -> None:
+    def _claim(self, last: _Record | None) -> None:
         """Have the topic there as it is to be, and say in its mark that this runner writes."""
         content = self._content_text()
         topic = self._client.describe([self._topic]).get(self._topic)
-        mark = Mark("", 0, -1) if found is None else found.mark
-        ts = 0 if found is None else found.ts
-        if found is not None and topic is not None:
-            is_log = self._settings.mode != "upsert" or '"upsert"' not in found.content[:20]
-            if (found.content != content and is_log) or not found.partitions:
+        mark = Mark("", 0, -1) if last is None else last.mark
+        ts = 0 if last is None else last.ts
+        if last is not None and topic is not None:
+            is_log = self._settings.mode != "upsert" or '"upsert"' not in last.content[:20]
+            if (last.content != content and is_log) or not last.partitions:
                 # The mark goes first: what is begun here is ended by whoever comes.
                 self._write(_Record(self._ours(Mark("", 0, -1)), content, "", 0, ts))
                 self._delete(self._topic)
@@ -488,19 +488,19 @@ class KafkaFollower:
             self._make(self._topic, self._settings.partitions, options)
             topic = self._described(self._topic)
         parts = len(topic.partitions)
-        if found is None or found.content != content or found.topic != topic.id:
+        if last is None or last.content != content or last.topic != topic.id:
             mark = Mark("", 0, -1)
-        elif found.partitions != parts:
+        elif last.partitions != parts:
             raise TargetError(
                 f"the topic {self._topic} has another number of partitions than it had",
                 where=f"sinks.{self.target.sink}",
                 got=str(parts),
-                allowed=f"{found.partitions}: a key must stay in its partition",
+                allowed=f"{last.partitions}: a key must stay in its partition",
                 safe="nothing was written there",
                 hint="delete the topic: it is made anew and filled",
             )
         record = _Record(self._ours(mark), content, topic.id, parts, ts)
-        if record != found:
+        if record != last:
             self._write(record)
         self._record = record
 
@@ -550,9 +550,9 @@ class KafkaFollower:
         """A topic that was just made: the brokers tell each other."""
         until = time.monotonic() + _PATIENCE
         while True:
-            found = self._client.describe([topic]).get(topic)
-            if found is not None:
-                return found
+            described = self._client.describe([topic]).get(topic)
+            if described is not None:
+                return described
             if time.monotonic() > until:
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             time.sleep(_PAUSE)
@@ -666,7 +666,7 @@ class KafkaFollower:
 
     def _fail(self, task: str, error: KafkaError | None, text: str) -> NoReturn:
         beside = self._client.trouble()
-        codes = [one.code() for one in (error, beside) if one is not None]
+        codes = [failure.code() for failure in (error, beside) if failure is not None]
         kind: type[MviewError] = RetryableError
         hint = "it is tried again; look at the brokers if it stays so"
         if any(code in _NOT_ALLOWED for code in codes):

@@ -174,13 +174,18 @@ class MysqlFollower(MariadbFollower):
     idle_timeout: ClassVar[str] = "wait_timeout"
 
 
-_TYPES = {
+#: Types that all servers of MySQL's protocol name so.
+INTEGERS_AND_DATES = {
     pa.bool_(): "BOOLEAN",
     pa.int8(): "TINYINT",
     pa.int16(): "SMALLINT",
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
     pa.date32(): "DATE",
+}
+
+_TYPES = {
+    **INTEGERS_AND_DATES,
     pa.timestamp("us", tz="UTC"): "DATETIME(6)",
     pa.timestamp("us"): "DATETIME(6)",
 }

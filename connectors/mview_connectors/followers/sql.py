@@ -36,6 +36,7 @@ from mview.follower import (
     gone_keys,
     mark_of,
     new_rows,
+    not_ours,
     refuse_types,
     state_by_mark,
 )
@@ -193,12 +194,7 @@ class SqlFollower(ABC):
                 there = self.tables(connection)
                 if row is None:
                     if there:
-                        raise TargetError(
-                            f"there is a table {self.target.table} that mview has not made",
-                            where=f"sinks.{self.target.sink}",
-                            safe="nothing was written there",
-                            hint="give the view another one: table: …",
-                        )
+                        raise not_ours(self.target)
                     self._put_row(connection, None)
                 else:
                     mark, columns = row

@@ -22,16 +22,14 @@ from __future__ import annotations
 
 import http.client
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import AfterValidator, Field
 
 from mview.config import Count, Duration, Part
@@ -52,11 +50,23 @@ from mview.follower import (
     gone_keys,
     mark_of,
     new_rows,
+    not_ours,
     refuse_types,
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
-from mview_connectors.followers.sql import finite
+from mview_connectors.followers.starrocks_loads import Loads
+from mview_connectors.followers.starrocks_rows import (
+    KIND_COLUMN,
+    MARK_COLUMN,
+    OPERATION,
+    ROWS,
+    RowsOfLoads,
+    column_type,
+    in_transactions,
+    requests_of,
+    to_arrow,
+)
 from mview_connectors.followers.starrocks_server import (
     Frontends,
     RefusedError,
@@ -64,25 +74,7 @@ from mview_connectors.followers.starrocks_server import (
     literal,
     quoted,
 )
-from mview_connectors.network import caution, http_caution
-
-#: Bytes of JSON in one request: a back end holds each as a whole while it reads it.
-_REQUEST_BYTES = 32 << 20
-
-#: Rows that are turned into JSON at once.
-_ROWS = 10_000
-
-#: Bytes of JSON in one transaction of a fill, which are many; a step is one, however large.
-_FILL_BYTES = 256 << 20
-
-#: Bytes of the longest VARCHAR.
-_VARCHAR = 1_048_576
-
-#: Our columns.
-_KIND, _MARK = "_mview", "_mark"
-
-#: What a load does with a row, beside its columns: 0 upserts, 1 deletes.
-_OPERATION = "__op"
+from mview_connectors.network import caution, http_caution, http_urls, listed
 
 #: The servers' numbers of this error, older and newer.
 _NO_TABLE = {1146, 5502}
@@ -95,33 +87,13 @@ _PASSING = re.compile(
 )
 
 
-def _urls(value: str) -> str:
-    """One URL, or several with commas: the front ends. The message has no value."""
-    for url in _listed(value):
-        try:
-            parts = urlsplit(url)
-            is_one = parts.scheme in ("http", "https") and bool(parts.hostname)
-            _ = parts.port
-        except ValueError:
-            is_one = False
-        if not is_one:
-            raise ValueError("must be http://host:port or https://…, several with commas")
-        if parts.username or parts.password:
-            raise ValueError("must have no user in it: write user: and password: ${env:NAME}")
-    return value
-
-
-def _listed(urls: str) -> list[str]:
-    return [url.strip() for url in urls.split(",")]
-
-
 class StarrocksSettings(FollowerSettings):
     """A StarRocks cluster as a sink."""
 
     hidden = ("password",)
 
     #: The HTTP interface of the front ends.
-    url: Annotated[str, Field(min_length=1), AfterValidator(_urls)]
+    url: Annotated[str, Field(min_length=1), AfterValidator(http_urls)]
     #: Their port for the MySQL protocol.
     query_port: Annotated[int, Field(gt=0, lt=1 << 16)] = 9030
     user: Part = "root"
@@ -173,12 +145,13 @@ class StarrocksFollower:
     def __init__(self, target: FollowerTarget) -> None:
         self.target = target
         self._settings: StarrocksSettings = target.settings
-        self._urls = _listed(self._settings.url)
+        self._urls = listed(self._settings.url)
         # The name stands in headers of HTTP, which hold ASCII only.
         plain = re.sub(r"\W", "_", target.table, flags=re.ASCII)[:40]
         self._digest = sha256(target.table.encode()).hexdigest()[:8]
         self._prefix = f"{plain}__{self._digest}_"
         self._own_name = re.compile(rf"\b{re.escape(self._prefix)}[0-9a-f]{{12}}\b")
+        self._rows = RowsOfLoads(target)
         self._http: Frontends | None = None
         self._sql: tuple[str, Sql] | None = None
         # Where the last commit of this process left the table; a commit looks again.
@@ -190,11 +163,11 @@ class StarrocksFollower:
         """Refuse types that StarRocks has no exact equal of, and names that are ours."""
         key, wrong = self.target.schema.key, {}
         for column in self.target.schema.columns:
-            kind = _type(column.type, in_key=column.name in key)
+            kind = column_type(column.type, in_key=column.name in key)
             if kind.startswith("!"):
                 wrong[column.name] = kind[1:]
         refuse_types(self.target, wrong)
-        own = (_KIND, _MARK, _OPERATION)
+        own = (KIND_COLUMN, MARK_COLUMN, OPERATION)
         if taken := [name for name in self.target.schema.names if name.casefold() in own]:
             raise UserError(
                 f"column {taken[0]} of view {self.target.view} has a name that sink "
@@ -207,7 +180,7 @@ class StarrocksFollower:
         """What the table is made of; another text means another table."""
         key = self.target.schema.key
         columns = [
-            [c.name, _type(c.type, in_key=c.name in key), type_name(c.type)]
+            [c.name, column_type(c.type, in_key=c.name in key), type_name(c.type)]
             for c in self.target.schema.columns
         ]
         return sha256(orjson.dumps([columns, list(key)])).hexdigest()[:32]
@@ -216,11 +189,13 @@ class StarrocksFollower:
 
     def _table_ddl(self, name: str) -> str:
         key = self.target.schema.key
-        columns = {c.name: _type(c.type, in_key=c.name in key) for c in self.target.schema.columns}
-        lines = [f"{quoted(_KIND)} TINYINT NOT NULL"]
+        columns = {
+            c.name: column_type(c.type, in_key=c.name in key) for c in self.target.schema.columns
+        }
+        lines = [f"{quoted(KIND_COLUMN)} TINYINT NOT NULL"]
         lines += [f"{quoted(column)} {columns.pop(column)} NOT NULL" for column in key]
         lines += [f"{quoted(column)} {kind} NULL" for column, kind in columns.items()]
-        lines.append(f"{quoted(_MARK)} VARCHAR(65533) NULL")
+        lines.append(f"{quoted(MARK_COLUMN)} VARCHAR(65533) NULL")
         named = ", ".join(map(quoted, key))
         comment = orjson.dumps([self.target.owner, self._made_of()]).decode()
         buckets = f" BUCKETS {self._settings.buckets}" if self._settings.buckets else ""
@@ -230,7 +205,7 @@ class StarrocksFollower:
         )
         return (
             f"CREATE TABLE {self._place(name)} ({', '.join(lines)}) "
-            f"PRIMARY KEY ({quoted(_KIND)}, {named}) COMMENT {literal(comment)} "
+            f"PRIMARY KEY ({quoted(KIND_COLUMN)}, {named}) COMMENT {literal(comment)} "
             f"DISTRIBUTED BY HASH({named}){buckets}"
             + (f" PROPERTIES ({properties})" if properties else "")
         )
@@ -239,7 +214,7 @@ class StarrocksFollower:
         names = ", ".join(map(quoted, self.target.schema.names))
         return (
             f"{verb} VIEW {self._place(self.target.table)} ({names}) AS "
-            f"SELECT {names} FROM {self._place(table)} WHERE {quoted(_KIND)} = 0"
+            f"SELECT {names} FROM {self._place(table)} WHERE {quoted(KIND_COLUMN)} = 0"
         )
 
     def _place(self, name: str) -> str:
@@ -271,18 +246,13 @@ class StarrocksFollower:
         kind = next((str(kind) for name, kind, _ in listed if name == target.table), None)
         if kind is None:
             return _Shown(), tables
-        found = sql.run(
+        definitions = sql.run(
             "SELECT VIEW_DEFINITION FROM information_schema.views WHERE "
             f"{within} AND TABLE_NAME = {literal(target.table)}"
         )
-        named = self._own_name.search(str(found[0][0])) if found else None
+        named = self._own_name.search(str(definitions[0][0])) if definitions else None
         if "VIEW" not in kind.upper() or named is None:
-            raise TargetError(
-                f"there is a table {target.table} that mview has not made",
-                where=f"sinks.{target.sink}",
-                safe="nothing was written there",
-                hint="give the view another one: table: …",
-            )
+            raise not_ours(target)
         if named[0] not in tables:
             return _Shown(True), tables
         return _Shown(True, named[0], *_noted(tables[named[0]])), tables
@@ -311,14 +281,15 @@ class StarrocksFollower:
         sql = self._statements()
         sql.run("SYNC")
         try:
-            found = sql.run(
-                f"SELECT {quoted(_MARK)} FROM {self._place(table)} WHERE {quoted(_KIND)} = 1"
+            marks = sql.run(
+                f"SELECT {quoted(MARK_COLUMN)} FROM {self._place(table)} "
+                f"WHERE {quoted(KIND_COLUMN)} = 1"
             )
         except sql.errors as error:
             if error.args and error.args[0] in _NO_TABLE:
                 return None
             raise
-        return Mark.from_text(str(found[0][0])) if found else None
+        return Mark.from_text(str(marks[0][0])) if marks else None
 
     # --- Follower --------------------------------------------------------------------------------
 
@@ -349,16 +320,16 @@ class StarrocksFollower:
 
         def rows() -> Iterator[dict[str, Any]]:
             for batch in batches(delta):
-                yield from self._json(gone_keys(batch, key), 1)
-                yield from self._json(new_rows(batch), 0)
-            yield self._mark_row(step)
+                yield from self._rows.json(gone_keys(batch, key), 1)
+                yield from self._rows.json(new_rows(batch), 0)
+            yield self._rows.mark(step)
 
         with self._failing("staging"):
             stands = self._left or self._shown()
             table, mark = stands or ("", None)
             admit(self.target, mark, step)
             self._left = None
-            count = self._prepare(self._label(step), table, requests_of(rows()))
+            count = self._loads().prepare(self._label(step), table, requests_of(rows()))
             return {
                 "id": step.id,
                 "table": table,
@@ -372,8 +343,8 @@ class StarrocksFollower:
 
         def content() -> Iterator[dict[str, Any]]:
             for batch in batches(rows):
-                yield from self._json(batch, 0)
-            yield self._mark_row(step)
+                yield from self._rows.json(batch, 0)
+            yield self._rows.mark(step)
 
         with self._failing("filling"):
             self._left = None
@@ -383,10 +354,10 @@ class StarrocksFollower:
             table = self._rows_name(step)
             self._statements().run(self._table_ddl(table))
             count = 0
-            for number, requests in enumerate(_transactions(requests_of(content()))):
+            for number, requests in enumerate(in_transactions(requests_of(content()))):
                 label = f"{self._label(step)}-{number}"
-                count += self._prepare(label, table, requests)
-                self._decide(label)
+                count += self._loads().prepare(label, table, requests)
+                self._loads().decide(label)
             return {
                 "id": step.id,
                 "table": table,
@@ -406,7 +377,7 @@ class StarrocksFollower:
                 mark = self._mark(table)
                 if mark is None or mark.step != step.id:
                     admit(self.target, mark, step)
-                    self._decide(self._label(step))
+                    self._loads().decide(self._label(step))
                 else:
                     check_owner(self.target, mark)
             self._left = (table, mark_of(self.target, step))
@@ -425,7 +396,7 @@ class StarrocksFollower:
                 mark = self._mark(table)
                 is_whole = mark is not None and mark.step == step.id
                 return State.PREPARED if is_whole else State.INITIALIZED
-            told = self._label_state(self._label(step))[0]
+            told = self._loads().state(self._label(step))[0]
             if told == "COMMITTED":
                 return State.COMMITTING  # it is decided, and will be seen
             # After the label: what is committed in between is seen then. A label alone is no proof:
@@ -452,16 +423,7 @@ class StarrocksFollower:
                 if table in tables and shown.table != table:
                     self._statements().run(f"DROP TABLE {self._place(table)}")
                 return
-            label = self._label(step)
-            if self._label_state(label)[0] not in ("PREPARE", "PREPARED"):
-                return
-            try:
-                self._transaction("rollback", label)
-            except RefusedError:
-                # A back end that was restarted knows nothing of a load, and cannot end it; nobody
-                # can commit it either. The servers end it when its time is over.
-                if self._label_state(label)[0] == "PREPARED":
-                    raise
+            self._loads().roll_back(self._label(step))
 
     def read(self) -> pa.RecordBatchReader:
         """The view's rows."""
@@ -473,9 +435,9 @@ class StarrocksFollower:
                 sql = self._statements()
                 sql.run("SYNC")
                 place = self._place(self.target.table)
-                for rows in sql.stream(f"SELECT {names} FROM {place}", _ROWS):
+                for rows in sql.stream(f"SELECT {names} FROM {place}", ROWS):
                     columns = [
-                        _arrow(list(values), field.type)
+                        to_arrow(list(values), field.type)
                         for values, field in zip(zip(*rows, strict=True), schema, strict=True)
                     ]
                     yield pa.record_batch(columns, schema=schema)
@@ -530,157 +492,6 @@ class StarrocksFollower:
             if name != shown.table and _noted(comment)[0] == self.target.owner:
                 self._statements().run(f"DROP TABLE {self._place(name)}")
 
-    # --- transactions ----------------------------------------------------------------------------
-
-    def _prepare(self, label: str, table: str, requests: Iterator[tuple[int, bytes]]) -> int:
-        """Load content in a transaction and prepare it.
-
-        Returns:
-            The number of rows.
-        """
-        seconds = str(max(1, self._settings.timeout // 1000))
-        place = {"table": table}
-        loading = {
-            **place,
-            "format": "json",
-            "strip_outer_array": "true",
-            "ignore_json_size": "true",
-            # A value that does not fit is an error, never NULL and never left out.
-            "strict_mode": "true",
-            "max_filter_ratio": "0",
-        }
-        self._transaction("begin", label, {**place, "timeout": seconds})
-        count = 0
-        for rows, content in requests:
-            self._transaction("load", label, loading, content)
-            count += rows
-        kept = str(max(1, self._settings.prepared_timeout // 1000))
-        answer = self._transaction("prepare", label, {**place, "prepared_timeout": kept})
-        loaded = answer.get("NumberLoadedRows", count)
-        if answer.get("NumberFilteredRows", 0) or loaded != count:
-            raise TargetError(
-                f"StarRocks has not taken all rows for {self.target.table}",
-                where=f"sinks.{self.target.sink}",
-                got=f"{loaded} of {count} rows; see {answer.get('ErrorURL', 'its log')}",
-                safe="nothing of them is shown",
-                hint="look at the rows that it has filtered",
-            )
-        return count
-
-    def _decide(self, label: str) -> None:
-        """Commit a prepared transaction and wait until readers see it.
-
-        The answer decides nothing: the label does.
-        """
-        said: object = None
-        try:
-            self._transaction("commit", label)
-        except (RefusedError, OSError, http.client.HTTPException) as error:
-            said = error
-        until = time.monotonic() + self._settings.timeout / 1000
-        pause = 0.02
-        while True:
-            state, reason = self._label_state(label)
-            if state == "VISIBLE":
-                return
-            if state != "COMMITTED":
-                break
-            if time.monotonic() > until:
-                raise RetryableError(
-                    f"StarRocks has committed rows of {self.target.table} and does not show them",
-                    where=f"sinks.{self.target.sink}",
-                    got=f"label {label}: {state}",
-                    safe="they are safe there; it is asked again",
-                    hint="look at the cluster's back ends and its running transactions",
-                )
-            time.sleep(pause)
-            pause = min(1.0, 2 * pause)
-        if isinstance(said, Exception) and state != "ABORTED":
-            raise said
-        raise RetryableError(
-            f"StarRocks has not committed rows of {self.target.table}",
-            where=f"sinks.{self.target.sink}",
-            got=f"label {label}: {state} {reason}".strip(),
-            safe="nothing of them is shown; what became of them is asked before the next try",
-        )
-
-    def _transaction(
-        self, operation: str, label: str, more: dict[str, str] | None = None, content: bytes = b""
-    ) -> dict[str, Any]:
-        """One operation of a transaction.
-
-        Raises:
-            RefusedError: anything but OK.
-        """
-        headers = {"label": label, "db": self._settings.database, **(more or {})}
-        method = "PUT" if operation == "load" else "POST"
-        path = f"/api/transaction/{operation}"
-        answer = self._frontends().ask(method, path, headers, content)
-        # What comes before the transactions (passwords, rights) is spelled in small letters.
-        status = str(answer.get("Status", answer.get("status", "")))
-        if status.upper() not in ("OK", "SUCCESS"):
-            message = str(answer.get("Message", answer.get("msg", answer)))
-            raise RefusedError(status, f"{operation}: {message}")
-        return answer
-
-    def _label_state(self, label: str) -> tuple[str, str]:
-        """PREPARE, PREPARED, COMMITTED, VISIBLE, ABORTED or UNKNOWN, and why."""
-        path = f"/api/{quote(self._settings.database)}/get_load_state?label={label}"
-        answer = self._frontends().ask("GET", path, {})
-        state = answer.get("state")
-        if not isinstance(state, str) or str(answer.get("status", "OK")).upper() != "OK":
-            raise RefusedError(str(answer.get("status")), str(answer.get("msg", answer)))
-        return state.upper(), str(answer.get("reason") or "")
-
-    # --- rows ------------------------------------------------------------------------------------
-
-    def _json(self, batch: pa.RecordBatch, operation: int) -> Iterator[dict[str, Any]]:
-        """Rows as objects; all of a batch are looked at before the first goes out."""
-        names = [*batch.schema.names, _KIND, _OPERATION]
-        for begin in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(begin, _ROWS)
-            columns = [
-                self._values(column, name)
-                for name, column in zip(part.schema.names, part.columns, strict=True)
-            ]
-            for row in zip(*columns, strict=True):
-                yield dict(zip(names, (*row, 0, operation), strict=True))
-
-    def _values(self, column: pa.Array, name: str) -> list[Any]:
-        """Values that JSON holds exactly; numbers that a reader may take for a double are texts."""
-        kind = column.type
-        if pa.types.is_floating(kind):
-            finite(pa.chunked_array([column]), name, "JSON")
-        elif pa.types.is_string(kind):
-            longest = pc.max(pc.binary_length(column)).as_py()
-            if longest is not None and longest > _VARCHAR:
-                raise UserError(
-                    f"a value of view {self.target.view} is too long for sink {self.target.sink}",
-                    where=f"column {name}",
-                    got=f"{longest} bytes",
-                    allowed=f"{_VARCHAR} bytes",
-                    safe="nothing of the commit was brought; other sinks go on",
-                    hint="shorten it in the view: left(…, n)",
-                )
-        elif pa.types.is_decimal(kind):
-            return [None if value is None else f"{value:f}" for value in column.to_pylist()]
-        elif pa.types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("us")).cast(pa.string())
-        elif pa.types.is_date(kind) or pa.types.is_int64(kind):
-            column = column.cast(pa.string())
-        listed: list[Any] = column.to_pylist()
-        return listed
-
-    def _mark_row(self, step: Step) -> dict[str, Any]:
-        """The row of the mark; its key columns hold anything."""
-        row = {name: _nothing(self.target.schema.column(name).type) for name in self._key}
-        text = mark_of(self.target, step).to_text()
-        return {**row, _KIND: 1, _MARK: text, _OPERATION: 0}
-
-    @property
-    def _key(self) -> tuple[str, ...]:
-        return self.target.schema.key
-
     # --- connections -----------------------------------------------------------------------------
 
     def _secrets(self) -> tuple[str, str]:
@@ -699,6 +510,9 @@ class StarrocksFollower:
                 f"sinks.{self.target.sink}",
             )
         return self._http
+
+    def _loads(self) -> Loads:
+        return Loads(self._frontends(), self.target)
 
     def _statements(self) -> Sql:
         """The MySQL protocol of the front end that is asked."""
@@ -763,85 +577,3 @@ def _noted(comment: str) -> tuple[str, str]:
     except (ValueError, TypeError):
         return "", ""
     return str(owner), str(made_of)
-
-
-def requests_of(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
-    """Rows in requests of bounded size: their number, and an array of JSON."""
-    waiting: list[bytes] = []
-    size = 0
-    for row in rows:
-        text = orjson.dumps(row)
-        if waiting and size + len(text) > _REQUEST_BYTES:
-            yield len(waiting), b"[" + b",".join(waiting) + b"]"
-            waiting, size = [], 0
-        waiting.append(text)
-        size += len(text)
-    if waiting:
-        yield len(waiting), b"[" + b",".join(waiting) + b"]"
-
-
-def _transactions(
-    requests: Iterator[tuple[int, bytes]],
-) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Requests by transactions of bounded size."""
-    ahead = next(requests, None)
-
-    def one() -> Iterator[tuple[int, bytes]]:
-        nonlocal ahead
-        size = 0
-        while ahead is not None and (not size or size + len(ahead[1]) <= _FILL_BYTES):
-            size += len(ahead[1])
-            yield ahead
-            ahead = next(requests, None)
-
-    while ahead is not None:
-        yield one()
-
-
-def _type(kind: pa.DataType, *, in_key: bool) -> str:
-    """StarRocks' type of a column; after `!`: why there is none."""
-    if pa.types.is_floating(kind):
-        if in_key:
-            return "!no floating-point numbers in a key"
-        return "FLOAT" if pa.types.is_float32(kind) else "DOUBLE"
-    if pa.types.is_decimal(kind):
-        if in_key:
-            return "!no decimals in a key: cast it to bigint or string"
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    if pa.types.is_string(kind):
-        return f"VARCHAR({_VARCHAR})"
-    if pa.types.is_binary(kind):
-        return "!no binary: a load has no form of it; hex(…), for example"
-    return _TYPES.get(kind, "!no arrays: cast it to a string")
-
-
-_TYPES = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.date32(): "DATE",
-    pa.timestamp("us", tz="UTC"): "DATETIME",
-    pa.timestamp("us"): "DATETIME",
-}
-
-
-def _nothing(kind: pa.DataType) -> Any:
-    """A value of a key column that means nothing."""
-    if pa.types.is_string(kind):
-        return ""
-    if pa.types.is_date(kind):
-        return "1970-01-01"
-    if pa.types.is_timestamp(kind):
-        return "1970-01-01 00:00:00"
-    return False if pa.types.is_boolean(kind) else 0
-
-
-def _arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """A column's values as the driver gives them."""
-    if pa.types.is_boolean(kind):
-        return pa.array(values, pa.int8()).cast(kind)
-    if pa.types.is_float32(kind):
-        return pa.array(values, pa.float64()).cast(kind)
-    return pa.array(values, kind)

@@ -140,11 +140,11 @@ class DeltaSink:
                     hint="give the view another path, or `mview drop` the other one where it was "
                     "made",
                 )
-        elif found := without_mark(self.folder, _MARK):
+        elif theirs := without_mark(self.folder, _MARK):
             raise UserError(
                 f"{what} is not empty, and mview did not make it",
                 where=str(self.folder),
-                got=", ".join(found[:5]),
+                got=", ".join(theirs[:5]),
                 allowed="an empty folder, or one that does not exist",
                 safe=safe,
                 hint="give the view another path",
@@ -237,9 +237,9 @@ class DeltaSink:
             name = self._log.new_file(f"{epoch:012d}")
             file.replace(self.folder / name)
             later(self.folder / name)
-            found = describe(self.folder, name, self.target.schema.key)
-            if found.rows:
-                adds.append(found)
+            written = describe(self.folder, name, self.target.schema.key)
+            if written.rows:
+                adds.append(written)
             else:
                 self._log.discard([name])
         self._sweep_staging()
@@ -353,7 +353,7 @@ class DeltaSink:
         gone = [read_live(self.folder, staged[path], self._schema) for path in token["removes"]]
         come = [read_live(self.folder, file, self._schema) for file in token["adds"]]
         rows = pa.concat_tables([self._schema.empty_table(), *gone, *come])
-        weights = np.repeat([-1, 1], [sum(part.num_rows for part in one) for one in (gone, come)])
+        weights = np.repeat([-1, 1], [sum(part.num_rows for part in side) for side in (gone, come)])
         first, group = first_rows(row_codes([as_shown(rows)])[0])
         sums = np.bincount(group, weights=weights, minlength=len(first)).astype(np.int64)
         delta = rows.take(first).append_column(WEIGHT, pa.array(sums))
@@ -499,15 +499,15 @@ class DeltaSink:
         """
         published = self._said(published, _FACTS)
         # The rows are the same in files that others made of them, and these stay longer.
-        found = self._log.at(self._same_rows(published["version"]))
-        if found.id != published["table"]:
+        table = self._log.at(self._same_rows(published["version"]))
+        if table.id != published["table"]:
             raise CorruptionError(
                 f"view {self.target.view}: its table was made anew after the epoch",
                 where=str(self.folder),
                 safe="the newest epoch is not touched",
                 hint="read a newer epoch",
             )
-        for file in found.files.values():
+        for file in table.files.values():
             yield read_live(self.folder, file, self._schema)
 
     def maintain(self, oldest: Mapping[str, Any] | None, keep: Sequence[Mapping[str, Any]]) -> int:

@@ -43,7 +43,10 @@ from mview.follower import (
     Token,
     admit,
     batches,
+    check_inserts,
     check_owner,
+    nested_keys,
+    not_ours,
     refuse_types,
 )
 from mview.schema import type_name
@@ -83,13 +86,8 @@ class DeltaFollower:
 
     def check(self) -> None:
         """Refuse keys that cannot be looked up, and names that are no folder."""
-        schema = self.target.schema
-        wrong = {
-            name: "another type, as it is in the key"
-            for name in schema.key
-            if self._settings.mode == "upsert" and pa.types.is_nested(schema.column(name).type)
-        }
-        refuse_types(self.target, wrong)
+        if self._settings.mode == "upsert":
+            refuse_types(self.target, nested_keys(self.target))
         if not _FOLDER.fullmatch(self.target.table):
             raise ConfigError(
                 f"{self.target.table!r} is no name for a table of sink {self.target.sink}",
@@ -147,7 +145,7 @@ class DeltaFollower:
             rows = pa.Table.from_batches(list(batches(delta)), delta.schema)
             kinds = rows[KIND]
             if self._settings.mode == "append":
-                self._check_new(kinds)
+                check_inserts(self.target, kinds)
                 parts = iter([rows.drop_columns([KIND])])
                 return self._token(log, step, [], list(self._written(log, parts)))
             weight = np.where(pc.starts_with(kinds, "+").to_numpy(), 1, -1).astype(np.int64)
@@ -289,20 +287,9 @@ class DeltaFollower:
 
         for part in parts:
             held.append(part)
-            if is_full(sum(one.num_rows for one in held), sum(one.nbytes for one in held)):
+            if is_full(sum(rows.num_rows for rows in held), sum(rows.nbytes for rows in held)):
                 yield from flush()
         yield from flush()
-
-    def _check_new(self, kinds: pa.ChunkedArray) -> None:
-        other = kinds.filter(pc.not_equal(kinds, "+I"))
-        if len(other):
-            raise TargetError(
-                f"a row of view {self.target.view} was updated or deleted, and sink "
-                f"{self.target.sink} takes new ones only",
-                got=f"a change of kind {other[0].as_py()}",
-                safe="nothing of the commit was written; other sinks go on",
-                hint="mode: upsert",
-            )
 
     # --- the table -------------------------------------------------------------------------------
 
@@ -370,12 +357,7 @@ class DeltaFollower:
     def _check_ours(self, log: TableLog) -> None:
         owner = log.setting(OWNER)
         if owner is None:
-            raise TargetError(
-                f"there is a table {self.target.table} that mview has not made",
-                where=log.where,
-                safe="nothing was written there",
-                hint="give the view another one: table: …",
-            )
+            raise not_ours(self.target, log.where)
         check_owner(self.target, Mark(owner, log.fence, -1))
         if log.foreign.startswith("the protocol"):
             raise TargetError(
@@ -445,6 +427,6 @@ def _now() -> int:
 
 def _added(token: Token) -> list[str]:
     """The files that a step has written, not those whose rows it marks."""
-    removed = {one["remove"]["path"] for one in token["actions"] if "remove" in one}
-    added = (one["add"]["path"] for one in token["actions"] if "add" in one)
+    removed = {action["remove"]["path"] for action in token["actions"] if "remove" in action}
+    added = (action["add"]["path"] for action in token["actions"] if "add" in action)
     return [path for path in added if path not in removed]

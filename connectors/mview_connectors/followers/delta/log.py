@@ -69,9 +69,9 @@ class TableLog:
     def _begin(self) -> None:
         """Start at the newest checkpoint, and find out who wrote last before it."""
         numbers = [
-            int(found[1])
+            int(match[1])
             for entry in self.objects.list(LOG)
-            if (found := CHECKPOINT.match(entry.path.rpartition("/")[2]))
+            if (match := CHECKPOINT.match(entry.path.rpartition("/")[2]))
         ]
         if not numbers:
             if self.objects.get(commit_path(0)) is None and self._has_log():
@@ -134,8 +134,8 @@ class TableLog:
 
     def setting(self, name: str) -> str | None:
         """A property of the table."""
-        found: str | None = (self.head.metadata.get("configuration") or {}).get(name)
-        return found
+        value: str | None = (self.head.metadata.get("configuration") or {}).get(name)
+        return value
 
     @property
     def fence(self) -> int:

@@ -103,9 +103,9 @@ class Objects:
     def list(self, folder: str = "") -> Iterator[Entry]:
         """All objects below a folder, in no order."""
         for listed in obstore.list(self._store, folder or None):
-            for one in listed:
-                modified = one["last_modified"]
-                yield Entry(one["path"], int(modified.timestamp() * 1000))
+            for entry in listed:
+                modified = entry["last_modified"]
+                yield Entry(entry["path"], int(modified.timestamp() * 1000))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects; those that are not there are passed over."""

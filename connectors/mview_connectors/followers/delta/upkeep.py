@@ -86,7 +86,7 @@ class DeltaUpkeep:
             worn += sorted(small, key=lambda file: file.size)
         bite: list[DataFile] = []
         for file in worn:
-            if bite and sum(one.size for one in bite) + file.size > LARGE.nbytes // 4:
+            if bite and sum(other.size for other in bite) + file.size > LARGE.nbytes // 4:
                 break
             bite.append(file)
         return bite if any(f.rows != f.live for f in bite) or len(bite) > 1 else []
@@ -157,9 +157,9 @@ class DeltaUpkeep:
         """End the log at the newest checkpoint that is old enough: versions since stay readable."""
         names = {entry.path.rpartition("/")[2]: entry for entry in entries}
         old = [
-            int(found[1])
+            int(match[1])
             for name, entry in names.items()
-            if (found := CHECKPOINT.match(name)) and entry.modified_ms <= before
+            if (match := CHECKPOINT.match(name)) and entry.modified_ms <= before
         ]
         begin = max(old, default=0)
         self.log.objects.delete(

@@ -115,9 +115,9 @@ def _partitions(metadata: Any, rows: pa.Table) -> Iterator[tuple[_Key | None, pa
         yield None, rows
         return
     values, codes = [], np.zeros(rows.num_rows, np.int64)
-    for one in spec.fields:
-        source = schema.find_field(one.source_id)
-        transformed = _transformed(rows[source.name], one.transform, source.field_type)
+    for part in spec.fields:
+        source = schema.find_field(part.source_id)
+        transformed = _transformed(rows[source.name], part.transform, source.field_type)
         encoded = transformed.dictionary_encode(null_encoding="encode")
         values.append(encoded.dictionary.to_pylist())
         codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
@@ -180,7 +180,7 @@ def write_deletes(table: Any, places: Sequence[tuple[Any, Numbers]]) -> list[Any
     for file, positions in places:
         groups[file.spec_id, file.partition].append((file.file_path, positions))
     return [
-        _write_deletes(table, spec_id, partition, sorted(group, key=lambda one: one[0]))
+        _write_deletes(table, spec_id, partition, sorted(group, key=lambda row: row[0]))
         for (spec_id, partition), group in groups.items()
     ]
 
@@ -249,10 +249,10 @@ def live_rows(
         parquet = pq.ParquetFile(stream)
         # By their ids: in files names are spelled as Avro allows, or as they once were.
         stored = {
-            (one.metadata or {}).get(b"PARQUET:field_id"): place
-            for place, one in enumerate(parquet.schema_arrow)
+            (field.metadata or {}).get(b"PARQUET:field_id"): place
+            for place, field in enumerate(parquet.schema_arrow)
         }
-        spelled = [parquet.schema_arrow.names[stored[one]] for one in ids]
+        spelled = [parquet.schema_arrow.names[stored[field]] for field in ids]
         begin = 0
         for batch in parquet.iter_batches(_READ_ROWS, columns=spelled):
             positions = np.arange(begin, begin + batch.num_rows)

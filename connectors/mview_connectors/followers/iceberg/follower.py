@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import KIND
-from mview.errors import ConfigError, MviewError, RetryableError, TargetError, UserError
+from mview.errors import ConfigError, MviewError, RetryableError
 from mview.files.modes import make_shared_folder
 from mview.follower import (
     Capabilities,
@@ -38,9 +38,12 @@ from mview.follower import (
     Token,
     admit,
     batches,
+    check_inserts,
     check_owner,
     mark_of,
+    nested_keys,
     new_rows,
+    not_ours,
     refuse_types,
 )
 from mview.schema import type_name
@@ -90,11 +93,8 @@ class IcebergFollower:
 
     def check(self) -> None:
         """Refuse keys that cannot be looked up, and partitions that cannot be made."""
-        schema, wrong = self.target.schema, {}
-        if self._settings.mode == "upsert":
-            for name in schema.key:
-                if pa.types.is_nested(schema.column(name).type):
-                    wrong[name] = "another type, as it is in the key"
+        schema = self.target.schema
+        wrong = nested_keys(self.target) if self._settings.mode == "upsert" else {}
         for _, name in self._settings.parts(self.target.schema.names):
             kind = schema.column(name).type
             if pa.types.is_floating(kind) or pa.types.is_nested(kind):
@@ -125,12 +125,7 @@ class IcebergFollower:
             table = self._find() or self._make()
             properties = table.metadata.properties
             if _OWNER not in properties:
-                raise TargetError(
-                    f"there is a table {self.target.table} that mview has not made",
-                    where=f"sinks.{self.target.sink}",
-                    safe="nothing was written there",
-                    hint="give the view another one: table: …",
-                )
+                raise not_ours(self.target)
             fence = int(properties[_FENCE])
             check_owner(self.target, Mark(properties[_OWNER], fence, -1))
             if properties[_COLUMNS] != self._columns():
@@ -155,7 +150,7 @@ class IcebergFollower:
             writer, gone = self._writer(table), []
             for batch in batches(delta):
                 if self._settings.mode == "append":
-                    self._check_new(batch)
+                    check_inserts(self.target, batch.column(KIND))
                 else:
                     is_old = pc.is_in(batch.column(KIND), pa.array(["-D", "-U"]))
                     gone.append(batch.filter(is_old).select(list(self.target.schema.key)))
@@ -234,7 +229,7 @@ class IcebergFollower:
 
     def read(self) -> pa.RecordBatchReader:
         """The rows, by pyiceberg's own scan."""
-        schema = pa.schema([one.with_nullable(True) for one in self.target.schema.arrow])
+        schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
         with self._failing("reading the table"):
             from mview_connectors.followers.iceberg.rows import as_types
 
@@ -350,18 +345,6 @@ class IcebergFollower:
         if self._keys is not None:
             self._keys.committed(commit)
 
-    def _check_new(self, batch: pa.RecordBatch) -> None:
-        kinds = batch.column(KIND)
-        other = kinds.filter(pc.not_equal(kinds, "+I"))
-        if len(other):
-            raise UserError(
-                f"a row of view {self.target.view} was updated or deleted, and sink "
-                f"{self.target.sink} takes new ones only",
-                got=f"a change of kind {other[0].as_py()}",
-                safe="nothing of the commit was written; other sinks go on",
-                hint="mode: upsert",
-            )
-
     # --- the table -------------------------------------------------------------------------------
 
     def _find(self) -> Any:
@@ -436,7 +419,7 @@ class IcebergFollower:
     def _columns(self) -> str:
         """What the table is made of; another text means another table."""
         schema = self.target.schema
-        columns = [[one.name, type_name(one.type)] for one in schema.columns]
+        columns = [[column.name, type_name(column.type)] for column in schema.columns]
         return orjson.dumps(
             [columns, list(schema.key), self._settings.parts(self.target.schema.names)]
         ).decode()

@@ -125,12 +125,12 @@ class KeyPlaces:
         for file in files:
             positions, hashes = [_NONE], [_NONE]
             for at, rows in live_rows(table, file, self._key, gone.get(file.file_path)):
-                found = hash_rows(as_types(rows, self._types).columns)
+                hashes_of = hash_rows(as_types(rows, self._types).columns)
                 if only is not None:
-                    wanted = np.isin(found, only)
-                    at, found = at[wanted], found[wanted]
+                    wanted = np.isin(hashes_of, only)
+                    at, hashes_of = at[wanted], hashes_of[wanted]
                 positions.append(at)
-                hashes.append(found)
+                hashes.append(hashes_of)
             index.add(file, file.record_count, np.concatenate(positions), np.concatenate(hashes))
         return index
 
@@ -160,10 +160,10 @@ class KeyPlaces:
         """Whether the keys of rows, read from their files, are these, one by one."""
         distinct, places = np.unique(rows, return_inverse=True)
         read = [
-            found.filter(pa.array(np.isin(at, positions)))
+            rows.filter(pa.array(np.isin(at, positions)))
             # In the order of the numbers of rows, as files and positions are.
             for file, positions in index.places(distinct)
-            for at, found in live_rows(table, file, self._key, None)
+            for at, rows in live_rows(table, file, self._key, None)
         ]
         there = as_types(pa.concat_tables(read), self._types).take(pa.array(places))
         return same_rows(there.columns, as_types(keys, self._types).columns)

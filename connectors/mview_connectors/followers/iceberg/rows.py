@@ -13,7 +13,7 @@ from mview_connectors.followers.iceberg.files import write_rows
 
 def stored(schema: TableSchema) -> pa.Schema:
     """The columns of a view as Iceberg has them: its smallest integer has 32 bits."""
-    return pa.schema([pa.field(one.name, _widened(one.type)) for one in schema.columns])
+    return pa.schema([pa.field(column.name, _widened(column.type)) for column in schema.columns])
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:
@@ -25,10 +25,10 @@ def _widened(kind: pa.DataType) -> pa.DataType:
 def as_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of a schema in its types, all nullable."""
     columns = [
-        column if column.type == one.type else column.cast(one.type)
-        for one, column in ((one, rows[one.name]) for one in schema)
+        column if column.type == field.type else column.cast(field.type)
+        for field, column in ((field, rows[field.name]) for field in schema)
     ]
-    return pa.table(columns, pa.schema([one.with_nullable(True) for one in schema]))
+    return pa.table(columns, pa.schema([field.with_nullable(True) for field in schema]))
 
 
 class RowsWriter:

@@ -59,13 +59,13 @@ class IcebergSettings(FollowerSettings):
         # A column may have any name, also with a comma in it.
         texts = [whole] if whole in names else _COMMA.split(whole)
         for text in filter(None, map(str.strip, texts)):
-            found = _TRANSFORM.fullmatch(text)
-            if text in names or found is None:
+            match = _TRANSFORM.fullmatch(text)
+            if text in names or match is None:
                 part = ("identity", text)
-            elif found[1]:
-                part = (f"{found[1]}[{int(found[2])}]", found[3])
+            elif match[1]:
+                part = (f"{match[1]}[{int(match[2])}]", match[3])
             else:
-                part = (found[4], found[5])
+                part = (match[4], match[5])
             if part[1] not in names or part[0].endswith("[0]"):
                 raise ConfigError(
                     "an Iceberg table cannot be partitioned so",

@@ -111,8 +111,8 @@ class Commit:
             "base": self.base,
             "snapshot": self.snapshot,
             "manifest_list": self.manifest_list,
-            "updates": [_json(one) for one in self.updates],
-            "requirements": [_json(one) for one in self.requirements],
+            "updates": [_json(update) for update in self.updates],
+            "requirements": [_json(requirement) for requirement in self.requirements],
             "files": list(self.files),
         }
 
@@ -140,8 +140,8 @@ class Commit:
         return table
 
 
-def _json(one: Any) -> Any:
-    return orjson.loads(one.model_dump_json(by_alias=True))
+def _json(model: Any) -> Any:
+    return orjson.loads(model.model_dump_json(by_alias=True))
 
 
 def prepare(table: Any, change: SnapshotChange) -> Commit:
@@ -238,7 +238,11 @@ class _Producer:
         if self._change.removed or self._change.kept or self._parent is None:
             return []
         manifests = self._parent.manifests(self._table.io)
-        return [one for one in manifests if one.has_added_files() or one.has_existing_files()]
+        return [
+            manifest
+            for manifest in manifests
+            if manifest.has_added_files() or manifest.has_existing_files()
+        ]
 
     def _summary(self) -> Any:
         change, schema = self._change, self._metadata.schema()
@@ -305,14 +309,14 @@ def expire(table: Any, before_ms: int) -> int:
     metadata = table.metadata
     refs = {ref.snapshot_id for ref in metadata.refs.values()}
     old = [
-        one
-        for one in metadata.snapshots
-        if one.timestamp_ms < before_ms and one.snapshot_id not in refs
+        snapshot
+        for snapshot in metadata.snapshots
+        if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in refs
     ]
     if not old:
         return 0
-    gone = {one.snapshot_id for one in old}
-    kept = [one for one in metadata.snapshots if one.snapshot_id not in gone]
+    gone = {snapshot.snapshot_id for snapshot in old}
+    kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
     unused = _files(table, old) - _files(table, kept)
     now = current(table)
     commit = Commit(
@@ -333,15 +337,15 @@ def expire(table: Any, before_ms: int) -> int:
 
 def _files(table: Any, snapshots: Iterable[Any]) -> set[str]:
     """All files that snapshots need."""
-    found: set[str] = set()
+    paths: set[str] = set()
     manifests = {}
     for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
-        for one in snapshot.manifests(table.io):
-            manifests[one.manifest_path] = one
-    for path, one in manifests.items():
-        found.add(path)
-        found.update(
-            entry.data_file.file_path for entry in one.fetch_manifest_entry(table.io, True)
+        paths.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            manifests[manifest.manifest_path] = manifest
+    for path, manifest in manifests.items():
+        paths.add(path)
+        paths.update(
+            entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, True)
         )
-    return found
+    return paths
