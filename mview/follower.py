@@ -60,7 +60,7 @@ class FollowerSettings(Settings):
     #: Rows of one commit take about so many bytes at the most; a larger epoch comes alone.
     commit_bytes: Count = 64 << 20
     #: What waits for this sink in the store at the most, in bytes and age; beyond, the sink is
-    #: filled anew.
+    #: compared with its view, or filled anew.
     spool_bytes: Count = 1 << 30
     spool_age: Duration = DAY
 
@@ -76,6 +76,8 @@ class Capabilities:
         marks: the target keeps a `Mark`, written in the atomic step of the commit.
         fills: `fill` replaces all rows in one atomic step. Without, only an empty target is filled.
         reads: `read` works, so that `mview verify` can compare.
+        compares: `read` gives rows as they come, however many there are: who is too far behind is
+            brought right by the difference. Without, it is filled anew.
         null_keys: key columns may be NULL, and NULL is one value.
         largest: rows of one commit at the most; None: any number.
     """
@@ -85,6 +87,7 @@ class Capabilities:
     marks: bool = True
     fills: bool = True
     reads: bool = True
+    compares: bool = True
     null_keys: bool = False
     largest: int | None = None
 

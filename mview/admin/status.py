@@ -52,6 +52,9 @@ class SinkStatus:
         committed_ms: wall time of its last commit; 0: none.
         error: why it does not get on; empty: it does.
         error_since_ms: since when.
+        anew: what brings it right, where changes are not enough: `difference`, it is compared with
+            the view; `fill`, it gets all rows; empty: nothing of that kind was begun.
+        anew_since_ms: since when.
     """
 
     name: str
@@ -63,6 +66,8 @@ class SinkStatus:
     committed_ms: int
     error: str = ""
     error_since_ms: int = 0
+    anew: str = ""
+    anew_since_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,9 @@ def _sinks(
     for sink in definition.sinks:
         folder = store.follower(definition.name, sink)
         cursor, problem = CursorLog(folder).latest(), read_problem(folder)
+        anew = cursor.intent
+        if anew is not None and anew.way == "changes":
+            anew = None
         waiting = size = 0
         if source.schema is not None:
             if cursor.epoch is None or cursor.epoch < source.begins():
@@ -196,6 +204,8 @@ def _sinks(
                 committed_ms=cursor.committed_ms,
                 error=problem.text if problem else "",
                 error_since_ms=problem.since_ms if problem else 0,
+                anew=anew.way if anew else "",
+                anew_since_ms=anew.began_ms if anew else 0,
             )
         )
     return tuple(sinks)

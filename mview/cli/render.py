@@ -125,7 +125,11 @@ def _sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
         epoch = "not filled yet" if sink.epoch is None else f"epoch {sink.epoch:,}"
         lag = "up to date"
         if sink.waiting:
-            epochs = "to be filled" if sink.waiting < 0 else f"{sink.waiting:,} epochs behind"
+            epochs = f"{sink.waiting:,} epochs behind"
+            if sink.anew:
+                epochs = "being compared" if sink.anew == "difference" else "being filled"
+            elif sink.waiting < 0:
+                epochs = "to be compared or filled"
             lag = f"{epochs}, {sink.waiting_bytes:,} bytes, {duration_text(sink.lag_ms)}"
         cells.append((f"sink {sink.name}", sink.table, epoch, lag))
     lines = []

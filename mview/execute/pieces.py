@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -38,7 +38,6 @@ def differences(
     most: int,
     *,
     signs: bool = True,
-    depth: int = 0,
 ) -> Iterator[pa.Table]:
     """The rows of `new` minus those of `old`, see `difference`, in as many tables as needed.
 
@@ -48,6 +47,28 @@ def differences(
         schema: the columns of the result, without WEIGHT.
         most: bytes of both to hold at once; beyond, they go to the disk for temporary files.
         signs: rows that are equal but not identical differ.
+    """
+    for contents in in_pieces(new, old, schema, most):
+        yield difference(*contents, signs=signs)
+
+
+def in_pieces(
+    new: Iterable[pa.Table],
+    old: Iterable[pa.Table],
+    schema: pa.Schema,
+    most: int,
+    *,
+    by: Sequence[str] = (),
+    depth: int = 0,
+) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Two contents, piece by piece of both.
+
+    Args:
+        new: the new content, in parts.
+        old: the old one; other types that the schema can hold.
+        schema: the columns of both.
+        most: bytes of both to hold at once; beyond, they go to the disk for temporary files.
+        by: rows that are equal in these columns are in one piece; in all, where none are named.
         depth: how often these were divided already.
     """
     sides = ((False, new), (True, old))
@@ -62,18 +83,18 @@ def differences(
         if size > most and rows > _FEW and depth < _DEPTH:
             break
     else:
-        contents = [
+        come, gone = (
             pa.concat_tables([schema.empty_table(), *(p for s, p in held if s is side)])
             for side in (False, True)
-        ]
+        )
         held.clear()
-        yield difference(*contents, signs=signs)
+        yield come, gone
         return
     with TemporaryDirectory(prefix="mview-compare-") as folder:
-        _divide(chain(_drained(held), parts), schema, Path(folder), depth)
+        _divide(chain(_drained(held), parts), schema, Path(folder), list(by), depth)
         for number in range(1 << _BITS):
-            come, gone = (_read(Path(folder) / f"{side}-{number}") for side in (False, True))
-            yield from differences(come, gone, schema, most, signs=signs, depth=depth + 1)
+            some, others = (_read(Path(folder) / f"{side}-{number}") for side in (False, True))
+            yield from in_pieces(some, others, schema, most, by=by, depth=depth + 1)
 
 
 def _drained(held: list[tuple[bool, pa.Table]]) -> _Parts:
@@ -82,7 +103,7 @@ def _drained(held: list[tuple[bool, pa.Table]]) -> _Parts:
         yield held.pop()
 
 
-def _divide(parts: _Parts, schema: pa.Schema, folder: Path, depth: int) -> None:
+def _divide(parts: _Parts, schema: pa.Schema, folder: Path, by: list[str], depth: int) -> None:
     with ExitStack() as stack:
         writers = {
             (side, number): stack.enter_context(
@@ -92,7 +113,7 @@ def _divide(parts: _Parts, schema: pa.Schema, folder: Path, depth: int) -> None:
             for number in range(1 << _BITS)
         }
         for side, part in parts:
-            numbers = _numbers(part, depth)
+            numbers = _numbers(part.select(by or schema.names), depth)
             order = np.argsort(numbers, kind="stable")
             bounds = np.searchsorted(numbers[order], np.arange((1 << _BITS) + 1))
             rows = part.take(pa.array(order))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from mview.errors import CorruptionError, FencedError
 from mview.files.durable import put_if_absent
@@ -24,6 +25,11 @@ from mview.follower import Step, Token
 _KEPT = 3
 
 
+#: How a step brings a target on: by the changes since its mark, by the difference of what it has
+#: and what the view is, or by all rows.
+Way = Literal["changes", "difference", "fill"]
+
+
 @dataclass(frozen=True)
 class Intent:
     """A step that may come to be committed.
@@ -31,10 +37,14 @@ class Intent:
     Attributes:
         step: the step.
         token: what `stage` has said; None: it has not, so nobody has called `commit`.
+        way: how the step was made.
+        began_ms: wall time at which it was begun.
     """
 
     step: Step
     token: Token | None = None
+    way: Way = "changes"
+    began_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The sinks that follow the views of a run: a thread each, beside the epochs.
 
 One that is down holds nothing but its own changes in the store: it is tried again with back-off,
-and the views and the other sinks go on. What waits for it is bounded; beyond, it is filled anew.
+and the views and the other sinks go on. What waits for it is bounded; beyond, it is compared with
+its view and brought right, or filled anew.
 """
 
 from __future__ import annotations
@@ -215,24 +216,28 @@ class _Thread:
         )
 
     def floor(self) -> int:
-        """The epoch after which it needs changes; none where it is to be filled anyway."""
+        """The epoch after which it needs changes; none where they would not be enough."""
         if self._source.schema is None:
             return sys.maxsize
         opened = self._opened
         cursor = CursorLog(self._folder).latest() if opened is None else opened[2].cursor
         settings = FollowerSettings(type="") if opened is None else opened[1].settings
-        if cursor.epoch is None:
-            return sys.maxsize if cursor.intent is None else cursor.intent.step.epoch
-        if cursor.epoch >= self._source.newest():
+        if cursor.epoch is not None and cursor.epoch >= self._source.newest():
             return sys.maxsize
-        if self._is_beyond(settings, cursor.epoch):
-            return sys.maxsize
-        return cursor.epoch
+        if cursor.epoch is not None and cursor.epoch >= self._source.begins():
+            since = self._behind_since
+            age_ms = 0 if since is None else (time.monotonic() - since) * 1000
+            if not self._is_beyond(settings, cursor.epoch, age_ms):
+                return cursor.epoch
+        if (intent := cursor.intent) is not None and intent.way != "changes":
+            # It is brought to that epoch, however long that takes, and goes on from there.
+            age_ms = self._clock.now() - intent.began_ms
+            if not self._is_beyond(settings, intent.step.epoch, age_ms):
+                return intent.step.epoch
+        return sys.maxsize
 
-    def _is_beyond(self, settings: FollowerSettings, epoch: int) -> bool:
+    def _is_beyond(self, settings: FollowerSettings, epoch: int, age_ms: float) -> bool:
         """Whether so much waits that it is dropped."""
-        since = self._behind_since
-        age_ms = 0 if since is None else (time.monotonic() - since) * 1000
         size = self._source.waiting_bytes(epoch)
         if age_ms <= settings.spool_age and size <= settings.spool_bytes:
             return False
@@ -240,7 +245,8 @@ class _Thread:
             self._is_dropped = True
             self._say(
                 f"sink {self.sink} of view {self.view} is too far behind ({size >> 20} MB, "
-                f"{age_ms / 60_000:.0f} minutes): it will be filled anew"
+                f"{age_ms / 60_000:.0f} minutes): nothing more is kept for it; it will be brought "
+                "right by what differs, or filled anew"
             )
         return True
 
@@ -302,6 +308,11 @@ class _Thread:
                 break
             self._committed = time.monotonic()
             self._well()
+            if done.way == "difference":
+                self._say(
+                    f"sink {self.sink} of view {self.view} was compared with its view and brought "
+                    f"right: {done.rows} rows had changed"
+                )
         self._well()
         self._behind_since, self._is_dropped = None, False
         self._rest()

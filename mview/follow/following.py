@@ -2,7 +2,8 @@
 
 1. settle   after a start or an error: what became of the step that was under way is asked of the
             target, never of the answer; then the target's mark is held against the cursor
-2. plan     the next step: a fill, or the changes after the cursor, of one or more epochs
+2. plan     the next step: the changes after the cursor, of one or more epochs; where these are not
+            kept, the difference between the target and the view; or all rows, a fill
 3. stage    with its id on disk before, where what is staged outlives the process
 4. intend   the token is on disk: from here on the step is committed, by whoever goes on
 5. commit
@@ -16,7 +17,8 @@
 | being decided | asked again, with back-off; the sink is held meanwhile |
 | unknown, aborted | staged again, under a new id |
 | the mark is behind the cursor (a backup was restored) | changes since then are brought again |
-| the mark is elsewhere, or gone | filled anew |
+| the mark is elsewhere, or behind what is kept | the difference is brought, or it is filled anew |
+| the mark is gone | filled anew |
 | the mark is another view's or store's | refused |
 | the mark has a newer token | fenced |
 """
@@ -32,8 +34,9 @@ import pyarrow as pa
 
 from mview.changelog import KIND
 from mview.errors import RetryableError, TargetError, UserError
-from mview.follow.cursor import CursorLog, Intent
-from mview.follower import Follower, FollowerTarget, Mark, State, Step, check_owner
+from mview.follow.cursor import CursorLog, Intent, Way
+from mview.follow.resync import resync
+from mview.follower import Follower, FollowerTarget, Mark, State, Step, Token, check_owner
 
 #: Rows per batch that a sink is given.
 BATCH_ROWS = 65_536
@@ -81,6 +84,7 @@ class DoneStep(NamedTuple):
 
     step: Step
     rows: int
+    way: Way
 
 
 class Following:
@@ -142,13 +146,14 @@ class Following:
         self._check()
         begins = self._source.begins()
         if epoch is None or epoch < begins:
-            if epoch is not None:
-                self._check_fillable(epoch, f"changes are kept after epoch {begins}")
-            content = self._source.rows()
-            step = self._begin(content.epoch, None, -1)
-            rows = _Counted(content.parts, self._keyed)
-            token = follower.fill(step, self._reader(rows.tables(), with_kind=False))
-            return self._commit(step, token, rows)
+            mark = follower.position() if follower.capabilities.marks else None
+            done = self._by_difference(mark)
+            if done is None:
+                stands = epoch if mark is None else mark.epoch
+                if stands is not None:
+                    self._check_fillable(stands, f"changes are kept after epoch {begins}")
+                done = self._fill()
+            return done
         changes = self._source.changes(epoch, settings.commit_bytes, largest)
         if largest is not None and changes.rows.num_rows > largest:
             raise UserError(
@@ -158,30 +163,62 @@ class Following:
                 safe="nothing of it was brought; other sinks go on",
                 hint="take a smaller engine.max_changes",
             )
-        step = self._begin(changes.epoch, epoch, changes.rows.num_rows)
-        rows = _Counted(iter([changes.rows]), self._keyed)
-        token = follower.stage(step, self._reader(rows.tables(), with_kind=True))
-        return self._commit(step, token, rows)
+        intent = self._begin("changes", changes.epoch, epoch, changes.rows.num_rows)
+        return self._stage(intent, changes.rows)
 
-    def _begin(self, epoch: int, after: int | None, rows: int) -> Step:
+    def _stage(self, intent: Intent, changes: pa.Table) -> DoneStep:
+        rows = _Counted(iter([changes]), self._keyed)
+        reader = self._reader(rows.tables(), with_kind=True)
+        return self._commit(intent, self._follower.stage(intent.step, reader), rows)
+
+    def _fill(self) -> DoneStep:
+        """Bring all rows."""
+        content = self._source.rows()
+        intent = self._begin("fill", content.epoch, None, -1)
+        rows = _Counted(content.parts, self._keyed)
+        reader = self._reader(rows.tables(), with_kind=False)
+        return self._commit(intent, self._follower.fill(intent.step, reader), rows)
+
+    def _by_difference(self, mark: Mark | None) -> DoneStep | None:
+        """Bring what differs between the target and the view, as changes since the target's mark.
+
+        What stands there is read after its mark: a step of somebody else in between moves the mark,
+        and then ours is refused. None: all rows are to be brought.
+        """
+        follower, target = self._follower, self._target
+        able, content = follower.capabilities, self._source.rows()
+        if not (able.reads and able.compares and target.settings.mode == "upsert"):
+            return None
+        if mark is None or mark.epoch >= content.epoch:
+            return None  # nothing was there; or of another history, and targets count upwards
+        intent = self._begin("difference", content.epoch, mark.epoch, -1)
+        there = (pa.Table.from_batches([batch]) for batch in follower.read())
+        most, schema = target.settings.commit_bytes, rows_schema(target)
+        changes = resync(content.parts, there, schema, target.schema.key, most)
+        if changes is None or changes.num_rows > (able.largest or changes.num_rows):
+            return None
+        return self._stage(intent, changes)
+
+    def _begin(self, way: Way, epoch: int, after: int | None, rows: int) -> Intent:
         tried = self.cursor.tried + 1
-        step = Step(self._id(epoch, tried), epoch, after, rows)
-        self.cursor = replace(self.cursor, tried=tried, intent=Intent(step))
-        if self._follower.capabilities.durable_prepare:
+        intent = Intent(Step(self._id(epoch, tried), epoch, after, rows), None, way, self._now())
+        self.cursor = replace(self.cursor, tried=tried, intent=intent)
+        # What takes long is on disk in any case, for those who look at the status.
+        if self._follower.capabilities.durable_prepare or way != "changes":
             self._cursors.write(self.cursor)
-        return step
+        return intent
 
     def _id(self, epoch: int, tried: int) -> str:
         owner = hashlib.sha256(self._target.owner.encode()).hexdigest()[:16]
         return f"{owner}-{self._target.fence}-{epoch}-{tried}"
 
-    def _commit(self, step: Step, token: dict[str, object], rows: _Counted) -> DoneStep:
-        self.cursor = replace(self.cursor, intent=Intent(step, token))
+    def _commit(self, intent: Intent, token: Token, rows: _Counted) -> DoneStep:
+        self.cursor = replace(self.cursor, intent=replace(intent, token=token))
         self._cursors.write(self.cursor)
         self._check()
         self._follower.commit(token)
-        self._record(step, rows.count)
-        return DoneStep(step, rows.count)
+        self._record(intent.step, rows.count)
+        return DoneStep(intent.step, rows.count, intent.way)
 
     def _record(self, step: Step, rows: int) -> None:
         self.cursor = replace(
@@ -280,9 +317,6 @@ class Following:
         elif cursor.epoch is None and mark is None:
             return
         else:
-            if mark is not None:
-                noted = "none" if cursor.epoch is None else f"epoch {cursor.epoch}"
-                self._check_fillable(mark.epoch, f"the store has noted {noted}")
             moved = replace(cursor, epoch=None, step="")
         self.cursor = moved
         self._cursors.write(moved)

@@ -171,6 +171,12 @@ class World:
         self._open.clear()
         self.faulty, self.following = self.runner(self.fence)
 
+    @property
+    def compares(self) -> bool:
+        """Whether what is there is compared with the view, when changes are gone."""
+        able = self.faulty.capabilities
+        return able.marks and able.reads and able.compares
+
     def row(self, number: int, text: str | None = "x") -> Row:
         """A row of the schema of most tests."""
         more = {
@@ -603,7 +609,7 @@ class FollowerContract:
             world.view.forget()
             world.start()
             restore()
-            if not world.faulty.capabilities.fills:
+            if not world.compares and not world.faulty.capabilities.fills:
                 assert "anew" in str(raised(world.sync, TargetError))
                 return
             world.sync()
@@ -619,16 +625,49 @@ class FollowerContract:
             world.check()
 
     def test_changes_that_are_gone_from_the_store(self, harness: FollowerHarness) -> None:
+        """What differs is brought, where that can be told; else all rows, or it is refused."""
         with self.filled(harness) as world:
             world.view.publish([world.row(1, "b"), world.row(9)], [(3,)])
+            world.view.forget()
+            if not world.compares and not world.faulty.capabilities.fills:
+                assert "anew" in str(raised(world.sync, TargetError))
+                return
+            done = world.following.advance()
+            assert done is not None
+            assert (done.way, done.rows) == (("difference", 4) if world.compares else ("fill", 5))
+            world.check()
+            assert world.sync() == 0
+            world.view.publish([world.row(10)])
+            assert world.sync() == 1
+            world.check()
+
+    def test_errors_while_it_is_compared(self, harness: FollowerHarness) -> None:
+        """At each call, by this process and a new one; also with more that differs than fits."""
+        whens: tuple[When, When] = ("before", "after")
+        with self.filled(harness) as world:
+            if not world.compares:
+                return
+            for number, call in enumerate(("position", "stage", "commit")):
+                for when in whens:
+                    world.view.publish([world.row(1, f"{call} {when}"), world.row(20 + number)])
+                    world.view.forget()
+                    world.faulty.fail(call, when)
+                    raised(world.sync, FaultError)
+                    world.view.publish([world.row(2, f"{call} {when}")])
+                    if when == "after":
+                        world.start()
+                    world.sync()
+                    world.check()
+            world.options["commit_bytes"] = 1
+            world.start()
+            world.view.publish([world.row(1, "too large")])
             world.view.forget()
             if not world.faulty.capabilities.fills:
                 assert "anew" in str(raised(world.sync, TargetError))
                 return
-            assert world.sync() == 1
-            world.check()
-            world.view.publish([world.row(10)])
-            assert world.sync() == 1
+            done = world.following.advance()
+            assert done is not None
+            assert done.way == "fill"
             world.check()
 
     def test_a_store_that_was_restored(self, harness: FollowerHarness) -> None:
@@ -813,7 +852,7 @@ class FollowerContract:
                 elif kind < 0.7 and restore is not None:
                     world.start()
                     restore()
-                elif kind < 0.72 and world.faulty.capabilities.fills:
+                elif kind < 0.75 and (world.compares or world.faulty.capabilities.fills):
                     world.view.forget()
                     restore = None
                 raised_or_not(world.sync, FaultError)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mview_connectors.followers.sqlite import SqliteFollower
 
-from mview.admin.status import status
+from mview.admin.status import SinkStatus, status
+from mview.catalog.definitions import digest_of, save_definition
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.files.fence import UNFENCED
-from mview.follow.cursor import CursorLog
+from mview.follow.cursor import CursorLog, Intent
 from mview.follow.followers import Followers, read_problem
+from mview.follower import Step
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.secrets import Mask
+from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
@@ -139,7 +145,7 @@ def test_epochs_between_two_commits_are_brought_as_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"spool_bytes": 1}, {"spool_age": "1 ms"}])
-def test_one_that_is_too_far_behind_is_filled_anew(tmp_path: Path, bound: dict[str, Any]) -> None:
+def test_one_that_is_too_far_behind_is_compared(tmp_path: Path, bound: dict[str, Any]) -> None:
     world = World(tmp_path, every="1 hour", **bound)
     world.place()
     with world.followed() as followers:
@@ -147,43 +153,83 @@ def test_one_that_is_too_far_behind_is_filled_anew(tmp_path: Path, bound: dict[s
         followers.published(world.change(3))
         assert wait_for(lambda: followers.floor("v") == sys.maxsize, PATIENCE)
         assert any("too far behind" in text for text in world.messages)
-        # What a run does in time: the changes go.
-        world.driver.compact()
-        world.driver._take_over(*world.driver.mirror.compact(world.driver.state))
-        world.driver.mirror.maintain(world.driver.state, world.driver.state, 1)
+        world.driver.forget()
         world.change()
         followers.published(world.manifest)
         assert followers.finish() == []
         assert world.is_there()
+        assert any("was compared with its view and brought right" in m for m in world.messages)
+
+
+def test_changes_are_kept_for_one_that_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since the epoch that it is brought to, but within bounds: it may be away meanwhile."""
+    world = World(tmp_path, every="1 hour", spool_age="1 hour")
+    world.place()
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        world.change()
+        world.driver.forget()
+        world.change()
+        begun, go_on = threading.Event(), threading.Event()
+        stage = SqliteFollower.stage
+
+        def slow(*arguments: Any) -> Any:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+            return stage(*arguments)
+
+        monkeypatch.setattr(SqliteFollower, "stage", slow)
+        epoch = world.driver.epoch
+        followers.published(world.manifest)
+        ended = threading.Thread(target=followers.finish)
+        ended.start()
+        try:
+            assert begun.wait(PATIENCE)
+            followers.published(world.change(3))
+            assert followers.floor("v") == epoch
+            intent = world.cursors.latest().intent
+            assert intent is not None
+            assert intent.way == "difference"
+            monkeypatch.setattr(SystemClock, "now", lambda _: intent.began_ms + 3_600_001)
+            assert followers.floor("v") == sys.maxsize
+        finally:
+            monkeypatch.undo()
+            go_on.set()
+            ended.join()
+        assert world.is_there()
+
+
+def sink_status(world: World) -> SinkStatus:
+    """What `mview status` has of the sink, at what the world has published."""
+    view = replace(world.manifest.views["v"], definition=digest_of(world.definition))
+    log = ManifestLog(world.store.manifests)
+    latest = log.latest()
+    number = 1 if latest is None else latest.epoch + 1
+    log.publish(replace(world.manifest, epoch=number, views={"v": view}))
+    return status(world.config).views[0].sinks[0]
 
 
 def test_status_says_how_far_it_is(tmp_path: Path) -> None:
-    from mview.catalog.definitions import digest_of, save_definition
-    from mview.store.history import ManifestLog
-
     world = World(tmp_path, every="1 hour")
     save_definition(world.store, world.definition)
-
-    def shown() -> Any:
-        from dataclasses import replace
-
-        view = replace(world.manifest.views["v"], definition=digest_of(world.definition))
-        log = ManifestLog(world.store.manifests)
-        latest = log.latest()
-        number = 1 if latest is None else latest.epoch + 1
-        log.publish(replace(world.manifest, epoch=number, views={"v": view}))
-        return status(world.config).views[0].sinks[0]
-
-    assert (shown().epoch, shown().waiting) == (None, -1)
+    assert (sink_status(world).epoch, sink_status(world).waiting) == (None, -1)
     world.place()
     with world.followed() as followers:
         assert followers.finish() == []
-    assert shown().waiting == 0
-    assert shown().epoch == world.driver.epoch
+    shown = sink_status(world)
+    assert shown.waiting == 0
+    assert shown.epoch == world.driver.epoch
     before = world.driver.epoch
     world.change(3)
-    found = shown()
-    assert found.epoch == before
-    assert found.waiting == 3
-    assert found.waiting_bytes > 0
-    assert found.lag_ms > 0
+    shown = sink_status(world)
+    assert shown.epoch == before
+    assert shown.waiting == 3
+    assert shown.waiting_bytes > 0
+    assert shown.lag_ms > 0
+    assert shown.anew == ""
+    begun = Intent(Step("a", before + 3, before), None, "difference", 123)
+    world.cursors.write(replace(world.cursors.latest(), intent=begun))
+    shown = sink_status(world)
+    assert (shown.anew, shown.anew_since_ms) == ("difference", 123)

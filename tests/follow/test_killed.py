@@ -87,7 +87,7 @@ class DeltaPlace:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sink", ["sqlite", pytest.param("delta", marks=pytest.mark.long)])
 def test_killed_at_any_moment(tmp_path: Path, sink: str) -> None:
-    """Also beside maintenance, which takes turns with the process."""
+    """Also beside maintenance, which takes turns with the process, and when changes are gone."""
     chance = random.Random(daily(77))
     config = config_of(tmp_path, sink)
     store = Store(config.store)
@@ -138,6 +138,10 @@ def test_killed_at_any_moment(tmp_path: Path, sink: str) -> None:
             if token <= KILLS:
                 time.sleep(chance.random() * 0.05)
                 process.kill()
+                process.wait()
+                if chance.random() < 0.5:  # the next one has to compare
+                    publish()
+                    driver.forget()
             else:
                 assert wait_for(lambda: place.seen()[0] == driver.epoch, PATIENCE)
                 assert place.seen()[1] == contents[driver.epoch]

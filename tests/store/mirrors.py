@@ -129,6 +129,12 @@ class MirrorDriver:
             self.mirror.compact(self.state)
         self._take_over(*self.mirror.compact(self.state, self._most()))
 
+    def forget(self) -> None:
+        """Keep no changes of what was published up to now, as a run does in time."""
+        self.compact()
+        self._take_over(*self.mirror.compact(self.state))
+        self.mirror.maintain(self.state, self.state, 1)
+
     def compact_beside(self) -> None:
         """Compact while an epoch is written: it is published before, or never."""
         published, truth, unread = self.state, dict(self.truth), list(self.unread)

@@ -200,7 +200,7 @@ class KafkaFollower:
     settings: ClassVar[type[FollowerSettings]] = KafkaSettings
     # Of a topic of changes only an empty one is filled, and retention may have deleted changes.
     capabilities: Capabilities = Capabilities(
-        modes=frozenset({"upsert", "changelog"}), null_keys=True
+        modes=frozenset({"upsert", "changelog"}), compares=False, null_keys=True
     )
 
     def __init__(self, target: FollowerTarget) -> None:

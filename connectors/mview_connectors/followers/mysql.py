@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -158,6 +158,16 @@ class MariadbFollower(SqlFollower):
                 block = listed[begin : begin + ROWS]
                 marks = ", ".join([marks_of_row] * len(block))
                 cursor.execute(before + marks + after, [cell for row in block for cell in row])
+
+    def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
+        """As the server sends them: the driver's own cursor holds all rows."""
+        from pymysql.cursors import SSCursor
+
+        cursor = connection.cursor(SSCursor)
+        cursor.execute(sql)
+        while rows := cursor.fetchmany(10 * ROWS):
+            yield list(rows)
+        cursor.close()
 
     def is_passing(self, error: BaseException) -> bool:
         """By the server's numbers, or as the connection is gone."""

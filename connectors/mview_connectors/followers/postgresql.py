@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview_connectors.followers.sql import SqlFollower
+from mview_connectors.followers.sql import ROWS, SqlFollower
 from mview_connectors.network import postgresql_caution
 
 #: SQLSTATE classes and codes after which the same may succeed: connection, resources, operator
@@ -141,6 +141,13 @@ class PostgresqlFollower(SqlFollower):
         ):
             for row in zip(*columns, strict=True):
                 copy.write_row(row)
+
+    def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
+        """By a cursor of the server: the driver's own holds all rows."""
+        with connection.transaction(), connection.cursor(name="mview_read") as cursor:
+            cursor.execute(sql)
+            while rows := cursor.fetchmany(10 * ROWS):
+                yield rows
 
     def is_passing(self, error: BaseException) -> bool:
         """By SQLSTATE; without one, the connection is gone."""

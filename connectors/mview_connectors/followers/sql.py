@@ -160,6 +160,17 @@ class SqlFollower(ABC):
         """Insert rows into a table that has none of their keys."""
         self.upsert(connection, rows)
 
+    def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
+        """The rows of a query as they come: no more than some thousands are held.
+
+        Who ends it early throws the connection away.
+        """
+        cursor = connection.cursor()
+        cursor.execute(sql)
+        while rows := cursor.fetchmany(10 * ROWS):
+            yield rows
+        cursor.close()
+
     @abstractmethod
     def is_passing(self, error: BaseException) -> bool:
         """Whether the same may succeed later: a server that is away, a lock, a deadlock."""
@@ -277,17 +288,12 @@ class SqlFollower(ABC):
 
         def read() -> Iterator[pa.RecordBatch]:
             with self._connection("reading the table") as connection:
-                cursor = connection.cursor()
-                try:
-                    cursor.execute(f"SELECT {names} FROM {self.table}")
-                    while rows := cursor.fetchmany(10 * ROWS):
-                        columns = [
-                            self.arrow(list(values), field.type)
-                            for values, field in zip(zip(*rows, strict=True), schema, strict=True)
-                        ]
-                        yield pa.record_batch(columns, schema=schema)
-                finally:
-                    cursor.close()
+                for rows in self.stream(connection, f"SELECT {names} FROM {self.table}"):
+                    columns = [
+                        self.arrow(list(values), field.type)
+                        for values, field in zip(zip(*rows, strict=True), schema, strict=True)
+                    ]
+                    yield pa.record_batch(columns, schema=schema)
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
