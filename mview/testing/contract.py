@@ -177,6 +177,12 @@ class World:
         able = self.faulty.capabilities
         return able.marks and able.reads and able.compares
 
+    def forget(self) -> None:
+        """Have a new process fill the target: no changes are kept, and what differs is too much."""
+        self.view.forget()
+        self.options["commit_bytes"] = 1
+        self.start()
+
     def row(self, number: int, text: str | None = "x") -> Row:
         """A row of the schema of most tests."""
         more = {
@@ -658,10 +664,8 @@ class FollowerContract:
                         world.start()
                     world.sync()
                     world.check()
-            world.options["commit_bytes"] = 1
-            world.start()
             world.view.publish([world.row(1, "too large")])
-            world.view.forget()
+            world.forget()
             if not world.faulty.capabilities.fills:
                 assert "anew" in str(raised(world.sync, TargetError))
                 return
@@ -793,6 +797,46 @@ class FollowerContract:
                     check_mode(target, world.faulty.capabilities)
                 else:
                     raised(lambda: check_mode(target, world.faulty.capabilities), UserError)
+
+    # --- mode append -----------------------------------------------------------------------------
+
+    def test_append_adds_rows_and_changes_none(self, harness: FollowerHarness) -> None:
+        """Once each, through faults; an update or a delete halts it, and nothing is written."""
+        with self.world(harness) as world:
+            if "append" not in world.faulty.capabilities.modes:
+                return
+        numbers = iter(range(1000))
+        calls: Sequence[tuple[str, When]] = (
+            ("stage", "after"),
+            ("commit", "before"),
+            ("commit", "after"),
+        )
+        with self.world(harness, table="added", mode="append") as world:
+            for _ in range(3):
+                world.view.publish([world.row(next(numbers)) for _ in range(5)])
+                world.view.publish([world.row(next(numbers))])
+                assert world.sync() == 1
+                world.check()
+            for call, when in calls:
+                for is_new in (False, True):
+                    world.view.publish([world.row(next(numbers))])
+                    world.faulty.fail(call, when)
+                    raised(world.sync, FaultError)
+                    if is_new:
+                        world.start()
+                    world.sync()
+                    world.check()
+            world.view.publish([world.row(next(numbers))])
+            world.view.forget()
+            world.sync()
+            world.check()
+            for put, delete in (([world.row(1, "changed")], []), ([], [(2,)])):
+                world.view.publish([*put, world.row(next(numbers))], delete)
+                assert "new ones only" in str(raised(world.sync, UserError))
+                world.view.publish([world.row(1), world.row(2)])
+                world.start()
+                world.sync()
+                world.check()
 
     # --- maintenance -----------------------------------------------------------------------------
 

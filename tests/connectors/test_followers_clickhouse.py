@@ -359,7 +359,7 @@ def test_readers_see_the_old_rows_or_the_new_ones_while_the_sink_is_filled(
     try:
         for number in range(1, 6):
             world.view.publish([world.row(n, f"{number}") for n in rows])
-            world.view.forget()
+            world.forget()
             assert world.sync() == 1
     finally:
         stop.set()
@@ -378,7 +378,7 @@ def test_what_a_fill_replaced_is_dropped_by_maintenance_or_later(
     )
     control, first = harness.execute(partitions)
     world.view.publish([world.row(1, "b")])
-    world.view.forget()
+    world.forget()
     world.sync()
     second = (str(int(first[0]) + 1),)
     assert harness.execute(partitions) == [control, first, second]
@@ -386,7 +386,7 @@ def test_what_a_fill_replaced_is_dropped_by_maintenance_or_later(
     assert harness.execute(partitions) == [control, second]
     world.check()
     world.view.publish([world.row(1, "c")])
-    world.view.forget()
+    world.forget()
     world.sync()
     third = (str(int(first[0]) + 2),)
     for kept, left in ((1e9, [control, second, third]), (-1.0, [control, third])):
@@ -468,24 +468,6 @@ def test_one_shard_that_fails_in_a_commit_is_brought_up(
     held = [shard.execute("SELECT toString(k) AS k FROM t") for shard in sharded.shards]
     assert all(held)
     assert not set(held[0]) & set(held[1])
-    world.close()
-
-
-def test_appending_takes_new_rows_only(harness: ClickhouseHarness, tmp_path: Path) -> None:
-    harness.mode = "append"
-    world = World(harness, tmp_path)
-    world.view.publish([world.row(n) for n in range(3)])
-    world.sync()
-    for number in (3, 4):
-        world.view.publish([world.row(number)])
-        world.sync()
-        world.check()
-    world.view.publish([world.row(1, "changed")])
-    with pytest.raises(UserError, match="takes new ones only"):
-        world.sync()
-    world.view.publish([world.row(1)])
-    world.sync()
-    world.check()
     world.close()
 
 

@@ -451,7 +451,7 @@ def test_with_tls_the_servers_must_prove_who_they_are(
         with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
             world.sync()
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            follower_of(world)._label_state("x")
+            follower_of(world)._loads().state("x")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         world.start()
         world.sync()
@@ -508,7 +508,7 @@ def test_a_fill_is_several_transactions_that_nobody_sees(
     monkeypatch.setattr(starrocks_rows, "_FILL_BYTES", 10_000)
     old, rows = harness.shown(), harness.read(world.target())
     world.view.publish([world.row(n, "filled") for n in range(500)])
-    world.view.forget()
+    world.forget()
     before = len(harness.server.log)
     seen: list[Any] = []
     world.faulty.at("fill", "after", lambda: seen.append(harness.read(world.target())))

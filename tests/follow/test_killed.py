@@ -25,6 +25,7 @@ from mview.plan.definition import parse_view
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
+from mview.store.manifest import TableState
 from tests.follow.child import config_of
 from tests.follow.test_source import published
 from tests.patience import wait_for
@@ -95,19 +96,24 @@ def test_killed_at_any_moment(tmp_path: Path, sink: str) -> None:
     text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
     definition = parse_view(text, "v")
     save_definition(store, definition)
-    driver = MirrorDriver(store.mirror("v"), chance.randrange(1 << 30), chunks=0)
     log = ManifestLog(store.manifests)
     place: Place = SqlitePlace(tmp_path / "sink.db")
     if sink == "delta":
         place = DeltaPlace(tmp_path / "lake" / "v", f"{store.id}/v/s")
     contents: dict[int, Counter[Any]] = {}
 
+    class Publisher(MirrorDriver):
+        def publish(self, state: TableState) -> None:
+            super().publish(state)
+            contents[self.epoch] = Counter(self.truth.values())
+            manifest = published(self, self.epoch)
+            view = replace(manifest.views["v"], definition=digest_of(definition))
+            log.publish(replace(manifest, views={"v": view}))
+
+    driver = Publisher(store.mirror("v"), chance.randrange(1 << 30), chunks=0)
+
     def publish() -> None:
         driver.publish(driver.epoch_once())
-        contents[driver.epoch] = Counter(driver.truth.values())
-        manifest = published(driver, driver.epoch)
-        view = replace(manifest.views["v"], definition=digest_of(definition))
-        log.publish(replace(manifest, views={"v": view}))
 
     def maintain(token: int) -> None:
         follower, _ = open_follower(config, store, definition, "s", SCHEMA, token)
