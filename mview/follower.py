@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import orjson
 import pyarrow as pa
@@ -364,6 +364,23 @@ class Follower(Protocol):
 
     def close(self) -> None:
         """Free connections, roll back what is open; may be called more than once."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A follower that can ask its target, before anything is written, whether it keeps its options.
+
+    `mview check` does, unless it is offline.
+    """
+
+    def probe(self) -> None:
+        """Ask.
+
+        Raises:
+            UserError: the server does not allow an option.
+            RetryableError: it cannot be asked now.
+        """
         ...
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple, cast
 
 from pydantic import ValidationError
 
 from mview.config import Config
 from mview.connector import load
-from mview.errors import ConfigError, UserError, several
+from mview.errors import ConfigError, RetryableError, UserError, several
 from mview.files.yamlfile import shown
-from mview.follower import Follower, FollowerFactory, FollowerTarget, check_mode
+from mview.follower import Follower, FollowerFactory, FollowerTarget, Probing, check_mode
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.schema import TableSchema
@@ -107,11 +107,14 @@ def check_followers(
     config: Config,
     definitions: Iterable[ViewDefinition],
     schemas: Mapping[str, TableSchema] | None = None,
+    *,
+    probe: bool = False,
 ) -> dict[str, UserError]:
     """What is wrong with the sinks of views, by view.
 
     Args:
         schemas: of views whose columns are known; of others only options are looked at.
+        probe: ask the targets, too, where there is something to ask; those that are away are not.
     """
     store, wrong = Store(config.store), {}
     tables: dict[tuple[str, str], str] = {}
@@ -119,7 +122,10 @@ def check_followers(
         for sink in definition.sinks:
             try:
                 schema = (schemas or {}).get(definition.name) or TableSchema((), ())
-                target = open_follower(config, store, definition, sink, schema).target
+                follower, target = open_follower(config, store, definition, sink, schema)
+                if probe and isinstance(follower, Probing):
+                    with closing(follower), suppress(RetryableError):
+                        follower.probe()
             except UserError as error:
                 wrong[definition.name] = error
                 continue

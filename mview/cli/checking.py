@@ -88,7 +88,7 @@ class Checker:
             check_changelogs(self.config, sound)
         kept = self._all_with(given)
         places = check_targets(self.config, kept, self.manifest)
-        places |= check_followers(self.config, kept)
+        places |= check_followers(self.config, kept, probe=not self.offline)
         return [
             replace(checked, error=checked.error or places.get(name))
             for name, checked in checks.items()

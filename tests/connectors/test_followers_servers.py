@@ -23,19 +23,24 @@ from tests.services.postgresql import PostgresqlServer
 pytestmark = [pytest.mark.service]
 
 
+TWO_PHASE = {"commit": "two-phase"}
+
+
 class ServerHarness(FollowerHarness):
     """A database of a server, looked at by plain statements."""
 
     kind = ""
     sign = '"'
 
-    def __init__(self, server: Any, database: str) -> None:
-        self.server, self.database = server, database
+    def __init__(self, server: Any, database: str, **options: Any) -> None:
+        self.server, self.database, self.options = server, database, options
 
     def settings(self, **options: Any) -> FollowerSettings:
         given = self.server.settings(self.database)
         url = f"{self.kind}://{given['username']}@127.0.0.1:{given['port']}/{self.database}"
-        return SqlSettings(type=self.kind, url=url, password=given["password"], **options)
+        return SqlSettings(
+            type=self.kind, url=url, password=given["password"], **self.options, **options
+        )
 
     def quoted(self, name: str) -> str:
         return self.sign + name.replace(self.sign, 2 * self.sign) + self.sign
@@ -66,11 +71,16 @@ class ServerHarness(FollowerHarness):
             self.execute(f"CREATE TABLE {copy} AS SELECT * FROM {self.quoted(name)}")
 
         def restore() -> None:
+            self.roll_back_prepared()  # a backup has none
             for name, copy in names:
                 self.execute(f"DELETE FROM {self.quoted(name)}")
                 self.execute(f"INSERT INTO {self.quoted(name)} SELECT * FROM {copy}")
 
         return restore
+
+    def roll_back_prepared(self) -> None:
+        """End what is prepared in the database."""
+        raise NotImplementedError
 
     def drop(self, target: FollowerTarget) -> bool:
         self.execute(f"DROP TABLE {self.quoted(target.table)}")
@@ -92,6 +102,9 @@ class PostgresqlHarness(ServerHarness):
     def open(self, target: FollowerTarget) -> Follower:
         return PostgresqlFollower(target)
 
+    def roll_back_prepared(self) -> None:
+        self.server.roll_back_prepared(self.database)
+
 
 class MariadbHarness(ServerHarness):
     kind = "mariadb"
@@ -99,6 +112,9 @@ class MariadbHarness(ServerHarness):
 
     def open(self, target: FollowerTarget) -> Follower:
         return MariadbFollower(target)
+
+    def roll_back_prepared(self) -> None:
+        self.server.roll_back_prepared()
 
 
 class ServerContract(FollowerContract):
@@ -195,3 +211,19 @@ class TestMariadb(ServerContract):
         sql = f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{harness.database}'"
         for (number,) in harness.server.execute(sql):
             harness.server.execute(f"KILL {number}")
+
+
+@pytest.mark.long
+class TestPostgresqlTwoPhase(TestPostgresql):
+    @pytest.fixture
+    def harness(self, postgresql: PostgresqlServer) -> Iterator[FollowerHarness]:
+        with postgresql.new_database() as name:
+            yield PostgresqlHarness(postgresql, name, **TWO_PHASE)
+
+
+@pytest.mark.long
+class TestMariadbTwoPhase(TestMariadb):
+    @pytest.fixture
+    def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
+        with mariadb.new_database() as name:
+            yield MariadbHarness(mariadb, name, **TWO_PHASE)

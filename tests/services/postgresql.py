@@ -53,6 +53,9 @@ class PostgresqlServer:
             ],
             **account,
         )
+        # In the file, so that ALTER SYSTEM may say otherwise.
+        with (data / "postgresql.conf").open("a") as conf:
+            conf.write("max_prepared_transactions = 20\n")
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -134,7 +137,14 @@ class PostgresqlServer:
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                 f" WHERE database = '{name}'"
             )
+            self.roll_back_prepared(name)
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def roll_back_prepared(self, database: str) -> None:
+        """End what was prepared in a database: it cannot be dropped with that."""
+        listed = self.execute(f"SELECT gid FROM pg_prepared_xacts WHERE database = '{database}'")
+        for (gid,) in listed:
+            self.execute(f"ROLLBACK PREPARED '{gid}'", database)
 
     def kill(self) -> None:
         """End the server at once; what it has committed is in the files of its log."""

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from mview_connectors.followers.sql import ROWS, SqlFollower, finite
+from mview_connectors.followers.two_phase import MysqlTwoPhase, TwoPhase
 from mview_connectors.network import mysql_caution
 
 #: Error numbers after which the same may succeed: too many connections, lock wait, deadlock, server
 #: shutting down or gone, a session that was ended, connection refused or lost.
 _PASSING = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013}
-_PASSING |= {1020, 1030, 1317, 4031}
+_PASSING |= {1020, 1030, 1317, 1397, 4031}
 
 #: Characters of a text key: an index of InnoDB has at most 3072 bytes, of up to 4 per character.
 _KEY_BYTES = 3072
@@ -24,6 +25,7 @@ class MariadbFollower(SqlFollower):
     """A table of a MariaDB database. Instants are DATETIME(6) in UTC."""
 
     driver: ClassVar[str] = "mysql+pymysql"
+    two_phase: ClassVar[TwoPhase | None] = MysqlTwoPhase()
     #: Compared by bytes, and by all of them: no trailing space is lost.
     collation: ClassVar[str] = "utf8mb4_nopad_bin"
     text: ClassVar[str] = "LONGTEXT CHARACTER SET utf8mb4"

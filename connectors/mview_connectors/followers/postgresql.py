@@ -1,8 +1,8 @@
-"""PostgreSQL tables as sinks: COPY into a temporary table, then one upsert and one delete."""
+"""PostgreSQL tables as sinks: a fill by COPY, changes by one upsert and one delete."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -10,7 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview_connectors.followers.sql import ROWS, SqlFollower
+from mview_connectors.followers.two_phase import PostgresqlTwoPhase, TwoPhase
 from mview_connectors.network import postgresql_caution
+
+#: Rows of one statement.
+_BLOCK = 10_000
 
 #: SQLSTATE classes and codes after which the same may succeed: connection, resources, operator
 #: intervention, system errors; deadlock, serialization, lock not available, idle in transaction.
@@ -21,6 +25,7 @@ class PostgresqlFollower(SqlFollower):
     """A table of a PostgreSQL database."""
 
     driver: ClassVar[str] = "postgresql+psycopg"
+    two_phase: ClassVar[TwoPhase | None] = PostgresqlTwoPhase()
 
     def column_type(self, kind: pa.DataType, *, in_key: bool) -> str | None:
         """PostgreSQL's name of a type."""
@@ -97,37 +102,48 @@ class PostgresqlFollower(SqlFollower):
         self._copy(connection, self.table, rows)
 
     def upsert(self, connection: Any, rows: pa.Table) -> None:
-        """COPY, and one statement."""
+        """One statement per block of rows."""
         names = rows.column_names
-        columns, key = ", ".join(map(self.quote, names)), self.target.schema.key
-        stage = self._stage_table(connection, "mview_rows", names)
-        self._copy(connection, stage, rows)
-        others = [name for name in names if name not in key]
-        self._execute(
-            connection,
-            f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {stage} "
-            f"{self.on_conflict(others)}",
-        )
-        self._execute(connection, f"DELETE FROM {stage}")
+        others = [name for name in names if name not in self.target.schema.key]
+        columns = ", ".join(map(self.quote, names))
+        for values in self._blocks(connection, rows):
+            self._execute(
+                connection,
+                f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {values} "
+                f"{self.on_conflict(others)}",
+            )
 
     def delete(self, connection: Any, keys: pa.Table) -> None:
-        """COPY of the keys, and one statement."""
-        names = keys.column_names
-        stage = self._stage_table(connection, "mview_keys", names)
-        self._copy(connection, stage, keys)
-        where = " AND ".join(f"t.{self.quote(name)} = s.{self.quote(name)}" for name in names)
-        self._execute(connection, f"DELETE FROM {self.table} t USING {stage} s WHERE {where}")
-        self._execute(connection, f"DELETE FROM {stage}")
+        """One statement per block of keys."""
+        names = map(self.quote, keys.column_names)
+        where = " AND ".join(f"t.{name} = s.{name}" for name in names)
+        for values in self._blocks(connection, keys):
+            self._execute(connection, f"DELETE FROM {self.table} t USING {values} WHERE {where}")
 
-    def _stage_table(self, connection: Any, name: str, columns: Iterable[str]) -> str:
-        """A table of the session with these columns; it stays, as to make it writes catalogs."""
-        listed = ", ".join(map(self.quote, columns))
-        self._execute(
-            connection,
-            f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} ON COMMIT DELETE ROWS AS "
-            f"SELECT {listed} FROM {self.table} WITH NO DATA",
+    def _blocks(self, connection: Any, rows: pa.Table) -> Iterator[str]:
+        """Rows as tables `s` that stand in a statement: arrays of texts, a column each.
+
+        Not by COPY into a temporary table: a transaction that has seen one cannot be prepared, and
+        a few rows take longer so.
+        """
+        from psycopg.sql import Literal
+
+        names, key = rows.column_names, self.target.schema.key
+        kinds = [
+            self.column_type(field.type, in_key=field.name in key) or "" for field in rows.schema
+        ]
+        columns = ", ".join(
+            f"{self.quote(name)}::{kind} AS {self.quote(name)}"
+            for name, kind in zip(names, kinds, strict=True)
         )
-        return name
+        for begin in range(0, rows.num_rows, _BLOCK):
+            block = rows.slice(begin, _BLOCK)
+            arrays = ", ".join(
+                Literal(self.values(column, name)).as_string(connection) + "::text[]"
+                for name, column in zip(names, block.columns, strict=True)
+            )
+            listed = ", ".join(map(self.quote, names))
+            yield f"(SELECT {columns} FROM unnest({arrays}) AS r({listed})) AS s"
 
     def _copy(self, connection: Any, table: str, rows: pa.Table) -> None:
         columns = [

@@ -3,6 +3,10 @@
 Staging opens the transaction, locks the mark, looks at it, and writes the rows; committing commits
 it. What was open when a process ended is rolled back by the server, so the mark alone tells what
 came of a step. The mark's row is the lock that two runners meet at.
+
+With `commit: two-phase` staging prepares the transaction: it outlives process and server, and its
+name tells that it is there. It holds the lock of the mark. So a new runner, which would put its
+token there, first lets become what is to become of the step, and puts it there then.
 """
 
 from __future__ import annotations
@@ -10,7 +14,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 import pyarrow as pa
@@ -42,6 +49,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import REFERENCE, Mask, reveal, secrets_of
+from mview_connectors.followers.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
 from mview_connectors.pool import pool_of
 
@@ -72,6 +80,8 @@ class SqlSettings(FollowerSettings):
     namespace: str | None = None
     #: How long a statement waits for a lock, and a transaction for its runner.
     timeout: Duration = 60_000
+    #: two-phase: what is staged is prepared, and outlives process and server.
+    commit: Literal["one-phase", "two-phase"] = "one-phase"
 
 
 class SqlFollower(ABC):
@@ -82,8 +92,10 @@ class SqlFollower(ABC):
     """
 
     settings: ClassVar[type[FollowerSettings]] = SqlSettings
-    capabilities: ClassVar[Capabilities] = Capabilities(modes=frozenset({"upsert"}))
+    capabilities: Capabilities = Capabilities(modes=frozenset({"upsert"}))
 
+    #: How transactions are prepared; None: the database has no such thing.
+    two_phase: ClassVar[TwoPhase | None] = None
     #: SQLAlchemy's dialect and driver, whatever driver the URL names.
     driver: ClassVar[str]
     #: A parameter in our statements; names cannot hold it, see `with_parameters`.
@@ -101,6 +113,10 @@ class SqlFollower(ABC):
         self._engine: sa.Engine | None = None
         self._open: PoolProxiedConnection | None = None
         self._staged = ""
+        if self._settings.commit == "two-phase":
+            self.capabilities = replace(type(self).capabilities, durable_prepare=True)
+        # Whether the table is this runner's; not, while an older one's step is prepared.
+        self._is_taken = False
 
     # --- what a dialect adds ---------------------------------------------------------------------
 
@@ -185,6 +201,17 @@ class SqlFollower(ABC):
             if column_type is None or column_type.startswith("!"):
                 wrong[column.name] = (column_type or "!another type")[1:]
         refuse_types(self.target, wrong)
+        if self._settings.commit == "two-phase" and self.two_phase is None:
+            raise ConfigError(
+                f"the database of sink {self.target.sink} cannot commit in two phases",
+                where=f"sinks.{self.target.sink}.commit",
+                allowed="one-phase",
+            )
+
+    def probe(self) -> None:
+        """Ask the server whether it prepares transactions, where these are asked for."""
+        if self._prepared is not None:
+            self._prepared.check()
 
     def caution(self) -> str | None:
         """A warning where the server is not proven to be the one that is meant."""
@@ -194,6 +221,16 @@ class SqlFollower(ABC):
         """Make the marks, the table, and put the fence's token in."""
         self.check()
         self._roll_back()
+        self._is_taken = False
+        if self._prepared is not None:
+            self._prepared.check()
+        if self._prepared is None or not self._prepared.steps():  # they hold the mark
+            self._take()
+
+    def _take(self) -> None:
+        """Make what is not there, and put the token in."""
+        if self._is_taken:
+            return
         with self._connection("creating the table") as connection:
             try:
                 self._execute(connection, self._marks_ddl())
@@ -218,6 +255,7 @@ class SqlFollower(ABC):
                     self._put_row(connection, mark if there and mark.epoch >= 0 else None)
                 if not there:
                     self._execute(connection, self._table_ddl())
+        self._is_taken = True
 
     def position(self) -> Mark | None:
         """The mark's row; None: the table was never filled."""
@@ -228,7 +266,7 @@ class SqlFollower(ABC):
             return row[0]
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
-        """Write the changes in a transaction that stays open."""
+        """Write the changes in a transaction that stays open, or is prepared."""
         key = self.target.schema.key
 
         def write(connection: Any) -> None:
@@ -246,7 +284,7 @@ class SqlFollower(ABC):
         return self._stage(step, write)
 
     def fill(self, step: Step, rows: pa.RecordBatchReader) -> Token:
-        """Write all rows in a transaction that stays open."""
+        """Write all rows in a transaction that stays open, or is prepared."""
 
         def write(connection: Any) -> None:
             self._execute(connection, f"DELETE FROM {self.table}")
@@ -256,30 +294,42 @@ class SqlFollower(ABC):
         return self._stage(step, write)
 
     def commit(self, token: Token) -> Facts:
-        """Commit the open transaction."""
-        if self._open is None or self._staged != token["id"]:
+        """Commit the open transaction, or the prepared one."""
+        step = token["id"]
+        if self._prepared is not None:
+            is_done = self._prepared.commit(step)
+        elif is_done := self._open is not None and self._staged == step:
+            assert self._open is not None
+            with self._failing("committing"):
+                self._execute(self._open.driver_connection, "COMMIT")
+            self._give_back()
+        if not is_done:
             mark = self.position()
-            if mark is not None and mark.step == token["id"]:
-                return {"epoch": token["epoch"]}
-            raise RetryableError(
-                f"what was staged for {self.target.table} is gone with its connection",
-                where=f"sinks.{self.target.sink}",
-                safe="nothing of it was written; it is staged again",
-            )
-        with self._failing("committing"):
-            self._execute(self._open.driver_connection, "COMMIT")
-        self._give_back()
+            if mark is None or mark.step != step:
+                raise RetryableError(
+                    f"what was staged for {self.target.table} is not there any more",
+                    where=f"sinks.{self.target.sink}",
+                    safe="nothing of it was written; it is staged again",
+                )
+        self._take()
         return {"epoch": token["epoch"]}
 
     def state(self, step: Step, token: Token | None) -> State:
-        """What the mark says, or that the transaction is open here."""
-        if self._open is not None and self._staged == step.id:
+        """What the mark says, or that the transaction is open here, or prepared."""
+        if self._prepared is not None:
+            # Before the mark: what is committed in between is seen there.
+            if step.id in self._prepared.steps():
+                return State.PREPARED
+        elif self._open is not None and self._staged == step.id:
             return State.PREPARED
         return state_by_mark(self.position(), step)
 
     def abort(self, step: Step, token: Token | None) -> None:
-        """Roll the open transaction back."""
+        """Roll the open transaction back, or the prepared one."""
         self._roll_back()
+        if self._prepared is not None:
+            self._prepared.roll_back(step.id)
+            self._take()
 
     def read(self) -> pa.RecordBatchReader:
         """The table's rows."""
@@ -374,12 +424,15 @@ class SqlFollower(ABC):
 
     def _stage(self, step: Step, write: Any) -> Token:
         self._roll_back()
+        prepared = self._prepared
+        if prepared is not None and not self._is_taken:
+            self._take_back()
         with self._failing("connecting"):
             self._open = self._connected().raw_connection()
         connection = self._open.driver_connection
         try:
             with self._failing("writing"):
-                self._execute(connection, self.begin)
+                self._execute(connection, prepared.begin(step.id) if prepared else self.begin)
                 row = self._row(connection)
                 mark = None if row is None or row[0].epoch < 0 else row[0]
                 if row is not None:
@@ -387,11 +440,45 @@ class SqlFollower(ABC):
                 admit(self.target, mark, step)
                 write(connection)
                 self._put_row(connection, mark_of(self.target, step))
+                for sql in prepared.prepare(step.id) if prepared else ():
+                    self._execute(connection, sql)
         except BaseException:
             self._roll_back()
             raise
-        self._staged = step.id
+        if prepared is None:
+            self._staged = step.id
+        elif prepared.leaves_session:
+            self._give_back()
+        else:
+            self._throw_away()
         return {"id": step.id, "epoch": step.epoch}
+
+    def _take_back(self) -> None:
+        """Roll back what is prepared and nobody means to commit: no token of it is on disk."""
+        assert self._prepared is not None
+        for step in self._prepared.steps():
+            self._prepared.roll_back(step)
+        self._take()
+
+    @cached_property
+    def _prepared(self) -> PreparedTransactions | None:
+        """Ours that are prepared; None: none ever are."""
+        if self.two_phase is None or self._settings.commit == "one-phase":
+            return None
+        # Servers list those of all databases.
+        place = [self.target.owner, self.url().database, self._settings.namespace]
+        return PreparedTransactions(
+            self.two_phase,
+            f"mview-{sha256(orjson.dumps(place)).hexdigest()[:24]}",
+            self._asking,
+            self._settings.timeout / 1000,
+            self.target.sink,
+        )
+
+    @contextmanager
+    def _asking(self, task: str) -> Iterator[Query]:
+        with self._connection(task) as connection:
+            yield lambda sql: self._query(connection, sql, ())
 
     def _roll_back(self) -> None:
         """End what is open; a connection that is broken is thrown away."""
