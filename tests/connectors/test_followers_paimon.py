@@ -455,6 +455,7 @@ def test_maintenance_keeps_the_rows_and_the_mark(harness: PaimonHarness, tmp_pat
         world.check()
 
 
+@pytest.mark.long
 def test_a_large_run_is_not_joined_and_deletes_stay(harness: PaimonHarness, tmp_path: Path) -> None:
     with a_world(harness, tmp_path, compact_bytes=400_000, history="0s") as world:
         world.view.publish([world.row(n, f"{n * 7919 % 5003}") for n in range(8000)])
@@ -480,6 +481,7 @@ def test_a_large_run_is_not_joined_and_deletes_stay(harness: PaimonHarness, tmp_
             world.check()
 
 
+@pytest.mark.long
 def test_old_snapshots_and_their_files_go(harness: PaimonHarness, tmp_path: Path) -> None:
     with a_world(harness, tmp_path, history="0s") as world:
         world.view.publish([world.row(n) for n in range(200)])
@@ -520,6 +522,7 @@ def test_old_snapshots_and_their_files_go(harness: PaimonHarness, tmp_path: Path
         assert lists - of_tag == named
 
 
+@pytest.mark.long
 def test_a_table_with_branches_keeps_its_snapshots(harness: PaimonHarness, tmp_path: Path) -> None:
     with a_world(harness, tmp_path, history="0s") as world:
         world.view.publish([world.row(1)])

@@ -17,6 +17,7 @@ from mview.store.manifest import Manifest
 from tests.e2e.running import run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
+from tests.seeds import some_today
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -55,7 +56,7 @@ def change(shop: Shop, number: int) -> None:
     shop.heartbeat()
 
 
-@pytest.mark.parametrize("relation", ["totals", "over:state"])
+@pytest.mark.parametrize("relation", some_today(["totals", "over:state"], 2))
 def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None:
     config, views = shop.config(), views_of(**VIEWS)
     run_once(config, *views)

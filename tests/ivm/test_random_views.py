@@ -121,5 +121,5 @@ def test_how_changes_are_cut_into_epochs_does_not_matter() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_views_equal_the_batch_query_on_spark(spark: SparkSession) -> None:
-    for seed in seeds(max(COUNT // 4, 6), first=90_000):
+    for seed in seeds(max(COUNT // 8, 3), first=90_000):
         check(seed, 1, SparkEngine(spark), generous=False)

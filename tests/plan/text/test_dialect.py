@@ -13,6 +13,7 @@ from mview.plan.text.dialect import called_as, drop_hints, fragment, parse, writ
 from tests.plan.checks.test_texts import SCHEMAS, lines
 from tests.plan.checks.test_texts import sql_of as text_of
 from tests.plan.functions.test_faithful import FAITHFUL, ROWS
+from tests.seeds import some_today
 
 #: Texts with one of these are written in the other form that Spark has for it.
 _FORMS = (
@@ -85,13 +86,14 @@ def test_calls_have_their_names() -> None:
 
 
 @pytest.mark.spark
-def test_spark_reads_the_same_in_what_is_written(spark: SparkSession) -> None:
+@pytest.mark.parametrize("quarter", some_today(range(4), 4))
+def test_spark_reads_the_same_in_what_is_written(spark: SparkSession, quarter: int) -> None:
     for name in ("t", "u"):
         spark.createDataFrame([], SCHEMAS[name].ddl).createOrReplaceTempView(name)
-    texts = [sql_of(line) for line in lines("ok") if "shop." not in line]
+    texts = [sql_of(line) for line in lines("ok") if "shop." not in line][quarter::4]
     wrong = [sql for sql in texts if spark.sql(sql).schema != spark.sql(write(tree_of(sql))).schema]
     assert not wrong, "\n".join(wrong)
-    assert len(texts) > 400
+    assert len(texts) > 100
 
 
 @pytest.mark.spark
