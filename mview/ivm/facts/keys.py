@@ -53,9 +53,7 @@ def _(node: ir.Filter) -> tuple[Ref, ...] | None:
 
 def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
     """The partition keys, for `row_number() OVER (PARTITION BY …) = 1`."""
-    window, test = node.child, node.condition
-    while isinstance(test, exp.Paren):
-        test = test.this
+    window, test = node.child, node.condition.unnest()
     if isinstance(window, ir.Projection):
         items = dict(window.items)
         ref = ir.as_ref(test.left) if isinstance(test, exp.EQ) else None

@@ -82,7 +82,7 @@ def _is_over_state(item: exp.Expr) -> bool:
     for node in list(around.find_all(exp.Subquery, *_KEPT)):
         whole = node.parent if isinstance(node.parent, exp.Filter) else node
         whole.replace(exp.null())
-    bare = around.this.this if isinstance(around.this, exp.Alias) else around.this
+    bare = around.this.unalias()
     return is_faithful(bare) and bare.find(exp.Anonymous) is None
 
 

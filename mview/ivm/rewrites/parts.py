@@ -298,7 +298,7 @@ def _output_column(value: exp.Expr, tree: exp.Select, names: list[str]) -> str |
     if isinstance(value, exp.Column) and len(value.parts) == 1:
         return next((name for name in names if name.lower() == value.name.lower()), None)
     for item in tree.expressions:
-        bare = item.this if isinstance(item, exp.Alias) else item
+        bare = item.unalias()
         if bare == value and item.alias_or_name in names:
             return str(item.alias_or_name)
     return None

@@ -83,8 +83,7 @@ def subqueries(expression: exp.Expr) -> list[exp.Expr]:
 
 def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
     """The parts of an AND; of an OR, also what all its branches have in common."""
-    while isinstance(expression, exp.Paren):
-        expression = expression.this
+    expression = expression.unnest()
     if isinstance(expression, exp.And):
         return conjuncts(expression.left) + conjuncts(expression.right)
     if isinstance(expression, exp.Or):

@@ -167,7 +167,7 @@ class Builder:
         if isinstance(tree, exp.Union):
             kind = "union all" if keep_all else "union"
         relation = self.fresh(kind.split()[0])
-        names = tuple(f"{name}" for name, _ in sides[0].columns)
+        names = tuple(name for name, _ in sides[0].columns)
         unique = tuple(n if names.index(n) == i else f"{n}_{i}" for i, n in enumerate(names))
         # A branch may carry one column twice: pass each through a projection by position.
         branches = tuple(self.positional(side) for side in sides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -101,29 +102,20 @@ def _join(builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Sc
     added = scope.relations[before:]
     if join.args.get("using") or join.method == "NATURAL":
         return _using(builder, join, kind, left, right, scope, before)
-    pairs: list[Pair] = []
-    residual: list[exp.Expr] = []
     conditions = conjuncts(on) if on is not None else []
     queries = [part for part in conditions if subqueries(part)]
     if queries and kind != "inner":
         raise Unsupported(
             "SUBQUERY_IN_ON", f"a subquery in ON of a {kind} join", "join a derived table"
         )
-    for part in conditions:
-        if part in queries:
-            continue
-        bound = builder.bind(part, scope)
-        pair = pair_of(bound, left, right)
-        if pair is not None:
-            pairs.append(pair)
-        else:
-            residual.append(bound)
+    bound = [builder.bind(part, scope) for part in conditions if part not in queries]
+    pairs, residual = pairs_of(bound, left, right)
     if scope.outer:
         raise Unsupported("CORRELATION", "ON uses a column of the query around", "move it to WHERE")
     if kind in ("semi", "anti"):
         del scope.relations[before:]
     assert added
-    joined = ir.Join(left, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual))
+    joined = ir.Join(left, right, kind, pairs, residual)
     return _filtered(builder, joined, scope, queries, ctes)
 
 
@@ -161,6 +153,20 @@ def pair_of(part: exp.Expr, left: ir.Node, right: ir.Node) -> Pair | None:
     if other in left.columns and ref in right.columns:
         return Pair(other, ref, null_safe)
     return None
+
+
+def pairs_of(
+    parts: Iterable[exp.Expr], left: ir.Node, right: ir.Node
+) -> tuple[tuple[Pair, ...], tuple[exp.Expr, ...]]:
+    """The equalities of a left and a right column among predicates, and the others."""
+    pairs: dict[Pair, None] = {}
+    others = []
+    for part in parts:
+        if (pair := pair_of(part, left, right)) is None:
+            others.append(part)
+        else:
+            pairs[pair] = None
+    return tuple(pairs), tuple(others)
 
 
 def _using(

@@ -86,8 +86,6 @@ class _Select:
     node: ir.Node
     scope: Scope
     ctes: Ctes
-    #: (name, expression bound to columns of `node`), in select-list order.
-    items: list[tuple[str, exp.Expr]] = field(default_factory=list)
 
     def attach(self, expression: exp.Expr) -> exp.Expr:
         """Bind an expression; its subqueries become joins."""
@@ -108,17 +106,14 @@ def finish_select(
     plain = _expand_stars(builder, tree, core.scope)
     for name, expression in plain:
         if isinstance(expression, exp.Alias):
-            core.scope.aliases.setdefault(name.lower(), _unalias(expression))
-    calls_in = [expression for _, expression in plain]
-    having, qualify = tree.args.get("having"), tree.args.get("qualify")
-    calls_in += [clause.this for clause in (having, qualify) if clause]
-    grouped = tree.args.get("group") is not None
-    calls = any(aggregate_calls(expr) for expr in calls_in)
-    conditions = [clause.this for clause in (having, qualify) if clause]
-    if grouped or calls:
-        bound = _aggregate(state, tree, plain, conditions)
+            core.scope.aliases.setdefault(name.lower(), expression.unalias())
+    clauses = (tree.args.get("having"), tree.args.get("qualify"))
+    values = [expr.unalias() for _, expr in plain]
+    values += [clause.this for clause in clauses if clause]
+    if tree.args.get("group") is not None or any(map(aggregate_calls, values)):
+        bound = _aggregate(state, tree, plain, values)
     else:
-        bound = [state.attach(_unalias(expr)) for expr in [*calls_in]]
+        bound = [state.attach(value) for value in values]
     items, tests = bound[: len(plain)], bound[len(plain) :]
     items, tests = _windows(state, items, tests)
     for test in tests:
@@ -169,10 +164,6 @@ def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:
                 state.scope.resolve(column)
 
 
-def _unalias(expression: exp.Expr) -> exp.Expr:
-    return expression.this if isinstance(expression, exp.Alias) else expression
-
-
 def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tuple[str, exp.Expr]]:
     """The select list as (name, unbound expression); stars become bound columns."""
     items: list[tuple[str, exp.Expr]] = []
@@ -208,13 +199,12 @@ def _aggregate(
     state: _Select,
     tree: exp.Select,
     plain: list[tuple[str, exp.Expr]],
-    conditions: list[exp.Expr],
+    values: list[exp.Expr],
 ) -> list[exp.Expr]:
-    """Add the aggregate; returns the select list and the conditions over its columns."""
+    """Add the aggregate; returns the select list's values and the conditions over its columns."""
     builder = state.builder
     group, sets = _group_by(state, tree, plain)
-    bound = [state.attach(_unalias(expr)) for _, expr in plain]
-    bound += [_bind_after_group(state, expr) for expr in conditions]
+    bound = [state.attach(value) for value in values]
     relation = builder.fresh("agg")
     calls: dict[exp.Expr, str] = {}
     for expression in bound:
@@ -288,8 +278,7 @@ def _values_of_rows(node: ir.Node) -> dict[Ref | None, set[Ref | None]]:
 
 def _plain(expr: exp.Expr) -> str:
     """The expression without parentheses, with operands that may change places in one order."""
-    while isinstance(expr, exp.Paren):
-        expr = expr.this
+    expr = expr.unnest()
     if isinstance(expr, exp.Add | exp.Mul | exp.EQ | exp.And | exp.Or):
         sides = sorted([_plain(expr.left), _plain(expr.right)])
         return f"{expr.key}({','.join(sides)})"
@@ -298,10 +287,6 @@ def _plain(expr: exp.Expr) -> str:
     parts = [_plain(part) for part in expr.iter_expressions()]
     rest = {k: v for k, v in expr.args.items() if isinstance(v, str | bool) and v}
     return f"{expr.key}{sorted(rest.items())}({','.join(parts)})"
-
-
-def _bind_after_group(state: _Select, expression: exp.Expr) -> exp.Expr:
-    return state.attach(expression)
 
 
 def _replace(expression: exp.Expr, names: dict[exp.Expr, str], relation: str) -> exp.Expr:
@@ -325,13 +310,12 @@ def _group_by(
     if group is None:
         return [], None
     if group.args.get("all"):
-        chosen = [_unalias(expr) for _, expr in plain if not aggregate_calls(expr)]
+        chosen = [expr.unalias() for _, expr in plain if not aggregate_calls(expr)]
         return [state.attach(expr) for expr in chosen], None
     listed: list[exp.Expr] = []
 
     def add(expr: exp.Expr) -> None:
-        while isinstance(expr, exp.Paren):
-            expr = expr.this
+        expr = expr.unnest()
         if isinstance(expr, exp.Tuple):
             for part in expr.expressions:
                 add(part)
@@ -363,11 +347,8 @@ def _group_item(state: _Select, expr: exp.Expr, plain: list[tuple[str, exp.Expr]
                 f"GROUP BY position {position} is not in the select list of {len(plain)}",
                 span(expr),
             )
-        expr = _unalias(plain[position - 1][1])
-    bound = state.attach(expr)
-    while isinstance(bound, exp.Paren):
-        bound = bound.this
-    return bound
+        expr = plain[position - 1][1].unalias()
+    return state.attach(expr).unnest()
 
 
 def _windows(
@@ -399,7 +380,7 @@ def _generators(
     """Generators of the select list (`explode(xs) AS x`)."""
     done = []
     for (name, original), item in zip(plain, items, strict=True):
-        call = next((n for n in walk(item) if _is_generator(state, n)), None)
+        call = next((n for n in walk(item) if function_name(n) in GENERATORS), None)
         if call is None:
             done.append(item)
             continue
@@ -409,10 +390,6 @@ def _generators(
         state.node = ir.Generate(state.node, relation, (name,), call.sql(dialect="spark"))
         done.append(ir.column(Ref(relation, name)))
     return done
-
-
-def _is_generator(state: _Select, node: exp.Expr) -> bool:
-    return function_name(node) in GENERATORS
 
 
 def _project(

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from mview.plan.functions.effects import aggregate_calls, subqueries, windows
 from mview.plan.operators import ir
-from mview.plan.operators.from_clause import pair_of
+from mview.plan.operators.from_clause import pairs_of
 from mview.plan.operators.ir import Pair, Ref, Unsupported
 from mview.plan.operators.orderings import limit_ordering
 from mview.plan.operators.scope import Scope
@@ -109,28 +109,19 @@ def _join(
         query = query.this
     value = Ref(builder.fresh("subquery"), "value") if kind == "mark" else None
     right, correlated, output = _inner(builder, query, scope, ctes)
-    pairs: list[Pair] = []
-    residual: list[exp.Expr] = []
-    for part in correlated:
-        pair = pair_of(part, node, right)
-        if pair is None:
-            residual.append(part)
-        else:
-            pairs.append(pair)
+    pairs, residual = pairs_of(correlated, node, right)
     null_aware = False
     two_valued = kind == "semi" or is_true_only
     if isinstance(expr, exp.In):
         left = builder.bind(expr.this, scope)
         pair = _in_pair(left, output, node, right)
         if pair is None:
-            residual.append(exp.In(this=left, expressions=[exp.Star()]))
+            residual = (*residual, exp.In(this=left, expressions=[exp.Star()]))
         elif two_valued or not (_nullable(node, pair.left) or _nullable(right, pair.right)):
-            pairs.append(pair)
+            pairs = tuple(dict.fromkeys((*pairs, pair)))
         elif not pairs:
-            pairs, null_aware = [pair], True
-    return ir.Join(
-        node, right, kind, tuple(dict.fromkeys(pairs)), tuple(residual), (), null_aware, value
-    )
+            pairs, null_aware = (pair,), True
+    return ir.Join(node, right, kind, pairs, residual, (), null_aware, value)
 
 
 def _any_row_of(query: exp.Expr) -> exp.Expr:
@@ -164,10 +155,8 @@ def rows_beside(
     builder.see(limit_ordering(query, finished, columns, core.scope))
     alone = not core.correlated and not core.scope.outer
     right = builder.limited(query, finished) if alone else _all_of(base, finished)
-    sides = [(part, pair_of(part, node, right)) for part in core.correlated]
-    pairs = tuple(dict.fromkeys(pair for _, pair in sides if pair is not None))
-    residual = tuple(part for part, pair in sides if pair is None)
-    return ir.Join(node, right, "mark", pairs, residual), [name for name, _ in columns]
+    join = ir.Join(node, right, "mark", *pairs_of(core.correlated, node, right))
+    return join, [name for name, _ in columns]
 
 
 def _inner(
@@ -190,8 +179,7 @@ def _inner(
             "a subquery that uses outer columns only in its select list",
             "use a join",
         )
-    item = query.expressions[0]
-    item = item.this if isinstance(item, exp.Alias) else item
+    item = query.expressions[0].unalias()
     complex_ = (
         query.args.get("group")
         or query.args.get("limit")
