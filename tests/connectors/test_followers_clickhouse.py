@@ -225,7 +225,7 @@ def second(clickhouse: ClickhouseServer) -> Iterator[ClickhouseServer]:
 
 @pytest.mark.long
 class TestClickhouseChangelog(FollowerContract):
-    steps = 40
+    steps, share = 30, 2
 
     @pytest.fixture
     def harness(self, clickhouse: ClickhouseServer) -> Iterator[FollowerHarness]:
@@ -235,7 +235,7 @@ class TestClickhouseChangelog(FollowerContract):
 
 @pytest.mark.long
 class TestClickhouseShards(FollowerContract):
-    steps = 20
+    steps, share = 20, 2
 
     @pytest.fixture
     def harness(self, sharded: Sharded) -> FollowerHarness:

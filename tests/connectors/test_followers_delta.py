@@ -135,7 +135,7 @@ def s3(server: S3Server, tmp_path: Path) -> S3Harness:
 @pytest.mark.long
 @pytest.mark.service
 class TestDeltaOnS3(FollowerContract):
-    steps = 20
+    steps, share = 20, 2
 
     @pytest.fixture
     def harness(self, s3: S3Harness) -> FollowerHarness:

@@ -100,6 +100,8 @@ class TestIceberg(FollowerContract):
 class TestIcebergInPartitionsWithoutAnIndex(FollowerContract):
     """Every step searches the files for its keys."""
 
+    steps, share = 40, 2
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         folder = tmp_path / "warehouse"

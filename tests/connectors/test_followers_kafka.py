@@ -213,7 +213,7 @@ class TestKafka(FollowerContract):
 
 @pytest.mark.long
 class TestKafkaPartitions(FollowerContract):
-    steps = 40
+    steps, share = 30, 2
 
     @pytest.fixture
     def harness(self, kafka: KafkaServer) -> FollowerHarness:
@@ -222,7 +222,7 @@ class TestKafkaPartitions(FollowerContract):
 
 @pytest.mark.long
 class TestKafkaChangelog(FollowerContract):
-    steps = 40
+    steps, share = 30, 2
 
     @pytest.fixture
     def harness(self, kafka: KafkaServer) -> FollowerHarness:

@@ -90,6 +90,8 @@ class TestPaimon(FollowerContract):
 
 @pytest.mark.long
 class TestPaimonInBuckets(FollowerContract):
+    steps, share = 40, 2
+
     @pytest.fixture
     def harness(self, tmp_path: Path, paimon_reader: PaimonReader) -> FollowerHarness:
         return PaimonHarness(tmp_path / "warehouse", paimon_reader, buckets=3)
