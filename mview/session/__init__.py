@@ -1,1 +1,1 @@
-"""Spark: its Java, its jars, its JVM, the session, and its errors as ours."""
+"""Spark: its JVM, the session, and its errors as ours."""

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from mview.config import Config
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.files.modes import PRIVATE
+from mview.java import jars
+from mview.java.runtime import check_java
 from mview.secrets import REFERENCE, TELLING, is_telling, reveal
-from mview.session import jars
-from mview.session.java import check_java
 from mview.session.jvm import quiet_end, start_jvm
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"

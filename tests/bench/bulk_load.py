@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from mview.config import Config, ConnectionSettings, SparkSettings
 from mview.ingest.chunks import stage_chunk
 from mview.ingest.spec import TableSpec, open_database
+from mview.java.jars import resolve
 from mview.secrets import reveal
-from mview.session.jars import resolve
 from mview.session.spark import spark_session
 from mview.snapshot import Chunk, Marker
 from mview.store.mirror import Mirror

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from mview.config import ConnectionSettings
+from mview.java.jars import cache_folder
+from mview.java.runtime import find_java
 from mview.secrets import reveal
-from mview.session.jars import cache_folder
-from mview.session.java import find_java
 from tests.bench.running import Meter
 from tests.bench.w1 import KEYS, VIEW, Tables
 from tests.services.process import ServerProcess

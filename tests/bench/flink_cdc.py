@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mview.config import ConnectionSettings
-from mview.session.jars import resolve
+from mview.java.jars import resolve
 from tests.bench.flink import (
     LOCK,
     MODES,

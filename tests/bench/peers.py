@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from mview.session.jars import resolve
+from mview.java.jars import resolve
 from tests.bench.flink import (
     GROUP,
     LOCK,

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from mview_connectors.followers.paimon import process
 from mview_connectors.followers.paimon.environment import interpreter
-from mview_connectors.followers.paimon.follower import PaimonFollower
+from mview_connectors.followers.paimon.follower import PaimonFollower, command
 from mview_connectors.followers.paimon.settings import PaimonSettings
 from pydantic import ValidationError
 
@@ -28,15 +23,21 @@ from mview.errors import ConfigError, FencedError, RetryableError, TargetError, 
 from mview.follow.following import delta_schema, rows_schema
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import VALUES, World, delta_of, raised, raised_or_not, schema_of
+from mview.testing.contract import VALUES, World, delta_of, raised, schema_of
 from mview.testing.view import Row
+from tests.connectors.worker_followers import (
+    WorkerFollowerContract,
+    WorkerHarness,
+    a_world,
+    change,
+)
 from tests.seeds import some_today
 from tests.services.paimon import PaimonReader
 
 pytestmark = pytest.mark.service
 
 
-class PaimonHarness(FollowerHarness):
+class PaimonHarness(WorkerHarness):
     def __init__(self, folder: Path, reader: PaimonReader, **options: Any) -> None:
         self.folder, self.reader, self.options = folder, reader, options
 
@@ -79,8 +80,11 @@ class PaimonHarness(FollowerHarness):
         shutil.rmtree(self.place(target))
         return True
 
+    def files(self, target: FollowerTarget) -> set[Path]:
+        return set(self.place(target).glob("bucket-*/*"))
 
-class TestPaimon(FollowerContract):
+
+class TestPaimon(WorkerFollowerContract, FollowerContract):
     steps, share = 20, 4
 
     @pytest.fixture
@@ -103,15 +107,6 @@ class TestPaimonInBuckets(FollowerContract):
 @pytest.fixture
 def harness(tmp_path: Path, paimon_reader: PaimonReader) -> PaimonHarness:
     return PaimonHarness(tmp_path / "warehouse", paimon_reader)
-
-
-@contextmanager
-def a_world(harness: PaimonHarness, folder: Path, *args: Any, **options: Any) -> Iterator[World]:
-    world = World(harness, folder, *args, **options)
-    try:
-        yield world
-    finally:
-        world.close()
 
 
 @pytest.fixture
@@ -138,13 +133,6 @@ def snapshots(world: World) -> list[dict[str, Any]]:
 
 def files_of(world: World, folder: str = "bucket-*") -> set[Path]:
     return set(place_of(world).glob(f"{folder}/*"))
-
-
-def change(world: World, number: int) -> None:
-    world.view.publish(
-        [world.row(number, f"at {number}"), world.row(100 + number)], [(number - 1,)]
-    )
-    assert world.sync() == 1
 
 
 def by_others(world: World, program: str) -> None:
@@ -184,129 +172,6 @@ def test_a_step_is_one_snapshot_with_the_mark(world: World) -> None:
     assert options["options"]["bucket"] == "1"
     # Readers see the view's columns and no other.
     assert [field["name"] for field in options["fields"]] == list(world.schema.names)
-
-
-def test_of_two_steps_on_one_snapshot_the_second_is_refused(world: World) -> None:
-    follower, target = world.faulty.inner, world.target()
-    epoch = world.following.cursor.epoch
-    steps = [Step(f"step-{name}", world.view.epoch + 1, epoch, 1) for name in "ab"]
-    tokens = [
-        follower.stage(step, delta_of(target, [(None, world.row(50 + at))]))
-        for at, step in enumerate(steps)
-    ]
-    assert follower.state(steps[1], tokens[1]) is State.PREPARED
-    follower.commit(tokens[0])
-    raised(lambda: follower.commit(tokens[1]), RetryableError)
-    assert follower.state(steps[0], tokens[0]) is State.COMMITTED
-    assert follower.state(steps[1], tokens[1]) is State.UNKNOWN
-    assert len(world.harness.read(target) or ()) == 7
-
-
-def test_a_snapshot_is_added_by_one_of_many(world: World) -> None:
-    """A race of processes for one number: one wins, and the others know it."""
-    target, epoch = world.target(), world.following.cursor.epoch
-    followers = [world.harness.open(target) for _ in range(3)]
-    tokens = [
-        follower.stage(
-            Step(f"step-{at}", world.view.epoch + 1, epoch, 1),
-            delta_of(target, [(None, world.row(50 + at))]),
-        )
-        for at, follower in enumerate(followers)
-    ]
-    with ThreadPoolExecutor() as pool:
-        done = [
-            pool.submit(one.commit, token) for one, token in zip(followers, tokens, strict=True)
-        ]
-    assert sum(one.exception() is None for one in done) == 1
-    assert len(world.harness.read(target) or ()) == 7
-    for follower in followers:
-        follower.close()
-
-
-@pytest.mark.parametrize("call", ["stage", "move"])
-def test_a_newer_runner_between_a_look_and_what_is_done_on_it(
-    world: World, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = world.target(world.fence + (call == "move"))
-    older = world.harness.open(target)
-    assert isinstance(older, PaimonFollower)
-    newer, make = world.harness.open(world.target(world.fence + 5)), older._call
-
-    def called(name: str, *args: Any, **arguments: Any) -> Any:
-        if name == call:
-            newer.create()
-        return make(name, *args, **arguments)
-
-    monkeypatch.setattr(older, "_call", called)
-    step = Step("step-a", world.view.epoch + 1, world.following.cursor.epoch, 1)
-
-    def write() -> None:
-        older.create()
-        older.commit(older.stage(step, delta_of(target, [(None, world.row(50))])))
-
-    raised(write, RetryableError if call == "move" else FencedError)
-    mark = newer.position()
-    assert mark is not None
-    assert mark.fence == world.fence + 5
-    assert len(world.harness.read(target) or ()) == 6
-    for follower in (older, newer):
-        follower.close()
-
-
-def test_an_aborted_step_leaves_no_file(world: World) -> None:
-    before = files_of(world)
-    follower, step = world.faulty.inner, Step("step-a", 90, world.following.cursor.epoch, 2)
-    changes = [(world.row(1), None), (None, world.row(50))]
-    token = follower.stage(step, delta_of(world.target(), changes))
-    assert len(files_of(world) - before) == 1
-    follower.abort(step, token)
-    assert files_of(world) == before
-
-
-def test_an_abort_of_what_is_committed_is_refused(world: World) -> None:
-    follower, step = world.faulty.inner, Step("step-a", 90, world.following.cursor.epoch, 1)
-    token = follower.stage(step, delta_of(world.target(), [(None, world.row(50))]))
-    follower.commit(token)
-    raised(lambda: follower.abort(step, token), RetryableError)
-    assert len(world.harness.read(world.target()) or ()) == 7
-
-
-def test_rows_that_are_cut_off_leave_no_file(world: World) -> None:
-    before = files_of(world)
-    target = world.target()
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield from delta_of(target, [(None, world.row(50))]).read_all().to_batches()
-        raise OSError("a file of the store cannot be read")
-
-    reader = pa.RecordBatchReader.from_batches(delta_schema(target), rows())
-    step = Step("step-a", 90, world.following.cursor.epoch, 1)
-    with pytest.raises(OSError, match="of the store"):
-        world.faulty.inner.stage(step, reader)
-    assert files_of(world) == before
-    change(world, 3)
-    world.check()
-
-
-def test_a_process_that_is_killed_in_any_call(world: World) -> None:
-    follower = world.faulty.inner
-    assert isinstance(follower, PaimonFollower)
-
-    def kill() -> None:
-        assert follower._worker is not None
-        pid = follower._worker.pid
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, not only been told to
-
-    number = 200
-    for call in ("stage", "commit"):
-        for when in ("before", "after"):
-            number += 1
-            world.view.publish([world.row(number), world.row(1, f"{number}")])
-            world.faulty.at(call, when, kill)  # type: ignore[arg-type]
-            raised_or_not(world.sync, RetryableError)
-            world.sync()
-            world.check()
 
 
 def test_a_table_that_was_rolled_back_goes_on_from_there(world: World) -> None:
@@ -408,7 +273,7 @@ def test_without_the_environment_the_command_is_said(
 ) -> None:
     monkeypatch.setenv("MVIEW_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match=r"python -m mview_connectors\.followers\.paimon"):
-        process.Worker()
+        command()
 
 
 def test_secrets_are_references_and_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSet
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from mview.follower import FollowerTarget, State, Step
-from mview.session.jars import resolve
-from mview.session.java import find_java
+from mview.java.jars import resolve
+from mview.java.runtime import find_java
 from mview.testing.contract import SCHEMA, World, delta_of
 from tests.connectors.test_followers_starrocks import StarrocksHarness
 from tests.services.fixtures import running

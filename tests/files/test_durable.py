@@ -88,7 +88,7 @@ def test_nothing_in_the_store_is_written_in_place() -> None:
     allowed = {
         "files/durable.py",
         "epoch/halts.py",  # tries whether the disk is full
-        "session/jars.py",  # downloads
+        "java/jars.py",  # downloads
         "execute/spark/copies.py",  # copies on executors, not in the store
         "cli/demo/command.py",
     }

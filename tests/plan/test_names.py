@@ -138,7 +138,7 @@ CUT = {
     "mview/failpoints.py": "a fail point and what it does",
     "mview/merge/net.py": "parts of a position",
     "mview/plan/definition.py": "<sink>.<option> of a property",
-    "mview/session/jars.py": "coordinates of a jar",
+    "mview/java/jars.py": "coordinates of a jar",
 }
 
 

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mview.session.jars import cache_folder
+from mview.java.jars import cache_folder
 from tests.services.process import ServerProcess, ServiceError, free_port
 
 _PASSWORD_VARIABLE = "MVIEW_TEST_CLICKHOUSE_PASSWORD"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mview.session.jars import resolve
+from mview.java.jars import resolve
 from tests.services.kafka import LOCK, KafkaServer, java_command
 from tests.services.process import ServerProcess, ServiceError, free_port, wait_until
 

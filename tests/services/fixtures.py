@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
+from mview_connectors.followers.hudi.environment import ENVIRONMENT
 from mview_connectors.followers.paimon.environment import interpreter
 
 from mview.errors import MviewError
@@ -113,6 +114,13 @@ def paimon_reader() -> Iterator[PaimonReader]:
         interpreter()
     with running("Paimon's reader", PaimonReader) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def hudi() -> None:
+    """The side environment of Hudi sinks."""
+    with _or_skip("Hudi's environment"):
+        ENVIRONMENT.made()
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mview.session.jars import resolve
-from mview.session.java import find_java
+from mview.java.jars import resolve
+from mview.java.runtime import find_java
 from tests.services.process import ServerProcess, free_port, run
 
 LOCK = Path(__file__).with_name("jars.lock")

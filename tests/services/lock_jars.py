@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mview.session.jars import _ivy_jar
+from mview.java.jars import _ivy_jar
 
 LOCK = Path(__file__).with_name("jars.lock")
 #: Set -> what it is made of. Kafka Connect runs in Kafka's set; Debezium is its plug-in.

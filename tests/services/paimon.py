@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 
-from mview.session.jars import resolve
+from mview.java.jars import resolve
 from tests.services.kafka import LOCK
 from tests.services.process import ServiceError, ending_with_parent
 

@@ -1,9 +1,6 @@
 """Calls come in by the standard input, answers go out by the standard output.
 
-A call is a line of JSON, `{"call": …, "arguments": {…}}`; an answer is one, too: `{"result": …}` or
-`{"error": …, "kind": …}`. Rows are an Arrow stream right behind the line that `has_rows`; those of
-a call have a line `END` behind them, as a stream that is cut off between two batches looks whole.
-The end of the input ends the process.
+Their form: `workers.py`, on the other side. The end of the input ends the process.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class PaimonSink:
 
         Returns:
             `options` of the table, `latest`, the place of its snapshot, `mark`, the newest one or
-            None, whether it `stands` for the rows that are there, and the highest `sequence`
-            number of these.
+            None, whether it `stands` for the rows that are there, and `carried`: the highest
+            sequence number of these.
         """
         table = self._find()
         if table is None:
@@ -62,7 +62,7 @@ class PaimonSink:
             "mark": properties.get(MARK),
             "stands": is_latest,
             # Where rows of others are on top, all is filled: no number counts.
-            "sequence": int(properties.get(SEQUENCE, 0)) if is_latest else 0,
+            "carried": int(properties.get(SEQUENCE, 0)) if is_latest else 0,
         }
 
     def make(self, schema: str, key: list[str], options: dict[str, str], comment: str) -> None:
@@ -86,18 +86,26 @@ class PaimonSink:
         self._catalog.drop_table(self._name, True)
 
     def stage(
-        self, base: dict[str, Any] | None, sequence: int, is_fill: bool, rows: Any
+        self,
+        base: dict[str, Any] | None,
+        carried: int,
+        is_fill: bool,
+        mark: str,
+        epoch: int,
+        rows: Any,
     ) -> dict[str, Any]:
         """Write the files of a step, for `commit`.
 
         Args:
             base: `latest` of `look`: the step is committed on it, and on no other one.
-            sequence: of `look`, too.
+            carried: of `look`, too.
             is_fill: the rows are all there will be.
+            mark: of the snapshot to be.
+            epoch: its commit identifier.
             rows: of the step.
         """
         table = self._table()
-        writer = StepWriter(table, sequence)
+        writer = StepWriter(table, carried)
         try:
             for batch in rows:
                 writer.add(batch)
@@ -109,32 +117,34 @@ class PaimonSink:
         return {
             "base": base,
             "is_fill": is_fill,
+            "mark": mark,
+            "epoch": epoch,
             "sequence": writer.sequence,
             "messages": [
                 base64.b64encode(serialize_commit_message(one, fields)).decode() for one in messages
             ],
         }
 
-    def commit(self, token: dict[str, Any], mark: str, identifier: int) -> int:
+    def commit(self, token: dict[str, Any]) -> int:
         """Add the snapshot of what was staged; returns its number.
 
         Raises:
             MovedError: the table is not what it was staged on.
         """
         table = self._table()
-        properties = {MARK: mark, SEQUENCE: str(token["sequence"])}
+        properties = {MARK: token["mark"], SEQUENCE: str(token["sequence"])}
         return Committer(table, token["base"], self._user).run(
-            self._messages(table, token), identifier, properties, overwrite=token["is_fill"]
+            self._messages(table, token), token["epoch"], properties, overwrite=token["is_fill"]
         )
 
-    def move(self, base: dict[str, Any] | None, sequence: int, mark: str, identifier: int) -> int:
+    def move(self, base: dict[str, Any] | None, carried: int, mark: str, epoch: int) -> int:
         """Add a snapshot that changes no row, so that what others have staged is refused.
 
         Raises:
             MovedError: the table is not what `look` said.
         """
-        properties = {MARK: mark, SEQUENCE: str(sequence)}
-        return Committer(self._table(), base, self._user).run([], identifier, properties)
+        properties = {MARK: mark, SEQUENCE: str(carried)}
+        return Committer(self._table(), base, self._user).run([], epoch, properties)
 
     def holds(self, token: dict[str, Any]) -> bool:
         """Whether what was staged is there and can be committed."""
@@ -143,13 +153,13 @@ class PaimonSink:
             return False
         return all(table.file_io.exists(path) for path in self._paths(table, token))
 
-    def abort(self, token: dict[str, Any], mark: str) -> None:
+    def abort(self, token: dict[str, Any]) -> None:
         """Remove the files of a step that is not committed."""
         table = self._find()
         if table is None:
             return
         snapshot, _ = self._marked(table)
-        if snapshot is not None and snapshot.properties[MARK] == mark:
+        if snapshot is not None and snapshot.properties[MARK] == token["mark"]:
             raise MovedError("the step is committed")
         for path in self._paths(table, token):
             table.file_io.delete_quietly(path)

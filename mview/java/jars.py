@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mview.errors import CorruptionError, MviewError, RetryableError
 from mview.files.modes import make_shared_folder, users_umask
-from mview.session.java import check_java, find_java
+from mview.java.runtime import check_java, find_java
 
 __all__ = ["LOCK", "Jar", "cache_folder", "check_java", "read_lock", "resolve"]
 
@@ -45,15 +45,19 @@ class Jar:
     organisation: str
     artifact: str
     version: str
+    #: Of several jars of one version; mostly empty.
+    classifier: str
     sha256: str
 
     @property
     def file_name(self) -> str:
         """Name in the cache folder."""
-        return f"{self.artifact}-{self.version}.jar"
+        return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
 
     def __str__(self) -> str:
-        return f"{self.organisation}:{self.artifact}:{self.version}"
+        return ":".join(
+            filter(None, (self.organisation, self.artifact, self.version, self.classifier))
+        )
 
 
 def read_lock(lock: Path, name: str) -> list[Jar]:
@@ -66,8 +70,8 @@ def read_lock(lock: Path, name: str) -> list[Jar]:
     for line in lock.read_text().splitlines():
         fields = line.split()
         if fields and fields[0] == name:
-            organisation, artifact, version = fields[1].split(":")
-            jars.append(Jar(organisation, artifact, version, fields[2]))
+            organisation, artifact, version, *rest = fields[1].split(":")
+            jars.append(Jar(organisation, artifact, version, "".join(rest), fields[2]))
     if not jars:
         raise KeyError(f"no jars named {name!r} in {lock}")
     return jars
@@ -84,7 +88,8 @@ def resolve(name: str = "runtime", lock: Path = LOCK) -> list[Path]:
 
     Args:
         name: the set in the lock file.
-        lock: the lock file, `<set> <organisation>:<artifact>:<version> <sha256>` per line.
+        lock: the lock file, `<set> <organisation>:<artifact>:<version>[:<classifier>] <sha256>`
+            per line.
 
     Raises:
         ConfigError: Java is missing or of a wrong version (only when something must be fetched).
@@ -168,7 +173,7 @@ def _run_ivy(jars: list[Jar], temp: Path) -> Path:
         *("-settings", str(temp / "settings.xml")),
         *("-cache", str(temp / "cache")),
         *("-ivy", str(temp / "ivy.xml")),
-        *("-retrieve", f"{out}/[artifact]-[revision].[ext]"),
+        *("-retrieve", f"{out}/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     try:
         run = subprocess.run(
@@ -185,11 +190,14 @@ def _ivy_module(jars: list[Jar]) -> str:
     # `artifact` is named outright: some jars are published with packaging "bundle".
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.artifact}" rev="{jar.version}"'
-        f' transitive="false"><artifact name="{jar.artifact}" type="jar" ext="jar"/></dependency>'
+        f' transitive="false"><artifact name="{jar.artifact}" type="jar" ext="jar"'
+        + (f' m:classifier="{jar.classifier}"' if jar.classifier else "")
+        + "/></dependency>"
         for jar in jars
     )
     return (
-        '<ivy-module version="2.0">\n  <info organisation="mview" module="jars"/>\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
+        '  <info organisation="mview" module="jars"/>\n'
         f"  <dependencies>\n{dependencies}\n  </dependencies>\n</ivy-module>\n"
     )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mview.errors import ConfigError, CorruptionError, RetryableError
-from mview.session import java
-from mview.session.jars import LOCK, check_java, read_lock, resolve
+from mview.java import runtime
+from mview.java.jars import LOCK, check_java, read_lock, resolve
 
 GOOD = b"a jar"
 #: Java that says its version, and as Ivy puts one file into the folder of its last argument.
@@ -27,10 +27,10 @@ printf '{content}' > "${{last%/*}}/a-1.jar"
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    java._major.cache_clear()
+    runtime._major.cache_clear()
     monkeypatch.setenv("MVIEW_CACHE", str(tmp_path / "cache"))
     yield
-    java._major.cache_clear()
+    runtime._major.cache_clear()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_cache_that_cannot_be_written(use_java, lock, tmp_path, monkeypatch):
 def test_parallel_processes_fetch_once(use_java, lock):
     calls = use_java(ivy="sleep 0.3")
     code = (
-        "from pathlib import Path; from mview.session import jars;"
+        "from pathlib import Path; from mview.java import jars;"
         f" jars.resolve('set', Path({str(lock)!r}))"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]

@@ -1,4 +1,10 @@
-"""Processes with pypaimon: calls and rows go in and out by pipes; `worker/main.py` answers."""
+"""Processes beside this one that write what Python here cannot: calls and rows go by pipes.
+
+A call is a line of JSON, `{"call": …, "arguments": {…}, "has_rows": …}`; an answer is one, too:
+`{"result": …}` or `{"error": …, "kind": …}`. Rows are an Arrow stream right behind the line that
+`has_rows`; those of a call have a line `end` behind them, as a stream that is cut off between two
+batches looks whole. The end of the input ends the process.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +13,17 @@ import json
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from mview_connectors.followers.paimon.environment import interpreter
-
-_START = "import sys; sys.path.insert(0, sys.argv[1]); from worker.main import main; main()"
-
 #: Seconds that a process has to end by itself, when nobody asks it any more.
 _END_S = 10
 
-#: Processes that wait for a next sink: it takes seconds to start one.
-_idle: list[Worker] = []
+#: Processes of a kind that wait for a next sink: it takes seconds to start one.
 _IDLE = 2
-_lock = threading.Lock()
 
 
 class WorkerError(Exception):
@@ -40,16 +39,18 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """One process. For one thread."""
+    """One process. For one thread.
 
-    def __init__(self) -> None:
-        python = str(interpreter())
+    Args:
+        what: what runs there, for messages.
+        command: of the process.
+    """
+
+    def __init__(self, what: str, command: Sequence[str]) -> None:
+        self._what = what
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
         self._process = subprocess.Popen(
-            [python, "-I", "-c", _START, str(Path(__file__).parent)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -61,7 +62,7 @@ class Worker:
         """The result of a call.
 
         Args:
-            name: of a method of `worker.table.PaimonSink`.
+            name: of the call.
             rows: go with it.
             arguments: JSON-able.
 
@@ -89,15 +90,15 @@ class Worker:
             self._calls.flush()
             if rows is not None:
                 self._send(rows)
-            answer = self._answers.readline()
+            line = self._answers.readline()
         except OSError as error:
             if self._process.poll() is None and not isinstance(error, BrokenPipeError):
                 raise  # of the rows' source, not of the pipe
-            answer = b""
-        if not answer:
-            raise WorkerError("Gone", f"the process with pypaimon ended: {self._last_words()}")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+            line = b""
+        if not line:
+            raise WorkerError("Gone", f"the process with {self._what} ended: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _send(self, rows: pa.RecordBatchReader) -> None:
         # Without an end where the source fails: what was sent must not pass for all.
@@ -128,7 +129,7 @@ class Worker:
             self._process.wait(_END_S)
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit code {self._process.poll()}"
+        return "; ".join((f"exit code {self._process.poll()}", *lines[-1:]))
 
     @property
     def pid(self) -> int:
@@ -153,27 +154,42 @@ class Worker:
         self._errors.close()
 
 
-def take() -> Worker:
-    """A process that waits, or a new one."""
-    with _lock:
-        while _idle:
-            worker = _idle.pop()
-            if worker.is_idle:
-                return worker
-            worker.end()
-    return Worker()
+class WorkerPool:
+    """Processes of one kind.
 
+    Args:
+        what: what runs there, for messages.
+        command: of a process; asked when one is started.
+    """
 
-def give_back(worker: Worker) -> None:
-    """Keep a process for the next sink, or end it."""
-    with _lock:
-        if worker.is_idle and len(_idle) < _IDLE:
-            _idle.append(worker)
-            return
-    worker.end()
+    def __init__(self, what: str, command: Callable[[], Sequence[str]]) -> None:
+        self._what, self._command = what, command
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
+        atexit.register(self._end_all)
 
+    def take(self) -> Worker:
+        """A process that waits, or a new one.
 
-@atexit.register
-def _end_all() -> None:
-    while _idle:
-        _idle.pop().end()
+        Raises:
+            ConfigError: what it runs with has not been made.
+        """
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_idle:
+                    return worker
+                worker.end()
+        return Worker(self._what, self._command())
+
+    def give_back(self, worker: Worker) -> None:
+        """Keep a process for the next sink, or end it."""
+        with self._lock:
+            if worker.is_idle and len(self._idle) < _IDLE:
+                self._idle.append(worker)
+                return
+        worker.end()
+
+    def _end_all(self) -> None:
+        while self._idle:
+            self._idle.pop().end()

@@ -1,0 +1,133 @@
+"""Apache Hudi tables as sinks: one commit per step, merge-on-read, a file group per bucket.
+
+How steps are staged, committed and fenced: `worker_follower.py`. The mark is in the extra metadata
+of the commit. The worker is a program in Java, in `worker/`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from mview.errors import ConfigError, UserError, several
+from mview.files.modes import make_shared_folder
+from mview.follower import (
+    Capabilities,
+    Facts,
+    FollowerSettings,
+    FollowerTarget,
+    check_owner,
+    refuse_types,
+)
+from mview_connectors.followers.hudi.environment import command
+from mview_connectors.followers.hudi.settings import HudiSettings
+from mview_connectors.followers.worker_follower import KIND_THERE, WorkerFollower
+from mview_connectors.followers.workers import WorkerPool
+
+#: Names of columns: those of Avro, in which Hudi keeps its schemas.
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+#: Names of tables: they are folders, and parts of the names of catalogs.
+_TABLE = re.compile(r"\w[\w-]{0,199}", re.ASCII)
+
+
+class HudiFollower(WorkerFollower):
+    """A Hudi table in a folder.
+
+    Args:
+        target: the view and the sink.
+    """
+
+    settings: ClassVar[type[FollowerSettings]] = HudiSettings
+    capabilities: ClassVar[Capabilities] = Capabilities(modes=frozenset({"upsert"}))
+    pool: ClassVar[WorkerPool] = WorkerPool("Hudi", command)
+    place: ClassVar[str] = "Hudi table"
+
+    def __init__(self, target: FollowerTarget) -> None:
+        super().__init__(target)
+        self._settings: HudiSettings = target.settings
+
+    def check(self) -> None:
+        """Refuse keys that Hudi does not tell apart as mview does, and names it cannot have."""
+        schema, settings, place = self.target.schema, self._settings, f"sinks.{self.target.sink}"
+        wrong = {
+            column.name: "timestamp: readers of Hudi outside of Java cannot read it"
+            for column in schema.columns
+            if pa.types.is_timestamp(column.type) and column.type.tz is None
+        }
+        for name in schema.key:
+            kind = schema.column(name).type
+            if pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                wrong[name] = "another type, as it is in the key"
+        refuse_types(self.target, wrong)
+        taken = [
+            name
+            for name in schema.names
+            if name == KIND_THERE or name.startswith("_hoodie_") or not _COLUMN.fullmatch(name)
+        ]
+        if taken:
+            raise several(
+                [
+                    UserError(
+                        f"column {name} of view {self.target.view} has no name for Hudi",
+                        where=place,
+                        allowed="letters from A to Z, digits and _, no digit first, not _hoodie_…",
+                        hint="give it another one: AS …",
+                    )
+                    for name in taken
+                ]
+            )
+        if not _TABLE.fullmatch(self.target.table):
+            raise ConfigError(
+                "a Hudi table cannot have this name",
+                where=place,
+                got=self.target.table,
+                allowed="up to 200 letters from A to Z, digits, _ and -, the first one no -",
+                hint="give the view another one: table: …",
+            )
+        if "://" in settings.path:
+            raise ConfigError(
+                f"sink {self.target.sink} is on storage that has no locks",
+                where=f"{place}.path",
+                got=settings.path,
+                allowed="a folder of this machine, or one that is mounted",
+                hint="Iceberg and Delta go to object storage",
+            )
+
+    def caution(self) -> str | None:
+        """Nothing: a folder has no way that could be unsafe."""
+        return None
+
+    def maintain(self, *, thorough: bool) -> Facts:
+        """Compact what is merged on reading; remove what was replaced, or never committed."""
+        with self._failing("compacting"):
+            look = self._look()
+            if look is None or look.mark is None:
+                return {}
+            check_owner(self.target, look.mark)
+            before = int(time.time() * 1000) - self._settings.history
+            done: Facts = self._call("maintain", before=before, thorough=thorough)
+            return {name: number for name, number in done.items() if number}
+
+    # --- the table -------------------------------------------------------------------------------
+
+    def _table_options(self) -> dict[str, str]:
+        return {}
+
+    def _made_of(self) -> list[Any]:
+        return [self._settings.buckets]
+
+    def _connection(self) -> dict[str, Any]:
+        folder = Path(self._settings.path).expanduser().absolute()
+        make_shared_folder(folder)
+        return {
+            "table": str(folder / self.target.table),
+            "schema": self._schema(),
+            "key": list(self.target.schema.key),
+            "buckets": self._settings.buckets,
+            "comment": self.target.comment or "",
+        }
