@@ -19,7 +19,7 @@ from mview.admin.verify import verify
 from mview.config import Config
 from mview.config.file import load_config
 from mview.epoch import upkeep
-from mview.errors import MviewError, unexpected
+from mview.errors import MviewError, known_error
 from mview.plan.definition import ViewDefinition
 from tests.e2e.running import Live, run_once, views_of
 from tests.e2e.shop import Shop
@@ -118,7 +118,7 @@ def change(shop: Shop, first: int, count: int = 5) -> None:
 
 def said(error: BaseException, what: str = "the disk is full", place: str = "") -> None:
     """Look at what the user is told."""
-    block = error if isinstance(error, MviewError) else unexpected(error)
+    block = known_error(error)
     text = block.render()
     assert what in text, text
     assert "report it" not in text
