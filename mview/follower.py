@@ -301,7 +301,10 @@ class Follower(Protocol):
         ...
 
     def position(self) -> Mark | None:
-        """What the target says of itself; None: it was never filled."""
+        """What the target says of itself; None: it was never filled.
+
+        Asked by who only reads, too, under no runner's token: a newer one is no error here.
+        """
         ...
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:

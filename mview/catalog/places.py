@@ -56,10 +56,8 @@ def check_targets(
         if (other := named.setdefault(definition.name.lower(), definition)) is not definition:
             wrong[definition.name] = same_name(other, definition)
             continue
-        text = str(
-            definition.options.get("path", config.sinks.get(definition.sink, {}).get("path"))
-        )
-        own = "path" in definition.options or "path" in config.sinks.get(definition.sink, {})
+        given = {**config.table_options(definition.sink), **definition.options}
+        text, own = str(given.get("path")), "path" in given
         path = Path(sink_options(config, store, definition)["path"]).resolve()
         why = (_shorthand(text) or _misplaced(config, path, places)) if own else None
         if why:

@@ -20,7 +20,7 @@ from mview.store.manifest import Manifest
 
 def sink_options(config: Config, store: Store, definition: ViewDefinition) -> dict[str, Any]:
     """The options of a view's sink; its path is the declared one, or lies in the store."""
-    options: dict[str, Any] = {**config.sinks.get(definition.sink, {}), **definition.options}
+    options: dict[str, Any] = {**config.table_options(definition.sink), **definition.options}
     base = config.path.parent
     if "path" in definition.options:
         options["path"] = str(base / definition.options["path"])

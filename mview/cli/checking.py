@@ -142,7 +142,7 @@ class Checker:
         self, definition: ViewDefinition, output: TableSchema | None
     ) -> UserError | None:
         """What is wrong with the view's sink or its options."""
-        given = definition.options or self.config.sinks.get(definition.sink)
+        given = definition.options or self.config.table_options(definition.sink)
         if definition.sink == ViewDefinition.sink and not given:
             return None  # nothing can be wrong, and the sink takes time to import
         try:

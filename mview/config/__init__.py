@@ -314,6 +314,14 @@ class Config(Settings):
     engine: EngineSettings = EngineSettings()
     spark: SparkSettings = SparkSettings()
 
+    def table_options(self, kind: str) -> dict[str, Any]:
+        """What `sinks:` says of the views' own tables of a kind.
+
+        A section with a type is of a sink that follows views, whatever it is called.
+        """
+        section = self.sinks.get(kind, {})
+        return {} if "type" in section else section
+
 
 def secret_values(settings: Settings) -> set[str]:
     """All values in settings that must not be seen, resolved where they can be.

@@ -762,6 +762,12 @@ class FollowerContract:
             assert isinstance(error, FencedError), error
             older.close()
             world.check()
+            # Who only reads, as `mview verify` does, has no token.
+            reader = harness.open(world.target(0))
+            assert reader.position() == world.faulty.position()
+            if reader.capabilities.reads:
+                assert normal(rows_of(reader.read())) == normal(world.view.content.values())
+            reader.close()
 
     def test_a_table_of_somebody_else_is_left_alone(self, harness: FollowerHarness) -> None:
         with self.world(harness) as world:

@@ -246,6 +246,20 @@ def test_a_connection_that_is_not_safe_is_said_before_a_run(project, tmp_path, m
     assert json.loads(result.stdout)[0]["ok"]
 
 
+def test_a_sink_that_is_called_like_the_kind_of_the_views_own_tables(
+    tmp_path, monkeypatch, project
+):
+    """Its section says nothing of these."""
+    sql = "WITH (sinks = 'delta') AS SELECT customer_id, name FROM shop.customers"
+    (tmp_path / "v.sql").write_text(f"CREATE MATERIALIZED VIEW v {sql}")
+    config = project / "conf/sinks.yml"
+    section = f"sinks:\n  delta: {{type: delta, path: {tmp_path}/lake}}\n"
+    config.write_text((project / "conf/mview.yml").read_text() + section)
+    monkeypatch.chdir(project)
+    result = CliRunner().invoke(main, ["check", str(tmp_path), "-c", str(config)])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_sink_that_is_not_verified_is_said_once(tmp_path, monkeypatch, project):
     server = "{type: clickhouse, url: 'http://ch.example.org:8123'}"
     sections = f"sinks:\n  away: {server}\n  wrong: {{type: nothing}}\n"

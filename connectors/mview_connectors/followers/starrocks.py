@@ -260,8 +260,11 @@ class StarrocksFollower:
     def _is_own(self, name: str) -> bool:
         return self._own_name.fullmatch(name) is not None
 
-    def _shown(self) -> tuple[str, Mark | None] | None:
+    def _shown(self, *, writes: bool = True) -> tuple[str, Mark | None] | None:
         """The table that the view shows and its mark, if it is made of what it is to be.
+
+        Args:
+            writes: whether that is asked to write there, which a newer runner's mark forbids.
 
         Raises:
             TargetError: somebody else's.
@@ -273,7 +276,7 @@ class StarrocksFollower:
         check_owner(self.target, Mark(shown.owner, 0, 0))
         mark = self._mark(shown.table)
         if mark is not None:
-            check_owner(self.target, mark)
+            check_owner(self.target, Mark(mark.owner, mark.fence if writes else 0, 0))
         return (shown.table, mark) if shown.made_of == self._made_of() else None
 
     def _mark(self, table: str) -> Mark | None:
@@ -311,7 +314,7 @@ class StarrocksFollower:
     def position(self) -> Mark | None:
         """The mark in the table that is shown."""
         with self._failing("reading the mark"):
-            shown = self._shown()
+            shown = self._shown(writes=False)
             return None if shown is None else shown[1]
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:

@@ -134,7 +134,7 @@ class DeltaFollower:
             log = self._log()
             if log.refresh().version == NO_TABLE:
                 return None
-            self._check_ours(log)
+            self._check_ours(log, writes=False)
             return log.mark
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
@@ -354,11 +354,11 @@ class DeltaFollower:
                 hint="give the view another one: table: …, or move these away",
             )
 
-    def _check_ours(self, log: TableLog) -> None:
+    def _check_ours(self, log: TableLog, *, writes: bool = True) -> None:
         owner = log.setting(OWNER)
         if owner is None:
             raise not_ours(self.target, log.where)
-        check_owner(self.target, Mark(owner, log.fence, -1))
+        check_owner(self.target, Mark(owner, log.fence if writes else 0, -1))
         if log.foreign.startswith("the protocol"):
             raise TargetError(
                 f"somebody has changed how the table {self.target.table} is to be written",
