@@ -54,7 +54,7 @@ test: java venv services ## the tests: unit, Spark, property, with real servers
 test-all: java venv services ## the same and the long ones: large sizes, all of TPC-H and TPC-DS
 	@$(TEST) $(ARGS)
 
-chaos: java venv ## kills, hangs and failures at every step, for half an hour
+chaos: java venv services ## kills, hangs and failures at every step, for three quarters of an hour
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 mutants: java venv ## faults put into merge, ivm and store, one at a time: does a test notice each?

@@ -1,10 +1,11 @@
 """Faults at every step, the truth after each: `make chaos`, `make chaos ARGS='--seed 7'`.
 
 First runners in this process, on stores without Spark: they crash, hang, wake and fail at random,
-several at a time. Then processes with Spark that load, build, follow, compact and drop while source
-and views change: killed, hung, stopped and failed at every fail point, and from outside at any
-moment. Ends with 1 at the first row that is lost, repeated or wrong. The seed makes the same
-choices again; at which moment a signal from outside comes is up to the machine.
+several at a time. Then processes that bring a view to all sinks (`tests.chaos.sinks`), and those
+with Spark that load, build, follow, compact and drop while source and views change: killed, hung,
+stopped and failed at every fail point, and from outside at any moment. Ends with 1 at the first row
+that is lost, repeated or wrong. The seed makes the same choices again; at which moment a signal
+from outside comes is up to the machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mview.files import durable
+from tests.chaos import sinks
 from tests.chaos.processes import Life
 from tests.chaos.warm import Warm
 from tests.e2e.shop import Shop
@@ -112,7 +114,8 @@ def one_life(root: Path, seed: int, warm: Warm, runs: int) -> Done:
             print(f"  {root.name}.{number}: {life.last}, {took:.1f} s", flush=True)
         life.end()
     except BaseException:
-        print(f"store {root}, after {life.last}; replay: make chaos ARGS='--seed {seed} --kills 0'")
+        options = f"--seed {seed} --kills 0 --sinks 0"
+        print(f"store {root}, after {life.last}; replay: make chaos ARGS='{options}'")
         raise
     finally:
         life.close()
@@ -123,6 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=daily())
     parser.add_argument("--kills", type=int, default=300, help="at least so many, without and with")
+    parser.add_argument("--sinks", type=int, default=100, help="kills over the sinks")
     parser.add_argument("--minutes", type=float, default=20, help="at least so long with Spark")
     options = parser.parse_args()
     print(f"seed {options.seed}; replay: make chaos ARGS='--seed {options.seed}'", flush=True)
@@ -130,6 +134,8 @@ def main() -> int:
     done = Done()
     try:
         done.add(stores(options.seed, options.kills))
+        if options.sinks and not sinks.series(options.seed, options.sinks):
+            return 1
         done.add(processes(options.seed, options.kills, options.minutes))
     except Exception:
         traceback.print_exc()

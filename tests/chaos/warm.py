@@ -26,8 +26,14 @@ from tests.patience import Patience
 #: Seconds in which a process does what it has to do, on a quiet machine.
 PATIENCE = 240
 
-_fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["tests.e2e.program", "deltalake", "duckdb", "pandas"])
+#: Starts processes that have imported all of this.
+fork = multiprocessing.get_context("forkserver")
+fork.set_forkserver_preload(
+    [
+        *("tests.e2e.program", "tests.follow.child", "deltalake", "duckdb", "pandas"),
+        *("psycopg", "pymysql", "confluent_kafka", "pyiceberg.catalog.sql"),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ class Spark:
         """Start a driver."""
         assert self.is_free
         self._ask("end what is left")
-        process = _fork.Process(target=_driver, args=(order, self._gateway, str(said)))
+        process = fork.Process(target=_driver, args=(order, self._gateway, str(said)))
         process.start()
         self._user = Running(process, said)
         return self._user

@@ -108,7 +108,7 @@ def found_in(files: list[Path], target: FollowerTarget, *more: str) -> pa.Table:
             quoted = f"from_base64({quoted})"
         columns.append(quoted)
     sql = f"SELECT {', '.join(columns)} FROM {reading}"
-    return connection.execute(sql, [[str(file) for file in files]]).to_arrow_table()
+    return connection.sql(sql, params=[[str(file) for file in files]]).to_arrow_table()
 
 
 def named(schema: TableSchema) -> list[tuple[str, Column]]:

@@ -119,13 +119,6 @@ def value_of(value: Any, kind: str) -> Any:
     return int(value)
 
 
-@pytest.fixture(scope="module")
-def starrocks() -> Iterator[StarrocksServer]:
-    server = StarrocksServer()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def harness(starrocks: StarrocksServer) -> Iterator[StarrocksHarness]:
     with starrocks.new_database() as database:

@@ -118,13 +118,6 @@ class Client:
         return done
 
 
-@pytest.fixture(scope="module")
-def starrocks() -> Iterator[StarrocksServer]:
-    server = StarrocksServer()
-    yield server
-    server.stop()
-
-
 @contextmanager
 def client_of(
     java: JavaGateway, server: StarrocksServer, table: str = "t"

@@ -1,20 +1,20 @@
-"""Follows a store until it is killed: `python -m tests.follow.child FOLDER TOKEN SINK`."""
+"""Follows a store until it is killed."""
 
 from __future__ import annotations
 
-import sys
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
+from mview.config.file import load_config
 from mview.follow.followers import Followers
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
-from tests.conftest import small_config
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,16 @@ class Token:
         """There is no newer one: the older ones are dead."""
 
 
-def config_of(folder: Path, sink: str) -> Any:
-    """A store with a sink of a type."""
-    sinks = {
-        "sqlite": {"type": "sqlite", "url": f"sqlite:///{folder / 'sink.db'}"},
-        "delta": {"type": "delta", "path": str(folder / "lake"), "every": "0s"},
-    }
-    return small_config(folder, sinks={"s": sinks[sink]})
+def main(folder: Path, token: int, environment: Mapping[str, str]) -> None:
+    """Follow for ever.
 
-
-def main(folder: Path, token: int, sink: str) -> None:
-    """Follow for ever."""
-    config = config_of(folder, sink)
+    Args:
+        folder: has `mview.yml`.
+        token: greater than that of every process before.
+        environment: has the secrets.
+    """
+    os.environ.update(environment)
+    config = load_config(folder / "mview.yml")
     store = Store(config.store)
     log = ManifestLog(store.manifests)
     manifest = log.latest()
@@ -53,7 +51,3 @@ def main(folder: Path, token: int, sink: str) -> None:
         if newest is not None and newest.epoch > manifest.epoch:
             manifest = newest
             followers.published(manifest)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

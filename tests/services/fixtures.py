@@ -1,5 +1,5 @@
-"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium, clickhouse,
-and Paimon's reader; started on first use.
+"""Session fixtures of real servers: kafka, mariadb, postgresql, debezium, clickhouse, Paimon's
+reader and a conformance server for StarRocks; started on first use.
 
 Tests that use them carry the marker `service`; conftest.py keeps all of those on one xdist worker,
 so one process owns the servers and nothing is shared between processes.
@@ -11,9 +11,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from mview_connectors.followers.hudi.environment import ENVIRONMENT
@@ -28,6 +29,7 @@ from tests.services.mariadb import MariadbServer
 from tests.services.paimon import PaimonReader
 from tests.services.postgresql import PostgresqlServer
 from tests.services.process import ServiceError
+from tests.services.starrocks import StarrocksServer
 
 REQUIRED = any(os.environ.get(n) in ("true", "1") for n in ("CI", "MVIEW_REQUIRE_SERVICES"))
 
@@ -72,6 +74,29 @@ def running(name: str, start: Callable[[Path], S]) -> Iterator[S]:
         server.stop()
 
 
+@contextmanager
+def servers() -> Iterator[Callable[[str], Any]]:
+    """Servers for programs that are no tests, by the names of their fixtures; started when asked
+    for, and ended together."""
+    makers: dict[str, Callable[[Path], Any]] = {
+        "kafka": KafkaServer,
+        "mariadb": MariadbServer,
+        "postgresql": PostgresqlServer,
+        "clickhouse": ClickhouseServer,
+        "starrocks": lambda _: StarrocksServer(),
+        "paimon_reader": PaimonReader,
+    }
+    with ExitStack() as started:
+
+        @cache
+        def server(name: str) -> Any:
+            made = makers[name](started.enter_context(_folder(name)))
+            started.callback(made.stop)
+            return made
+
+        yield server
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker."""
@@ -98,6 +123,14 @@ def clickhouse() -> Iterator[ClickhouseServer]:
     """A ClickHouse server."""
     with running("ClickHouse", ClickhouseServer) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def starrocks() -> Iterator[StarrocksServer]:
+    """The conformance server for StarRocks."""
+    server = StarrocksServer()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,11 @@ class PostgresqlServer:
             "database": database,
         }
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._server.pid
+
     def connector(self, database: str, *tables: str) -> dict[str, str]:
         """Settings of a Debezium connector; topics are `<database>.public.<table>`."""
         return {
