@@ -3,21 +3,23 @@
     python -m tests.bench.followers clickhouse sqlite
 
 Each step brings 300 changes (100 rows inserted, 150 updated, 50 deleted) to a table of 100,000
-rows. The plain way writes the same changes with the target's own statement into a table of the same
-shape: no mark, no staging, nothing asked. Both take turns. CPU is that of this process, and that of
-the server where it is one.
+rows, as the thread of a sink does: with its cursor on disk before and after. The plain way writes
+the same changes with the target's own statement into a table of the same shape: no mark, no
+staging, no cursor, nothing asked; all rows at first by the target's own bulk tool. Both take turns.
+CPU is that of this process, and that of the server where it is one.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -29,6 +31,7 @@ import orjson
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
@@ -42,7 +45,7 @@ from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.follower import PaimonFollower
 from mview_connectors.followers.paimon.settings import PaimonSettings
-from mview_connectors.followers.sql import SqlSettings
+from mview_connectors.followers.sql import SqlFollower, SqlSettings
 from mview_connectors.followers.sqlite import SqliteFollower
 from mview_connectors.followers.starrocks import (
     StarrocksFollower,
@@ -52,13 +55,22 @@ from mview_connectors.followers.starrocks_rows import requests_of
 from mview_connectors.formats.written import json_keys, json_rows
 
 from mview.changelog import KIND
-from mview.follow.following import delta_schema, rows_schema
-from mview.follower import Follower, FollowerTarget, Step, gone_keys, new_rows
+from mview.clock import SystemClock
+from mview.follow.cursor import CursorLog
+from mview.follow.following import Content, Following, ViewChanges, delta_schema, rows_schema
+from mview.follower import Follower, FollowerTarget, gone_keys, new_rows
 from mview.rows.match import row_codes
 from mview.testing.contract import schema_of
 from tests.bench.results import Result
+from tests.connectors.test_followers_servers import (
+    MariadbHarness,
+    PostgresqlHarness,
+    ServerHarness,
+)
 from tests.services.clickhouse import ClickhouseServer
 from tests.services.kafka import KafkaServer
+from tests.services.mariadb import MariadbServer
+from tests.services.postgresql import PostgresqlServer
 from tests.services.process import free_port
 from tests.services.s3 import S3Server
 from tests.services.starrocks import PASSWORD as STARROCKS_PASSWORD
@@ -84,7 +96,8 @@ class Bench(NamedTuple):
     Attributes:
         follower: on an empty place.
         target: what it was made with.
-        plain: writes a delta's batch without the protocol; first called with all rows as +I.
+        plain: writes a delta's batch without the protocol; first called with all rows as +I,
+            which it loads as the target's users do.
         pids: of the server, where it is a process or more of its own.
         count: the rows that readers see of the two tables, the sink's first.
     """
@@ -164,6 +177,97 @@ def sqlite() -> Iterator[Bench]:
         finally:
             follower.close()
             connection.close()
+
+
+@contextmanager
+def postgresql() -> Iterator[Bench]:
+    """A server; plain: the same statements in a transaction without the mark; all rows by COPY."""
+
+    def load(connection: Any, rows: pa.Table) -> None:
+        text = io.BytesIO()
+        csv.write_csv(rows, text)
+        with connection.cursor() as cursor, cursor.copy("COPY plain FROM STDIN CSV HEADER") as copy:
+            copy.write(text.getvalue())
+
+    with _database(PostgresqlServer, PostgresqlHarness, load) as bench:
+        yield bench
+
+
+@contextmanager
+def mariadb() -> Iterator[Bench]:
+    """A server; plain: the same statements in a transaction without the mark; all rows by LOAD
+    DATA."""
+
+    def load(connection: Any, rows: pa.Table) -> None:
+        # As LOAD DATA reads them: 1 and 0, and instants without a zone.
+        rows = rows.set_column(4, "flag", rows["flag"].cast(pa.int8()))
+        rows = rows.set_column(3, "at", rows["at"].cast(pa.timestamp("us")))
+        with tempfile.NamedTemporaryFile(suffix=".csv") as file, connection.cursor() as cursor:
+            csv.write_csv(rows, file, csv.WriteOptions(include_header=False))
+            file.flush()
+            cursor.execute(
+                f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE plain "
+                "FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"'"
+            )
+
+    with _database(MariadbServer, MariadbHarness, load, "?local_infile=1") as bench:
+        yield bench
+
+
+@contextmanager
+def _database(
+    start: Callable[[Path], Any],
+    harness_of: Callable[[Any, str], ServerHarness],
+    load: Callable[[Any, pa.Table], None],
+    query: str = "",
+) -> Iterator[Bench]:
+    """A server of a SQL database.
+
+    Args:
+        start: starts it in a folder.
+        harness_of: the harness of a database of it.
+        load: loads all rows into the table `plain`.
+        query: of the URL of the connection that does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server = start(Path(folder))
+        try:
+            with server.new_database() as database:
+                harness = harness_of(server, database)
+                target = target_of(harness.settings(table="t"))
+                settings = harness.settings(table="plain")
+                loading = settings.model_copy(update={"url": settings.url + query})
+                follower, other = harness.open(target), harness.open(target_of(loading))
+                assert isinstance(other, SqlFollower)
+                with closing(other._connect()) as connection:
+                    other._execute(connection, other._table_ddl())
+                    loaded: list[bool] = []
+
+                    def plain(batch: pa.RecordBatch) -> None:
+                        rows = pa.Table.from_batches([new_rows(batch)])
+                        other._execute(connection, other.begin)
+                        if not loaded:
+                            loaded.append(True)
+                            load(connection, rows)
+                        else:
+                            gone = pa.Table.from_batches([gone_keys(batch, SCHEMA.key)])
+                            other.delete(connection, gone)
+                            other.upsert(connection, rows)
+                        other._execute(connection, "COMMIT")
+
+                    def count() -> tuple[int, int]:
+                        ours, theirs = (
+                            server.execute(f"SELECT count(*) FROM {name}", database)[0][0]
+                            for name in ("t", "plain")
+                        )
+                        return ours, theirs
+
+                    yield Bench(follower, target, plain, (server.pid,), count)
+                follower.close()
+                other.close()
+        finally:
+            server.stop()
 
 
 @contextmanager
@@ -430,6 +534,8 @@ def starrocks() -> Iterator[Bench]:
 BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "clickhouse": clickhouse,
     "sqlite": sqlite,
+    "postgresql": postgresql,
+    "mariadb": mariadb,
     "kafka": kafka,
     "files": files,
     "iceberg": iceberg,
@@ -483,19 +589,48 @@ class Changes:
         return pa.record_batch(arrays, [KIND, *SCHEMA.names])
 
 
+class OneView:
+    """What a store has published of a view: all rows at first, then epochs one by one."""
+
+    def __init__(self, first: pa.RecordBatch) -> None:
+        self._first, self._newest, self._changes = first, 1, first
+
+    def publish(self, epoch: int, changes: pa.RecordBatch) -> None:
+        """Publish an epoch."""
+        self._newest, self._changes = epoch, changes
+
+    def newest(self) -> int:
+        """The last epoch."""
+        return self._newest
+
+    def begins(self) -> int:
+        """The first one is brought as a whole."""
+        return 1
+
+    def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
+        """Those of the last epoch."""
+        return ViewChanges(self._newest, pa.Table.from_batches([self._changes]))
+
+    def rows(self) -> Content:
+        """All rows of the first one."""
+        return Content(1, iter([pa.Table.from_batches([self._first])]))
+
+
 class Clock:
     """Milliseconds, and CPU milliseconds here and in the server."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._here, self._there = psutil.Process(), [psutil.Process(pid) for pid in pids]
+        self._here, self._there = [psutil.Process()], [psutil.Process(pid) for pid in pids]
 
     def _cpu(self) -> list[float]:
+        # A server may have a process per connection.
+        there = [[one, *one.children(recursive=True)] for one in self._there]
         return [
             sum(1000 * (one.user + one.system) for one in map(psutil.Process.cpu_times, processes))
-            for processes in ([self._here], self._there)
+            for processes in (self._here, list(chain.from_iterable(there)))
         ]
 
-    def measure(self, work: Callable[[], None], into: list[list[float]]) -> None:
+    def measure(self, work: Callable[[], object], into: list[list[float]]) -> None:
         """Run something and add what it took: milliseconds, CPU here, CPU of the server."""
         cpu, began = self._cpu(), time.perf_counter()
         work()
@@ -506,52 +641,63 @@ class Clock:
 
 def measure(name: str, result: Result, steps: int) -> None:
     """Measure one sink and add its rows."""
-    with BENCHES[name]() as bench:
+    with BENCHES[name]() as bench, tempfile.TemporaryDirectory() as store:
         changes, clock, target = Changes(), Clock(bench.pids), bench.target
         first = changes.first()
+        view = OneView(first.cast(delta_schema(target)))
+        now = SystemClock().now
+        cursors = CursorLog(Path(store))
+        following = Following(bench.follower, target, view, cursors, lambda: None, now)
         bench.follower.create()
-        rows = pa.RecordBatchReader.from_batches(
-            rows_schema(target), [first.drop_columns([KIND]).cast(rows_schema(target))]
-        )
         fills: list[list[float]] = []
         plain_fills: list[list[float]] = []
-        follower = bench.follower
-        begin = Step("bench-fill", 1, None)
-        clock.measure(lambda: _done(follower.commit(follower.fill(begin, rows))), fills)
+        clock.measure(following.advance, fills)
         clock.measure(lambda: bench.plain(first), plain_fills)
         ours: list[list[float]] = []
         plain: list[list[float]] = []
         for epoch in range(2, steps + 2):
             delta = changes.next(epoch).cast(delta_schema(target))
-            step = Step(f"bench-{epoch}", epoch, epoch - 1, delta.num_rows)
-
-            def follow(step: Step = step, delta: pa.RecordBatch = delta) -> None:
-                reader = pa.RecordBatchReader.from_batches(delta.schema, [delta])
-                follower.commit(follower.stage(step, reader))
-
-            clock.measure(follow, ours)
+            view.publish(epoch, delta)
+            clock.measure(following.advance, ours)
             clock.measure(lambda delta=delta: bench.plain(delta), plain)  # type: ignore[misc]
+        assert following.cursor.epoch == steps + 1
         assert len(set(bench.count())) == 1, bench.count()
-    for what, with_it, without in (
-        (f"{name}: {ROWS:,} rows", fills, plain_fills),
-        (f"{name}: 300 changes", ours, plain),
-    ):
+    _add(result, f"{name}: {ROWS:,} rows", fills, plain_fills, _rows_a_second)
+    _add(result, f"{name}: 300 changes", ours, plain, _more_of_a_second)
+
+
+#: Milliseconds, CPU here, CPU of the server.
+Took = tuple[float, float, float]
+
+
+def _add(
+    result: Result,
+    what: str,
+    with_it: list[list[float]],
+    without: list[list[float]],
+    comes_to: Callable[[Took, Took], str],
+) -> None:
+    ours, plain = (
         # Means of CPU: the clock of processes ticks in 10 ms.
-        cpu = [sum(one[i] for one in with_it) / len(with_it) for i in (1, 2)]
-        plain_cpu = [sum(one[i] for one in without) / len(without) for i in (1, 2)]
-        result.add(
-            what,
-            median(one[0] for one in with_it),
-            median(one[0] for one in without),
-            cpu[0],
-            plain_cpu[0],
-            cpu[1],
-            plain_cpu[1],
+        (
+            median(one[0] for one in took),
+            sum(one[1] for one in took) / len(took),
+            sum(one[2] for one in took) / len(took),
         )
+        for took in (with_it, without)
+    )
+    cells = chain.from_iterable(zip(ours, plain, strict=True))
+    result.add(what, *cells, comes_to(ours, plain))
 
 
-def _done(_: object) -> None:
-    return
+def _rows_a_second(ours: Took, plain: Took) -> str:
+    return f"{1000 * ROWS / ours[0]:,.0f} rows/s beside {1000 * ROWS / plain[0]:,.0f}"
+
+
+def _more_of_a_second(ours: Took, plain: Took) -> str:
+    """What is more than the plain way's, at one commit per second."""
+    cpu = (sum(ours[1:]) - sum(plain[1:])) / 10
+    return f"{cpu:+.1f} % of a core, {(ours[0] - plain[0]) / 10:+.1f} % of the time"
 
 
 def main() -> None:
@@ -562,6 +708,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.names:
         columns = ["sink", "ms", "plain ms", "CPU ms", "plain", "server's CPU ms", "plain server"]
+        columns.append("comes to, at one commit per second")
         title = f"A step of the sink {name} beside a plain write"
         result = Result("followers", title, columns, name)
         measure(name, result, options.steps)

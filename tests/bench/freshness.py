@@ -4,7 +4,9 @@
 
 Freshness is from the call that sends a change to Kafka until a manifest covers its offset, which is
 after the commit of the Delta table. A real `mview run` process; afterwards `mview verify`. With
-`--kill`, the process is killed (-9) in the middle and started again by the same command.
+`--kill`, the process is killed (-9) in the middle and started again by the same command. With
+`--sinks clickhouse,kafka` these follow the view, and it is told how old a change is when they have
+it: until the store notes their commit.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy.typing as npt
 from tests.bench.results import MEMORY, Result, variant_of
 from tests.bench.running import Run, running
 from tests.bench.w1 import Change, Changes, make_tables
+from tests.connectors.every_sink import PLACES
 
 #: Seconds at the full rate before the measurement: the JVM compiles its hot code.
 _WARM_UP = 15.0
@@ -46,29 +49,33 @@ def main() -> None:
     options = _options()
     tables = make_tables(options.sf)
     vectors = options.deletion_vectors
+    sinks = [name for name in options.sinks.split(",") if name]
     result = Result(
         "freshness",
         f"{options.rate} changes/s through Kafka, W1 at scale {options.sf:g}"
         + (f", {options.executor} executor" if options.executor != "auto" else "")
         + (f", {options.memory / 1e6:,.0f} MB for mirrors" if options.memory != MEMORY else "")
         + (", deletion vectors" if vectors else "")
+        + (f", into {', '.join(sinks)}" if sinks else "")
         + (", kill -9 in the middle" if options.kill else ""),
         ["what", "value"],
-        variant_of(options, "rate"),
+        variant_of(options, "rate", "sinks"),
     )
     extra = (
         f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
         f"spark: {{master: '{options.master}'}}"
     )
     changes = Changes(tables).take(int(options.rate * (options.seconds + _WARM_UP)))
-    with running(tables, extra, vectors) as run:
-        run.wait_until_live()
+    with running(tables, extra, vectors, sinks) as run:
+        run.wait_for_sinks(run.wait_until_live())
         time.sleep(_SETTLE)
         idle = _cores(run, _IDLE)
         kill_after = _WARM_UP + options.seconds / 2 if options.kill else None
         steady = feed(run, changes, options.rate, kill_after)
-        run.drain()
+        run.wait_for_sinks(run.drain())
         add_freshness(result, run, steady)
+        for sink in sinks:
+            add_percentiles(result, f"in {sink}", run.delays(steady.begin, steady.end, sink)[:, 1])
         result.add("CPU cores, idle", idle)
         result.add("peak RSS, MB", run.meter.peak_bytes / 1e6)
         run.stop()
@@ -86,6 +93,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--memory", type=int, default=MEMORY, help="bytes for mirrors in process")
+    parser.add_argument("--sinks", default="", help=", ".join(PLACES))
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--deletion-vectors", action="store_true")
     return parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import signal
@@ -18,23 +19,30 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import psutil
+import yaml
 from confluent_kafka import Producer
 
 from mview.config import Config
 from mview.config.file import load_config
+from mview.follow.cursor import CursorLog
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 from tests.bench.seed import seed_store, write_config
 from tests.bench.w1 import CONNECTION, KEYS, Change, Tables, message, view_sql
-from tests.services.kafka import KafkaServer
+from tests.connectors.every_sink import places, section, table_of
+from tests.services.fixtures import servers
 from tests.services.process import ending_with_parent
 
 #: Seconds between two looks for a new manifest: what freshness is exact to.
 _LOOK_EVERY = 0.002
 
+#: The same for cursors of sinks: a folder is listed, by a thread per sink.
+_SINKS_EVERY = 0.01
+
 _TIMEOUT = 900.0
 
+W1_VIEW = "order_revenue"
 W1_TOPICS = tuple(f"{CONNECTION}.{name}" for name in KEYS)
 
 
@@ -96,6 +104,45 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
+class SinkWatch:
+    """Sees soon how far a sink has followed a view, as the store notes it.
+
+    Noted is what the target has said to have committed, so it is there a moment before.
+    """
+
+    def __init__(self, store: Store, view: str, sink: str) -> None:
+        self._log = CursorLog(store.follower(view, sink))
+        #: When it stood at which epoch.
+        self.times: list[float] = []
+        self.epochs: list[int] = []
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._look, daemon=True)
+        self._watcher.start()
+
+    def _look(self) -> None:
+        newest = 0
+        while not self._stop.wait(_SINKS_EVERY):
+            number = max(self._log.numbers(), default=0)
+            if number == newest:
+                continue
+            newest, now = number, time.time()
+            with contextlib.suppress(OSError):  # a newer one has come, and this one is gone
+                cursor = self._log.latest()
+                if cursor.intent is None and cursor.epoch is not None:
+                    self.times.append(now)
+                    self.epochs.append(cursor.epoch)
+
+    def when(self, epoch: int) -> float | None:
+        """When it had an epoch."""
+        place = bisect.bisect_left(self.epochs, epoch)
+        return self.times[place] if place < len(self.times) else None
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        self._watcher.join()
+
+
 @dataclass(frozen=True)
 class Seen:
     """A published epoch and when it was seen."""
@@ -150,15 +197,22 @@ class Run:
         views: a view file, or a folder of them.
         servers: of Kafka.
         topics: `<connection>.<table>`, of one partition; W1's by default.
+        sinks: what follows W1's view.
 
     Attributes:
         meter: its CPU and memory.
         watch: its epochs.
+        sinks: how far these are.
         sent: when each message was sent, by topic.
     """
 
     def __init__(
-        self, config: Config, views: Path, servers: str, topics: Sequence[str] = W1_TOPICS
+        self,
+        config: Config,
+        views: Path,
+        servers: str,
+        topics: Sequence[str] = W1_TOPICS,
+        sinks: Sequence[str] = (),
     ) -> None:
         self._config, self._views = config, views
         self._log = config.path.parent / "run.log"
@@ -171,6 +225,7 @@ class Run:
         )
         self.sent: dict[str, list[float]] = {topic: [] for topic in topics}
         self.watch = Watch(Store(config.store))
+        self.sinks = {name: SinkWatch(Store(config.store), W1_VIEW, name) for name in sinks}
         self._process = self._start()
         self.meter = Meter(self._process.pid)
 
@@ -217,9 +272,9 @@ class Run:
         """Let the producer do its work."""
         self._producer.poll(0)
 
-    def wait_until_live(self) -> None:
+    def wait_until_live(self) -> Seen:
         """Wait until the view is built and the live query has taken what is there."""
-        self.watch.wait(lambda manifest: bool(manifest.views), self.check)
+        return self.watch.wait(lambda manifest: bool(manifest.views), self.check)
 
     def drain(self) -> Seen:
         """Wait until all that was sent is published; returns that epoch."""
@@ -230,15 +285,31 @@ class Run:
             self.check,
         )
 
-    def delays(self, begin: float, end: float) -> npt.NDArray[np.float64]:
-        """The changes sent between two times: when each was sent, and seconds until published."""
+    def wait_for_sinks(self, seen: Seen) -> None:
+        """Wait until all sinks have an epoch."""
+        end = time.monotonic() + _TIMEOUT
+        while any(self._there(sink, seen) is None for sink in self.sinks):
+            self.check()
+            if time.monotonic() > end:
+                raise TimeoutError("a sink does not come to the epoch that is waited for")
+            time.sleep(0.005)
+
+    def _there(self, sink: str, seen: Seen) -> float | None:
+        return self.sinks[sink].when(int(seen.manifest.views[W1_VIEW].facts["epoch"]))
+
+    def delays(self, begin: float, end: float, sink: str = "") -> npt.NDArray[np.float64]:
+        """The changes sent between two times: when each was sent, and seconds until published.
+
+        With a sink: until they were there.
+        """
         found = []
         taken = dict.fromkeys(self.sent, 0)
         for seen in self.watch.epochs:
+            at = self._there(sink, seen) if sink else seen.at
             for topic, times in self.sent.items():
                 upto = _upto(seen.manifest, topic)
                 found += [
-                    (sent, seen.at - sent)
+                    (sent, np.inf if at is None else at - sent)
                     for sent in times[taken[topic] : upto]
                     if begin <= sent < end
                 ]
@@ -260,14 +331,17 @@ class Run:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self.watch.close()
+        for watch in (self.watch, *self.sinks.values()):
+            watch.close()
         self.meter.close()
 
     def verify(self) -> str:
         """What `mview verify` says in one line, after the end of the run."""
         done = subprocess.run(self._command("verify"), capture_output=True, text=True, check=False)
         lines = (done.stdout or done.stderr).strip().splitlines()
-        return f"exit {done.returncode}: {lines[0] if lines else ''}"
+        equal = sum(": OK, " in line for line in lines[1:])
+        more = f", and so are {equal} of {len(self.sinks)} sinks" if self.sinks else ""
+        return f"exit {done.returncode}: {lines[0] if lines else ''}{more}"
 
 
 def _upto(manifest: Manifest, topic: str) -> int:
@@ -278,36 +352,39 @@ def _upto(manifest: Manifest, topic: str) -> int:
 
 
 @contextmanager
-def running(tables: Tables, extra: str, vectors: bool = False) -> Iterator[Run]:
+def running(
+    tables: Tables, extra: str, vectors: bool = False, sinks: Sequence[str] = ()
+) -> Iterator[Run]:
     """A run over seeded tables and empty topics, ended at the end.
 
     Args:
         tables: the rows before the first change.
         extra: more sections of the configuration.
         vectors: whether the view may have deletion vectors.
+        sinks: what follows the view, of `PLACES`.
     """
-    with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
-        folder = Path(temp)
-        broker = folder / "kafka"
-        broker.mkdir()
-        kafka = KafkaServer(broker)
-        try:
-            for topic in W1_TOPICS:
-                kafka.create_topic(topic)
-            settings = (
-                f"{{source: kafka, format: unified, topic: '{CONNECTION}.{{table}}', "
-                f"bootstrap_servers: '{kafka.bootstrap}', T: 1s}}"
-            )
+    with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp, servers() as server:
+        folder, kafka = Path(temp), server("kafka")
+        for topic in W1_TOPICS:
+            kafka.create_topic(topic)
+        settings = (
+            f"{{source: kafka, format: unified, topic: '{CONNECTION}.{{table}}', "
+            f"bootstrap_servers: '{kafka.bootstrap}', T: 1s}}"
+        )
+        with places(folder / "places", server, sinks) as there:
+            sections = {name: section(harness) for name, harness in there.items()}
+            extra += "\n" + yaml.safe_dump({"sinks": sections})
             config = load_config(write_config(folder, settings, extra))
-            views = folder / "order_revenue.sql"
-            views.write_text(view_sql(vectors=vectors))
+            options = [f"sinks = '{', '.join(sinks)}'"] if sinks else []
+            for name, harness in there.items():
+                options.append(f"sinks.{name}.table = '{table_of(harness, W1_VIEW)}'")
+            views = folder / f"{W1_VIEW}.sql"
+            views.write_text(view_sql(name=W1_VIEW, vectors=vectors, options=options))
             seed_store(config, tables, {f"{topic}/0": 0 for topic in W1_TOPICS})
-            run = Run(config, views, kafka.bootstrap)
+            run = Run(config, views, kafka.bootstrap, sinks=sinks)
             try:
                 yield run
             finally:
                 run.stop()
                 if keep := os.environ.get("MVIEW_BENCH_LOG"):
                     Path(keep).write_bytes((folder / "run.log").read_bytes())
-        finally:
-            kafka.stop()

@@ -7,6 +7,7 @@ deletes. Keys are uniform, which is the worst case for a view that is kept in fi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,17 +54,23 @@ Row = dict[str, Any]
 Tables = dict[str, pa.Table]
 
 
-def view_sql(select: str = VIEW, name: str = "order_revenue", vectors: bool = False) -> str:
+def view_sql(
+    select: str = VIEW,
+    name: str = "order_revenue",
+    vectors: bool = False,
+    options: Sequence[str] = (),
+) -> str:
     """A view, as a user of mview writes it.
 
     Args:
         select: the query, with `{customer}` and so on for the tables.
         name: of the view.
         vectors: whether its Delta table may have deletion vectors.
+        options: more of what stands in WITH.
     """
-    options = " WITH (sink.deletion_vectors='true')" if vectors else ""
+    said = ", ".join([*(["sink.deletion_vectors='true'"] if vectors else []), *options])
     query = select.format(**{table: f"{CONNECTION}.{table}" for table in KEYS})
-    return f"CREATE MATERIALIZED VIEW {name}{options} AS {query}"
+    return f"CREATE MATERIALIZED VIEW {name}{f' WITH ({said})' if said else ''} AS {query}"
 
 
 def _pick(rng: np.random.Generator, words: list[str], count: int) -> pa.Array:
