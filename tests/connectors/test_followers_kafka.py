@@ -369,19 +369,21 @@ def test_a_paused_commit_fails_when_somebody_else_has_begun(kafka: KafkaServer) 
         world.check()
 
 
-def test_a_broker_that_is_away(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", [pytest.param("stage", marks=pytest.mark.long), "commit"])
+def test_a_broker_that_is_away(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     with FollowerContract().filled(KafkaHarness(kafka)) as world:
-        for call in ("stage", "commit"):
-            world.view.publish([world.row(1, f"away in {call}")])
-            world.faulty.at(call, "before", kafka.kill)
-            try:
-                with soon_given_up(monkeypatch), pytest.raises(RetryableError) as raised:
-                    world.sync()
-                assert "asked before the next try" in str(raised.value)
-            finally:
-                kafka.restart()
-            world.sync()
-            world.check()
+        world.view.publish([world.row(1, f"away in {call}")])
+        world.faulty.at(call, "before", kafka.kill)
+        try:
+            with soon_given_up(monkeypatch), pytest.raises(RetryableError) as raised:
+                world.sync()
+            assert "asked before the next try" in str(raised.value)
+        finally:
+            kafka.restart()
+        world.sync()
+        world.check()
 
 
 @contextmanager
