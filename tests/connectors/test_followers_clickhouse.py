@@ -319,7 +319,7 @@ def test_a_commit_of_many_inserts_arrives_as_one_part(
 ) -> None:
     monkeypatch.setattr(clickhouse_follower, "_ROWS", 100)
     world.view.publish([world.row(n, "many") for n in range(1000, 5000)])
-    world.view.forget()
+    world.forget()
     parts, merged = [], []
     run = Server.run
 
