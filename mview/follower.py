@@ -16,7 +16,7 @@ Every method may be called again with the same arguments, also by another proces
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -436,11 +436,16 @@ def not_ours(target: FollowerTarget, where: str | None = None) -> TargetError:
     )
 
 
-def nested_keys(target: FollowerTarget) -> dict[str, str]:
-    """Key columns that no row can be found by, with why; see `refuse_types`."""
-    schema = target.schema
-    nested = [name for name in schema.key if pa.types.is_nested(schema.column(name).type)]
-    return dict.fromkeys(nested, "another type, as it is in the key")
+def unfit_keys(target: FollowerTarget, *unfit: Callable[[pa.DataType], bool]) -> dict[str, str]:
+    """Key columns of types that no row is found by, with why; see `refuse_types`.
+
+    Args:
+        target: the view and the sink.
+        unfit: is a type one of them?
+    """
+    kinds = {name: target.schema.column(name).type for name in target.schema.key}
+    names = [name for name, kind in kinds.items() if any(is_unfit(kind) for is_unfit in unfit)]
+    return dict.fromkeys(names, "another type, as it is in the key")
 
 
 def check_inserts(target: FollowerTarget, kinds: pa.Array | pa.ChunkedArray) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mview.catalog.followers import check_followers
 from mview.follower import Follower, FollowerSettings
+from mview.plan.definition import parse_view
+from tests.conftest import small_config
 
 
 def parameters(function: Any) -> list[tuple[str, Any]]:
@@ -26,3 +30,19 @@ def test_a_registered_sink_is_a_follower(name: str) -> None:
     for method in methods:
         ours = parameters(getattr(factory, method))
         assert ours == parameters(getattr(Follower, method)), method
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("paimon", {"warehouse": "lake"}), ("hudi", {"path": "lake"})]
+)
+def test_what_a_sink_runs_with_has_not_been_made(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mview check` says so, with the command; without it, nothing is looked at."""
+    monkeypatch.setenv("MVIEW_CACHE", str(tmp_path / "cache"))
+    config = small_config(tmp_path, sinks={"s": {"type": name, **options}})
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    assert check_followers(config, views) == {}
+    told = str(check_followers(config, views, probe=True)["v"])
+    assert "has not been made" in told
+    assert f"python -m mview_connectors.followers.{name}" in told

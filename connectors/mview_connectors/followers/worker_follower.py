@@ -114,6 +114,10 @@ class WorkerFollower(ABC):
 
     # --- Follower --------------------------------------------------------------------------------
 
+    def probe(self) -> None:
+        """Look whether there is what its processes run with."""
+        self.pool.check()
+
     def create(self) -> None:
         """Make the table if it is not there, and move it on for a new runner."""
         self.check()

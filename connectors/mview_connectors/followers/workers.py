@@ -168,6 +168,14 @@ class WorkerPool:
         self._lock = threading.Lock()
         atexit.register(self._end_all)
 
+    def check(self) -> None:
+        """Look whether there is what processes run with.
+
+        Raises:
+            ConfigError: it has not been made.
+        """
+        self._command()
+
     def take(self) -> Worker:
         """A process that waits, or a new one.
 

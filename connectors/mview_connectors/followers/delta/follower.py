@@ -45,9 +45,9 @@ from mview.follower import (
     batches,
     check_inserts,
     check_owner,
-    nested_keys,
     not_ours,
     refuse_types,
+    unfit_keys,
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
@@ -87,7 +87,7 @@ class DeltaFollower:
     def check(self) -> None:
         """Refuse keys that cannot be looked up, and names that are no folder."""
         if self._settings.mode == "upsert":
-            refuse_types(self.target, nested_keys(self.target))
+            refuse_types(self.target, unfit_keys(self.target, pa.types.is_nested))
         if not _FOLDER.fullmatch(self.target.table):
             raise ConfigError(
                 f"{self.target.table!r} is no name for a table of sink {self.target.sink}",

@@ -22,6 +22,7 @@ from mview.follower import (
     FollowerTarget,
     check_owner,
     refuse_types,
+    unfit_keys,
 )
 from mview_connectors.followers.hudi.environment import command
 from mview_connectors.followers.hudi.settings import HudiSettings
@@ -59,10 +60,8 @@ class HudiFollower(WorkerFollower):
             for column in schema.columns
             if pa.types.is_timestamp(column.type) and column.type.tz is None
         }
-        for name in schema.key:
-            kind = schema.column(name).type
-            if pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                wrong[name] = "another type, as it is in the key"
+        unfit = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary)
+        wrong |= unfit_keys(self.target, *unfit)
         refuse_types(self.target, wrong)
         taken = [
             name

@@ -41,10 +41,10 @@ from mview.follower import (
     check_inserts,
     check_owner,
     mark_of,
-    nested_keys,
     new_rows,
     not_ours,
     refuse_types,
+    unfit_keys,
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
@@ -94,7 +94,9 @@ class IcebergFollower:
     def check(self) -> None:
         """Refuse keys that cannot be looked up, and partitions that cannot be made."""
         schema = self.target.schema
-        wrong = nested_keys(self.target) if self._settings.mode == "upsert" else {}
+        wrong: dict[str, str] = {}
+        if self._settings.mode == "upsert":
+            wrong = unfit_keys(self.target, pa.types.is_nested)
         for _, name in self._settings.parts(self.target.schema.names):
             kind = schema.column(name).type
             if pa.types.is_floating(kind) or pa.types.is_nested(kind):

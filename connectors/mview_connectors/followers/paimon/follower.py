@@ -23,6 +23,7 @@ from mview.follower import (
     FollowerTarget,
     check_owner,
     refuse_types,
+    unfit_keys,
 )
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.paimon.environment import interpreter
@@ -70,12 +71,7 @@ class PaimonFollower(WorkerFollower):
     def check(self) -> None:
         """Refuse keys that Paimon does not order as mview does, and names that are its own."""
         schema, settings, place = self.target.schema, self._settings, f"sinks.{self.target.sink}"
-        wrong = {}
-        for name in schema.key:
-            kind = schema.column(name).type
-            if pa.types.is_floating(kind) or pa.types.is_nested(kind):
-                wrong[name] = "another type, as it is in the key"
-        refuse_types(self.target, wrong)
+        refuse_types(self.target, unfit_keys(self.target, pa.types.is_floating, pa.types.is_nested))
         taken = [name for name in schema.names if name in _RESERVED or name.startswith("_KEY_")]
         if taken:
             raise several(

@@ -52,7 +52,7 @@ def file_schema(table: Any) -> pa.Schema:
     keys = [schema.field(name) for name in table.trimmed_primary_keys]
     return pa.schema(
         [
-            *(pa.field(KEY_PREFIX + one.name, one.type, one.nullable) for one in keys),
+            *(pa.field(KEY_PREFIX + field.name, field.type, field.nullable) for field in keys),
             pa.field(SEQUENCE, pa.int64(), False),
             pa.field(VALUE_KIND, pa.int8(), False),
             *schema,
@@ -91,7 +91,7 @@ class StepWriter:
         count = rows.num_rows
         numbers = pa.array(np.arange(self.sequence + 1, self.sequence + 1 + count))
         self.sequence += count
-        columns = {one.name: rows.column(one.name).cast(one.type) for one in self._stored}
+        columns = {field.name: rows.column(field.name).cast(field.type) for field in self._stored}
         keys = [columns[name] for name in self._table.trimmed_primary_keys]
         batch = pa.RecordBatch.from_arrays(
             [*keys, numbers, kinds, *columns.values()], schema=self._schema

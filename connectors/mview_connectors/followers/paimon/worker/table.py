@@ -121,7 +121,8 @@ class PaimonSink:
             "epoch": epoch,
             "sequence": writer.sequence,
             "messages": [
-                base64.b64encode(serialize_commit_message(one, fields)).decode() for one in messages
+                base64.b64encode(serialize_commit_message(message, fields)).decode()
+                for message in messages
             ],
         }
 
@@ -214,11 +215,11 @@ class PaimonSink:
     def _messages(self, table: Any, token: dict[str, Any]) -> list[Any]:
         return [
             deserialize_commit_message(
-                base64.b64decode(one),
+                base64.b64decode(message),
                 table.partition_keys_fields,
                 table.trimmed_primary_keys_fields,
             )
-            for one in token["messages"]
+            for message in token["messages"]
         ]
 
     def _paths(self, table: Any, token: dict[str, Any]) -> Iterator[str]:

@@ -68,7 +68,7 @@ def compact(table: Any, user: str, marked: Any, most_bytes: int) -> int:
         for at, entries in enumerate((live, changes))
     )
     base_list, delta_list = (f"manifest-list-{name}-{at}" for at in (0, 1))
-    rows = sum(one.file.row_count * (1 - 2 * one.kind) for one in changes)
+    rows = sum(change.file.row_count * (1 - 2 * change.kind) for change in changes)
     snapshot = Snapshot(
         version=3,
         id=latest.id + 1,
@@ -89,7 +89,7 @@ def compact(table: Any, user: str, marked: Any, most_bytes: int) -> int:
     )
     if not Conditional(table, place(latest)).commit(latest.uuid, snapshot, []):
         raise MovedError("another snapshot was added meanwhile")
-    return sum(one.kind for one in changes)
+    return sum(change.kind for change in changes)
 
 
 def _worn(table: Any, live: Iterable[Any], most_bytes: int) -> Iterator[tuple[list[Any], int]]:
@@ -180,15 +180,15 @@ def expire(table: Any, before_ms: int) -> int:
         The number of snapshots.
     """
     manager = table.snapshot_manager()
-    snapshots = sorted(backwards(table), key=lambda one: one.id)
+    snapshots = sorted(backwards(table), key=lambda snapshot: snapshot.id)
     consumer = table.consumer_manager().min_next_snapshot()
     old = [
-        one
-        for one in snapshots[:-_KEPT]
-        if one.time_millis < before_ms and (consumer is None or one.id < consumer)
+        snapshot
+        for snapshot in snapshots[:-_KEPT]
+        if snapshot.time_millis < before_ms and (consumer is None or snapshot.id < consumer)
     ]
     # From the oldest on, without a gap.
-    old = [one for at, one in enumerate(old) if one is snapshots[at]]
+    old = [snapshot for at, snapshot in enumerate(old) if snapshot is snapshots[at]]
     if not old or table.branch_manager().branches():
         return 0
     tags = table.tag_manager()
