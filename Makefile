@@ -54,6 +54,7 @@ test: java venv services ## the tests: unit, Spark, property, with real servers
 test-all: java venv services ## the same and the long ones: large sizes, all of TPC-H and TPC-DS
 	@$(TEST) $(ARGS)
 
+# ARGS='--everywhere kill-jvm kill-tree --kills 0 --minutes 0 --sinks 0': each step of each part of a run.
 chaos: java venv services ## kills, hangs and failures at every step, for three quarters of an hour
 	@$(BIN)/python -m tests.chaos $(ARGS)
 

@@ -1,10 +1,12 @@
 """Faults on purpose, for tests: at a place with a name a process is killed, paused, or fails.
 
-`MVIEW_FAILPOINT=name[:nth][=fault[:argument]]`, for example `after-sink:2` or
-`after-intent=pause:/tmp/go`. Faults: `kill` this process (the default), `kill-tree` the driver and
-all that it has started, `kill-jvm` only its Java, `pause` until the file of the argument is there
-(or for that many seconds), `raise` an error: behind a commit, one that was made and is reported as
-failed. `MVIEW_FAILPOINT_HIT` names a file that is made when the place is reached.
+`MVIEW_FAILPOINT=[begin>]name[:nth][=fault[:argument]]`, for example `after-sink:2` or
+`after-intent=pause:/tmp/go`; `in-build>after-intent` is the first `after-intent` behind an
+`in-build`. Faults: `kill` this process (the default), `kill-tree` the driver and all that it has
+started, `kill-jvm` only its Java, `pause` until the file of the argument is there (or for that many
+seconds), `raise` an error: behind a commit, one that was made and is reported as failed.
+`MVIEW_FAILPOINT_HIT` names a file that is made when the place is reached; in it is which Java
+processes are killed.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class FaultError(OSError):
 @dataclass
 class _Armed:
     name: str
+    begin: str
     left: int
     act: Callable[[], None]
     hit: threading.Event = field(default_factory=threading.Event)
@@ -83,7 +86,10 @@ def failpoint(name: str) -> None:
 def _reached(name: str) -> None:
     with _lock:
         for fault in _armed:
-            if fault.name == name:
+            if fault.begin:
+                if fault.begin == name:
+                    fault.begin = ""
+            elif fault.name == name:
                 fault.left -= 1
                 if fault.left == 0:
                     break
@@ -104,10 +110,11 @@ def armed(name: str, act: Callable[[], None], nth: int = 1) -> Iterator[threadin
             _armed.remove(fault)
 
 
-def _arm(name: str, nth: int, act: Callable[[], None]) -> _Armed:
-    if name not in FAILPOINTS:
-        raise ValueError(f"there is no fail point {name!r}; there are {', '.join(FAILPOINTS)}")
-    fault = _Armed(name, nth, act)
+def _arm(name: str, nth: int, act: Callable[[], None], begin: str = "") -> _Armed:
+    for text in filter(None, (begin, name)):
+        if text not in FAILPOINTS:
+            raise ValueError(f"there is no fail point {text!r}; there are {', '.join(FAILPOINTS)}")
+    fault = _Armed(name, begin, nth, act)
     with _lock:
         _armed.append(fault)
     return fault
@@ -117,10 +124,11 @@ def arm(text: str, note: str = "") -> None:
     """Arm a fault of this process, as the environment would.
 
     Args:
-        text: `name[:nth][=fault[:argument]]`.
+        text: `[begin>]name[:nth][=fault[:argument]]`.
         note: a file that is made when the place is reached; "" for none.
     """
     place, _, fault = text.partition("=")
+    begin, _, place = place.rpartition(">")
     name, _, nth = place.partition(":")
     kind, _, argument = fault.partition(":")
     act = {
@@ -134,10 +142,11 @@ def arm(text: str, note: str = "") -> None:
 
     def noted() -> None:
         if note:
-            Path(note).touch()
+            killed = _jvms() if kind in ("kill-tree", "kill-jvm") else []
+            Path(note).write_text(" ".join(map(str, killed)))
         act()
 
-    _arm(name, int(nth or 1), noted)
+    _arm(name, int(nth or 1), noted, begin)
 
 
 def _kill() -> None:
@@ -153,10 +162,8 @@ def _kill_tree() -> None:
 
 
 def _kill_jvm() -> None:
-    for pid in _tree():
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/exe").readlink().name == "java":
-                os.kill(pid, signal.SIGKILL)
+    for pid in _jvms():
+        os.kill(pid, signal.SIGKILL)
 
 
 def _pause(argument: str) -> None:
@@ -169,6 +176,16 @@ def _pause(argument: str) -> None:
 
 def _raise() -> None:
     raise FaultError("a fault on purpose")
+
+
+def _jvms() -> list[int]:
+    """What of the tree is Java."""
+    running = []
+    for pid in _tree():
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/exe").readlink().name == "java":
+                running.append(pid)
+    return running
 
 
 def _tree() -> list[int]:

@@ -28,7 +28,7 @@ def checked_text(views: Sequence[Checked]) -> str:
 
 
 def _checked_block(view: Checked) -> str:
-    name = view.definition.name
+    name = one_line(view.definition.name)  # of a file that may be called anything
     if view.error:
         return f"{name}: {view.error.render()}"
     if view.plan is None:

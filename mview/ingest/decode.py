@@ -82,7 +82,11 @@ def _key_of(
     for source in (image, event.key):
         if source is not None and all(source.get(name) is not None for name in table.schema.key):
             return tuple(source[name] for name in table.schema.key)
-    raise DecodeError(
+    raise _no_key(event, table)
+
+
+def _no_key(event: ChangeEvent, table: TableSpec) -> DecodeError:
+    return DecodeError(
         f"the message has no value for the key ({', '.join(table.schema.key)})",
         where=_place(event),
         safe=_SAFE,
@@ -149,6 +153,7 @@ def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Dec
 def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
     events = [change.event for change in changes]
     cells = [change.cells for change in changes]
+    truncates = sum(change.kind == "truncate" for change in changes)
     unchanged: list[list[str] | None] = [None] * len(changes)
     columns = []
     for column in table.schema.columns:
@@ -160,6 +165,9 @@ def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Tabl
             columns.append(decoder.convert(values, column))
         except Exception:
             raise _misfit(changes, values, table, column.name, decoder) from None
+        if column.name in table.schema.key and columns[-1].null_count > truncates:
+            rows = (change for change in changes if change.kind != "truncate")
+            raise _no_key(next(r.event for r in rows if r.cells[column.name] is None), table)
     meta = [
         [change.kind for change in changes],
         [encode_position(event.position) for event in events],

@@ -41,6 +41,10 @@ def main(folder: Path) -> None:
         forget(session, own)
         print("done", flush=True)
     session.stop()
+    # The JVM ends with its input; it may have something to write.
+    jvm = SparkContext._gateway.proc
+    jvm.stdin.close()
+    jvm.wait()
 
 
 def forget(session: SparkSession, own: int) -> None:

@@ -1,53 +1,178 @@
-"""Every fail point, and how a run comes by it for certain."""
+"""Every place that can fail, in all that passes it, and how a run comes by it for certain."""
 
 from __future__ import annotations
 
-from tests.chaos.processes import Life
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.chaos.processes import COLD, Life
 from tests.chaos.warm import cold
 
-#: Fail points by what must go on for a run to come by them.
-SCENES = {
-    "load": ("after-plan", "in-build", "after-build"),
-    "chunk": ("in-chunk",),
-    "follow": (
-        "after-net", "after-mirrors", "after-views", "after-stage", "after-lease", "after-intent",
-        "before-sink", "after-sink", "after-commit", "after-publish", "after-clear",
-        "log-committed", "file-linked", "after-compact", "after-prune", "in-clean",
+#: What every publication passes; one that shows something in sinks.
+_PLAIN = ("after-lease", "after-commit", "file-linked", "after-publish", "after-clear")
+_SHOWN = (*_PLAIN, "after-intent", "before-sink", "log-committed", "after-sink")
+_STAGED = ("after-mirrors", "after-views", "after-stage", *_SHOWN)
+
+
+def _behind(begin: str, points: Sequence[str]) -> tuple[str, ...]:
+    return begin, *(f"{begin}>{point}" for point in points)
+
+
+_BUILD = (*_behind("in-build", _SHOWN), "after-build")
+
+#: The places of `mview.failpoints` by what must go on for a run to come by them: the same step is
+#: another one where other things are half done.
+SCENES: dict[str, tuple[str, ...]] = {
+    "follow": _behind("after-net", _STAGED),
+    "begin": _behind("after-plan", (*_PLAIN, "log-committed")),
+    "load": (*_behind("after-net", _STAGED), "in-chunk"),
+    "edited view": _BUILD,
+    "added view": _BUILD,
+    "first build": _BUILD,
+    "compaction": (*_behind("after-compact", _PLAIN), "after-clear>log-committed"),
+    "upkeep": ("after-prune", "in-clean"),
+    "drop": (
+        "recover-fenced>file-linked", "drop-published", "drop-published>taken-away", "drop-sink",
+        "forget-folder",
     ),
+    "left by a drop": ("taken-away", "drop-sink", "drop-sink>taken-away", "forget-folder"),
     "recover": (
-        "recover-begin", "recover-decided", "recover-committed", "recover-published",
-        "recover-sink", "recover-mirror", "recover-fenced",
+        "recover-begin", "recover-begin>file-linked", "recover-decided",
+        "recover-decided>log-committed", "recover-committed", "recover-committed>file-linked",
+        "recover-published", "recover-published>log-committed", "recover-sink", "recover-mirror",
+        "recover-fenced",
     ),
-    "drop": ("drop-published", "drop-sink", "forget-folder", "taken-away"),
 }  # fmt: skip
-POINTS = {point: scene for scene, points in SCENES.items() for point in points}
+
+#: Scenes in which no Spark was started yet, or none is needed.
+WITHOUT_JVM = ("drop", "left by a drop", "recover")
 
 
-def meet_at(life: Life, point: str, fault: str) -> None:
+class Place(NamedTuple):
+    """A step where a fault is to be met.
+
+    Attributes:
+        scene: of `SCENES`.
+        text: see `mview.failpoints`.
+    """
+
+    scene: str
+    text: str
+
+    @property
+    def point(self) -> str:
+        """The fail point."""
+        return self.text.rpartition(">")[2]
+
+
+PLACES = [Place(scene, text) for scene, texts in SCENES.items() for text in texts]
+
+#: One place of every fail point: the one with the simplest way to it.
+POINTS: Mapping[str, Place] = {place.point: place for place in reversed(PLACES)}
+
+
+def places_of(fault: str) -> list[Place]:
+    """Where a fault can be met: a JVM is killed where there is one."""
+    return [p for p in PLACES if fault != "kill-jvm" or p.scene not in WITHOUT_JVM]
+
+
+def meet_at(life: Life, place: Place, fault: str) -> None:
     """Come by a place and meet a fault there; the truth afterwards.
 
     Args:
-        life: a store whose views are built.
-        point: the place.
-        fault: one of `FAULTS`.
+        life: a store whose views were built.
+        place: where.
+        fault: one of `FAULTS` or `COLD`.
     """
-    scene = POINTS[point]
-    action, names, start = "once", [], None
+    scene, text = place
+    has_jvm = scene not in WITHOUT_JVM
+    # Spark's workers have the fail points of their JVM; a JVM that is killed must be the run's.
+    start = cold if has_jvm and (fault in COLD or place.point == "in-chunk") else None
     life.change_all()
-    if scene in ("load", "chunk"):
-        life.perform("drop", ["shop.lines"])
-    if scene == "chunk":
-        start = cold  # Spark's workers have the fail points of their JVM
-    if scene == "recover":
-        # With something decided and without: the one is done again, the other is taken back.
-        before = "after-stage:1" if point == "recover-begin" else "after-intent:1"
-        assert life.meet("once", before, "kill"), f"{before} was not reached; {life.said}"
-        life.look()
-    if scene == "drop":
-        life.write("priced")
-        life.perform("once")
-        action, names = "drop", ["priced"]
-    assert life.meet(action, point, fault, start, names), f"{point} was not reached; {life.said}"
-    life.look()
+    _PREPARED[scene](life, text)
+    action, names = ("drop", ["priced"]) if scene == "drop" else ("once", [])
+    assert life.meet(action, text, fault, start, names), f"{place} was not reached; {life.said}"
+    if fault in COLD and has_jvm:
+        assert life.killed, f"no JVM was killed at {place}"
+    if fault in COLD and scene == "load":
+        assert life.is_loading("shop.lines"), f"{place} was met behind the load"
     if scene == "drop":
         life.leave_out("priced")
+    life.look()
+
+
+def _settled(life: Life, text: str = "") -> None:
+    """All that a fault has left undone is done."""
+    if not life.is_settled():
+        life.perform("once")
+        life.change_all()
+
+
+def _begun(life: Life, text: str) -> None:
+    """A table is to be loaded, while a view goes on."""
+    if not life.is_published("names"):
+        _settled(life)
+    life.perform("drop", ["shop.lines"])
+
+
+def _unbuilt(life: Life, text: str) -> None:
+    """The tables are loaded, and no view was ever built."""
+    latest = life.log.latest()
+    if latest is None or latest.views or not life.is_loaded():
+        life.perform("drop", life.known())
+        assert life.meet("once", "in-build", "kill"), f"nothing was built; {life.said}"
+        life.look()
+
+
+def _added(life: Life, text: str) -> None:
+    _settled(life)
+    if life.is_published("priced"):
+        life.perform("drop", ["priced"])
+    life.write("priced")
+
+
+def _edited(life: Life, text: str) -> None:
+    _settled(life)
+    life.edit("totals")
+
+
+def _due(life: Life, text: str) -> None:
+    """So much changes that it is folded into the base."""
+    _settled(life)
+    life.change_most()
+
+
+def _dropped(life: Life, text: str) -> None:
+    """A view is there that can go."""
+    life.write("priced")
+    life.perform("once")
+
+
+def _half_dropped(life: Life, text: str) -> None:
+    """A view was dropped, and what it had is there."""
+    _dropped(life, text)
+    assert life.meet("drop", "drop-published", "kill", names=["priced"]), life.said
+    life.leave_out("priced")
+
+
+def _undone(life: Life, text: str) -> None:
+    """Something is decided, or not: the one is done again, the other is taken back."""
+    _settled(life)
+    before = "after-stage" if text.startswith("recover-begin") else "after-net>after-intent"
+    assert life.meet("once", before, "kill"), f"{before} was not reached; {life.said}"
+    life.look()
+
+
+_PREPARED: Mapping[str, Callable[[Life, str], None]] = {
+    "follow": _settled,
+    "begin": _begun,
+    "load": _begun,
+    "first build": _unbuilt,
+    "added view": _added,
+    "edited view": _edited,
+    "compaction": _due,
+    "upkeep": _settled,
+    "drop": _dropped,
+    "left by a drop": _half_dropped,
+    "recover": _undone,
+}

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from mview.catalog.definitions import digest_of
 from mview.errors import ExitCode
 from mview.failpoints import FAILPOINTS
+from mview.plan.definition import load_views
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
@@ -44,8 +46,8 @@ DROPPED = ("names", "priced", "shop.customers", "shop.lines", "shop.products")
 #: What a driver may meet at a fail point, and what may be done to it from outside, at any moment.
 FAULTS = ("kill", "raise", "pause")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
-#: What takes a JVM, or Spark's workers, along: it takes a cold start.
-_COLD = ("kill-tree", "kill-jvm", "in-chunk")
+#: What takes a JVM along: it takes a cold start. So do Spark's workers.
+COLD = ("kill-tree", "kill-jvm")
 
 #: What a run without a fault may end with: what a fault before it has left, or a drop too early.
 _MAY_SAY = ("there is no view or table", "nothing was published yet")
@@ -74,11 +76,13 @@ class Life:
         root: an empty folder.
         chosen: all that is random.
         warm: starts the processes.
+        java: more options of JVMs that are the drivers' own.
     """
 
-    def __init__(self, root: Path, chosen: random.Random, warm: Warm) -> None:
+    def __init__(self, root: Path, chosen: random.Random, warm: Warm, java: str = "") -> None:
         self._root, self._random, self._warm = root, chosen, warm
         self._shop = Shop(root, size=24)
+        self._shop.java = java
         self.config = self._shop.config()
         self._changes = Changes(self._shop, random.Random(chosen.random()))
         (root / "views").mkdir()
@@ -91,8 +95,8 @@ class Life:
             self.write(name)
         #: The faults that were hit: of what kind, in which action, at which place.
         self.faults: Counter[tuple[str, str, str]] = Counter()
-        #: What the last run met, and what it said.
-        self.last, self.said = "", ""
+        #: What the last run met, and what it said; the JVMs that it was to lose by it.
+        self.last, self.said, self.killed = "", "", list[str]()
         self._seen, self._files = 0, 0
 
     # --- a random life ---------------------------------------------------------------------------
@@ -120,6 +124,51 @@ class Life:
         shop.insert("lines", {"order_id": key, "line": 1, "product": "new", "amount": "1.50"})
         self.change()
 
+    def change_most(self) -> None:
+        """Changes of all rows of a table, and a last heartbeat."""
+        self._files += 1
+        for old in self._shop.rows("customers"):
+            self._shop.update("customers", old, {**old, "name": f"all {self._files}"})
+        self._shop.heartbeat()
+
+    # --- what is published -----------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing to load or to build."""
+        latest = self.log.latest()
+        return (
+            latest is not None
+            and self.is_loaded()
+            and all(
+                self.is_published(view.name)
+                and latest.views[view.name].definition == digest_of(view)
+                for view in load_views([self._root / "views"])
+            )
+        )
+
+    def known(self) -> list[str]:
+        """All views and tables of the store."""
+        latest = self.log.latest()
+        assert latest is not None
+        return [*latest.views, *latest.source_tables]
+
+    def is_loaded(self) -> bool:
+        """Whether there are tables, and all are loaded."""
+        latest = self.log.latest()
+        states = [] if latest is None else [*latest.source_tables.values()]
+        return bool(states) and all(state.phase == "loaded" for state in states)
+
+    def is_published(self, view: str) -> bool:
+        """Whether a view is, and goes on."""
+        latest = self.log.latest()
+        state = None if latest is None else latest.views.get(view)
+        return state is not None and not state.stale
+
+    def is_loading(self, table: str) -> bool:
+        """Whether a table's load has begun and not ended."""
+        latest = self.log.latest()
+        return latest is not None and latest.tables[table].phase == "loading"
+
     def look(self) -> None:
         """Hold the epochs that were not looked at yet against the truth."""
         if any(epoch > self._seen for epoch in self.log.epochs()):
@@ -144,6 +193,15 @@ class Life:
     def write(self, name: str) -> None:
         """Give a view one of its texts."""
         (self._root / "views" / f"{name}.sql").write_text(self._random.choice(TEXTS[name]))
+
+    def edit(self, name: str) -> None:
+        """Give a view a text that is not the published one."""
+        latest = self.log.latest()
+        assert latest is not None
+        state = latest.views[name]
+        texts = {text: digest_of(*views_of(**{name: text})) for text in TEXTS[name]}
+        text = next(text for text, digest in texts.items() if digest != state.definition)
+        (self._root / "views" / f"{name}.sql").write_text(text)
 
     def leave_out(self, name: str) -> None:
         """Take the file of a view away; what is published of it stays."""
@@ -183,7 +241,7 @@ class Life:
         self._note(kind, action, "any moment", hit)
 
     def _cold(self) -> None:
-        kind = self._random.choice(_COLD)
+        kind = self._random.choice((*COLD, "in-chunk"))
         if kind == "in-chunk":
             place, fault = "in-chunk:1", "kill"
             self.perform("drop", ["shop.lines"])
@@ -209,7 +267,7 @@ class Life:
         go.unlink(missing_ok=True)
         text = f"{place}={fault}" + (f":{go}" if fault == "pause" else "")
         running = self.begin(action, text, names or self._names(), start)
-        latest = self._epoch()
+        latest, halts = self._epoch(), self._halts()
         if action == "live":
             with self.busy():
                 self.wait(lambda: note.exists() or self._epoch() > latest + 5, running, _PATIENCE)
@@ -230,6 +288,12 @@ class Life:
                 self.finish(running)
             else:
                 self._check_end(running, place, fault)
+        self.killed = note.read_text().split() if note.exists() else []
+        if fault == "kill-jvm" and self.killed:
+            blamed = "Spark's Java process has ended" in running.said
+            blamed = blamed and "killed by SIGKILL" in running.said
+            assert blamed or running.code != ExitCode.CHECK_FAILED, running.said
+            assert self._halts() <= halts, f"a view is blamed: {running.said}"
         self._note(fault, action, place.partition(":")[0], note.exists())
         self.said = f"exit code {running.code}: {running.said}"
         return note.exists()
@@ -312,6 +376,10 @@ class Life:
     def busy(self) -> AbstractContextManager[None]:
         """Changes at the source, all the time."""
         return self._shop.busy(pause=0.1, random_=random.Random(self._random.random()))
+
+    def _halts(self) -> set[str]:
+        latest = self.log.latest()
+        return set() if latest is None else {n for n, v in latest.views.items() if v.stale}
 
     def _epoch(self) -> int:
         latest = self.log.latest()

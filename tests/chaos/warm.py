@@ -2,7 +2,8 @@
 
 A run that starts by itself needs ten seconds, one of these a tenth of a second: what is killed is a
 whole driver process, but its JVM lives on. As a JVM ends with its driver, all that a dead driver
-has left running in it is ended before the next one begins.
+has left running in it is ended before the next one begins. Where the JVM is to be killed, too, it
+is the driver's own (`cold`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.shop import Shop
 from tests.patience import Patience
 
 #: Seconds in which a process does what it has to do, on a quiet machine.
@@ -77,9 +79,8 @@ class Running:
     @property
     def code(self) -> int | None:
         """The exit code; negative: the signal that ended it; None: it runs."""
-        if isinstance(self._process, subprocess.Popen):
-            return self._process.poll()
-        return self._process.exitcode
+        code: int | None = self._process.exitcode
+        return code
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it is still there."""
@@ -101,28 +102,17 @@ class Running:
         """Kill it and all of its group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        if isinstance(self._process, subprocess.Popen):
-            self._process.wait()
-        else:
-            self._process.join()
+        self._process.join()
 
 
 def cold(order: Order, said: Path) -> Running:
-    """Start a process with a JVM of its own."""
-    arguments = [str(order.folder), order.action, str(order.ttl_ms), *order.names]
-    with said.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.program", *arguments],
-            env={
-                **os.environ,
-                "MVIEW_FAILPOINT": order.fault,
-                "MVIEW_FAILPOINT_HIT": order.note,
-            },
-            cwd=Path(__file__).parents[2],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    """Start a driver whose JVM is its own, or that needs none."""
+    return _forked(order, said, None)
+
+
+def _forked(order: Order, said: Path, gateway: dict[str, str] | None) -> Running:
+    process = fork.Process(target=_driver, args=(order, gateway, str(said)))
+    process.start()
     return Running(process, said)
 
 
@@ -153,9 +143,7 @@ class Spark:
         """Start a driver."""
         assert self.is_free
         self._ask("end what is left")
-        process = fork.Process(target=_driver, args=(order, self._gateway, str(said)))
-        process.start()
-        self._user = Running(process, said)
+        self._user = _forked(order, said, self._gateway)
         return self._user
 
     def close(self) -> None:
@@ -178,22 +166,35 @@ class Spark:
 
 
 class Warm:
-    """As many JVMs as drivers run at the same time.
+    """As many JVMs as drivers run at the same time; they begin when they are needed.
 
     Args:
-        folder: with an `mview.yml`.
+        folder: for their configuration, and for what Spark writes about itself; it is made.
+        java: more options of the JVMs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, java: str = "") -> None:
+        shop = Shop(folder)
+        shop.java = java
+        shop.config()
+        shop.close()
         self._folder, self._sparks = folder, list[Spark]()
 
     def start(self, order: Order, said: Path) -> Running:
-        """Start a driver."""
+        """Start a driver; a drop needs no JVM."""
+        if order.action == "drop":
+            return cold(order, said)
         spark = next((one for one in self._sparks if one.is_free), None)
         if spark is None:
             spark = Spark(self._folder)
             self._sparks.append(spark)
         return spark.start(order, said)
+
+    def __enter__(self) -> Warm:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all of them."""
@@ -201,8 +202,8 @@ class Warm:
             spark.close()
 
 
-def _driver(order: Order, gateway: dict[str, str], said: str) -> None:
-    """What the forked process does."""
+def _driver(order: Order, gateway: dict[str, str] | None, said: str) -> None:
+    """What the forked process does, with a JVM that is there, or one of its own."""
     os.setsid()
     output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(output, 1)
@@ -212,8 +213,15 @@ def _driver(order: Order, gateway: dict[str, str], said: str) -> None:
 
     code = program.UNEXPECTED
     try:
-        if order.action != "drop":
+        if gateway is not None:
             _attach(gateway)
+        elif order.fault:
+            # Spark's workers meet it, too: they have the environment of their JVM.
+            os.environ |= {
+                "MVIEW_FAILPOINT": order.fault,
+                "MVIEW_FAILPOINT_HIT": order.note,
+                "MVIEW_FAILPOINT_ROOT": str(os.getpid()),
+            }
         if order.fault:
             failpoints.arm(order.fault, order.note)
         code = program.main(order.folder, order.action, order.ttl_ms, order.names)

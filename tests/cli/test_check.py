@@ -135,6 +135,13 @@ def test_a_view_name_that_is_a_path_is_refused(check):
     assert "is not a view name" in out + err
 
 
+def test_the_name_of_a_file_forges_no_line(check):
+    code, out, err = check(**{"a\nnext: rm": "SELECT 1 AS a"})
+    assert code == 1
+    assert "is not a view name" in out
+    assert not [line for line in (out + err).splitlines() if line.startswith("next: rm")]
+
+
 def test_every_view_is_checked_not_only_up_to_the_first_error(check):
     code, out, _ = check(
         a="SELECT nothing FROM shop.orders",

@@ -194,7 +194,7 @@ class TestUnified:
         ("change", "said"),
         [
             ({"postion": 1}, "unknown field 'postion'"),
-            ({"op": "insrt"}, "did you mean 'insert'"),
+            ({"op": "insrt"}, "write 'insert', if that is meant"),
             ({"table": None}, "no 'table'"),
             ({"ts": "2024"}, "'ts'"),
             ({"ts": True}, "'ts'"),

@@ -73,6 +73,8 @@ class Shop:
 
     def __init__(self, root: Path, size: int = 60, copied: Path | None = None) -> None:
         self.root = root
+        #: More options of the JVM.
+        self.java = ""
         self.folder = root / "changes"
         if copied is None:
             self.folder.mkdir(parents=True)
@@ -100,6 +102,7 @@ class Shop:
     def config(self, **engine: Any) -> Config:
         """Write `mview.yml` and read it."""
         file = self.root / "mview.yml"
+        options = "spark.driver.extraJavaOptions"
         settings = {
             "store": "store",
             "connections": {"shop": {"drivername": "sqlite", "database": "shop.db"}},
@@ -111,6 +114,7 @@ class Shop:
                 "master": "local[2]",
                 "conf": {
                     **SMALL,
+                    options: f"{SMALL[options]} {self.java}",
                     "spark.driver.memory": "1g",
                     "spark.sql.shuffle.partitions": "1",
                 },

@@ -21,11 +21,10 @@ from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests import patience
 from tests.chaos.__main__ import one_life
-from tests.chaos.points import POINTS, SCENES, meet_at
+from tests.chaos.points import POINTS, Place, meet_at
 from tests.chaos.processes import FAULTS, Life
 from tests.chaos.warm import Running, Warm
 from tests.e2e.running import PATIENCE
-from tests.e2e.shop import Shop
 from tests.seeds import daily, is_of_today
 
 # One worker: the JVMs of these tests are shared.
@@ -39,13 +38,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    folder = tmp_path_factory.mktemp("warm") / "spark"
-    spark = Shop(folder)
-    spark.config()
-    warm = Warm(folder)
-    yield warm
-    warm.close()
-    spark.close()
+    with Warm(tmp_path_factory.mktemp("warm") / "spark") as warm:
+        yield warm
 
 
 @pytest.fixture
@@ -63,20 +57,21 @@ def test_a_life_full_of_faults(tmp_path: Path, warm: Warm) -> None:
     assert done.compared, "no epoch was compared"
 
 
-def meet_all(life: Life, met: Sequence[tuple[str, str]]) -> None:
-    """Meet faults at fail points, one after the other, on one store."""
+def meet_all(life: Life, met: Sequence[tuple[Place, str]]) -> None:
+    """Meet faults, one after the other, on one store."""
     life.perform("once")
-    for point, fault in met:
-        meet_at(life, point, fault)
+    for place, fault in met:
+        meet_at(life, place, fault)
     life.end()
 
 
 def test_some_fail_points(life: Life) -> None:
     """With faults that leave nobody behind: one JVM is enough. Other scenes every day."""
     chosen = random.Random(daily())
-    scenes = chosen.sample([scene for scene in SCENES if scene != "chunk"], 2)
-    points = [chosen.choice(SCENES[scene]) for scene in scenes]
-    meet_all(life, [(point, chosen.choice(("kill", "raise"))) for point in points])
+    warm = [place for place in POINTS.values() if place.point != "in-chunk"]
+    scenes = chosen.sample(sorted({place.scene for place in warm}), 2)
+    places = [chosen.choice([place for place in warm if place.scene == s]) for s in scenes]
+    meet_all(life, [(place, chosen.choice(("kill", "raise"))) for place in places])
 
 
 @pytest.mark.long
@@ -89,9 +84,8 @@ def test_every_fail_point(life: Life, fault: str) -> None:
     """
     assert set(POINTS) == set(FAILPOINTS)
     days = 2 if fault == "pause" else 1
-    meet_all(
-        life, [(point, fault) for place, point in enumerate(POINTS) if is_of_today(place, days)]
-    )
+    chosen = [place for n, place in enumerate(POINTS.values()) if is_of_today(n, days)]
+    meet_all(life, [(place, fault) for place in chosen])
 
 
 @pytest.mark.long

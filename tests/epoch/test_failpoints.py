@@ -74,6 +74,14 @@ def test_only_the_asked_hit_counts() -> None:
     assert done == [1]
 
 
+def test_a_place_behind_another_one(tmp_path: Path) -> None:
+    result = run("before-sink>after-sink", "sleep", tmp_path / "hit")
+    assert result.stdout.splitlines()[1:] == ["first", "second", "None None"]
+    assert not (tmp_path / "hit").exists()
+    result = run("after-sink>after-sink", "sleep", tmp_path / "hit")
+    assert (result.returncode, result.stdout.splitlines()[1:]) == (-signal.SIGKILL, ["first"])
+
+
 @pytest.fixture
 def java(tmp_path: Path) -> Path:
     """A program that is called java and does nothing for a while."""
@@ -118,7 +126,9 @@ def test_the_faults(tmp_path: Path, java: Path) -> None:
     wait_for_the_end_of(result.stdout.splitlines()[0].split())
 
     result = run("after-sink:2=kill-jvm", java, note)
-    assert result.stdout.splitlines()[1:] == ["first", "second", f"{-signal.SIGKILL} None"]
+    lines = result.stdout.splitlines()
+    assert lines[1:] == ["first", "second", f"{-signal.SIGKILL} None"]
+    assert note.read_text() == lines[0].split()[0]  # which Java it was
 
     result = run("after-sink:2=raise", java, note)
     assert result.stdout.splitlines()[1:] == ["first"]

@@ -102,3 +102,18 @@ def test_a_missing_column_halts() -> None:
 def test_a_delete_needs_its_key() -> None:
     with pytest.raises(DecodeError, match="no value for the key"):
         decode([message(1, table="orders", op="delete", before={"name": "a"})])
+
+
+@pytest.mark.parametrize("op", ["insert", "update"])
+@pytest.mark.parametrize("table", [LIVE, LOADING])
+def test_a_row_needs_its_key(op: str, table: TableSpec) -> None:
+    """SQLite lets a text be NULL in a primary key; such rows could not be told apart."""
+    good = [
+        message(1, table="orders", op="truncate"),
+        message(2, table="orders", op="insert", after=row(1)),
+    ]
+    bad = message(3, table="orders", op=op, after={**row(1), "id": None}, key={"id": 1})
+    with pytest.raises(DecodeError, match="no value for the key") as error:
+        decode([*good, bad], table)
+    assert error.value.where == "log, offset 3, table orders"
+    assert decode(good, table)

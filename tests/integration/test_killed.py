@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import signal
+from collections import Counter
+
 import pytest
 
 from mview.epoch.report import EpochReport
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.mirror import Mirror
+from tests.chaos.warm import Order, Warm
 from tests.integration.running import PATIENCE, Running, make_project
 from tests.integration.scenario import VIEWS
-from tests.integration.shop import open_shop
-from tests.integration.truth import Copy, check_all_epochs
+from tests.integration.shop import COLUMNS, open_shop
+from tests.integration.truth import Copy, check_all_epochs, plain
+from tests.seeds import daily
 from tests.services.process import wait_until
 
 pytestmark = [
@@ -131,3 +140,77 @@ def test_a_load_from_a_broker_that_is_killed_is_replayed(
         with Running(config, views) as run:
             run.until_all_is_read({"shop": shop})
         assert check_all_epochs(config, [copy], views) >= 1
+
+
+#: Milliseconds of the lease of drivers that are killed: the next one has it soon.
+_TTL_MS = 1500
+
+#: A kill there takes the epoch back.
+_TAKEN_BACK = ("after-mirrors", "after-stage", "after-lease")
+
+#: Two tables, one of which is loaded long before the other.
+_SMALL_AND_LARGE = {
+    "names": "SELECT id, name, note FROM shop.customers",
+    "sums": "SELECT order_id, count(*) AS n, sum(amount) AS total FROM shop.order_lines"
+    " GROUP BY order_id",
+}
+
+
+def test_a_load_that_is_killed_in_each_of_its_epochs(postgresql, kafka, debezium, tmp_path):
+    """Each driver is killed behind its first epoch, some already before it; the load goes on."""
+    chosen = random.Random(daily())
+    with (
+        open_shop("postgresql", postgresql, kafka, debezium, customers=20, orders=20) as shop,
+        Warm(tmp_path / "warm") as warm,
+    ):
+        copy = Copy(shop)
+        engine = {"chunk_rows": 10, "chunks_per_epoch": 1}
+        config, views = make_project(tmp_path, {"shop": shop}, _SMALL_AND_LARGE, engine=engine)
+        (tmp_path / "views").symlink_to("sql")
+        log, killed = ManifestLog(Store(config.store).manifests), []
+
+        def phases():
+            latest = log.latest()
+            return {} if latest is None else {n: t.phase for n, t in latest.source_tables.items()}
+
+        def run(fault=""):
+            order = Order(tmp_path, "once", _TTL_MS, fault=fault)
+            return warm.start(order, tmp_path / f"said-{len(killed)}")
+
+        def kill(point):
+            number = len(killed)
+            shop.execute(
+                f"UPDATE customers SET name = 'after {number}' WHERE id % 5 = {number % 5}"
+            )
+            shop.execute(f"UPDATE order_lines SET amount = {number} WHERE order_id = {number % 20}")
+            shop.execute(f"INSERT INTO order_lines VALUES ({100 + number}, 0, 1.5, NULL, 'new')")
+            running = run(point)
+            assert running.end() == -signal.SIGKILL, f"{point} was not reached: {running.said}"
+            killed.append(phases())
+
+        kill("after-plan")
+        kill("after-plan>after-publish")
+        while "loading" in phases().values():
+            assert len(killed) < 100, "the load does not get on"
+            if len(killed) % 4 == 0:
+                kill(f"after-net>{chosen.choice(_TAKEN_BACK)}")
+            kill("after-net>after-publish")
+        half = {"shop.customers": "loaded", "shop.order_lines": "loading"}
+        assert half in killed, "they were loaded together"
+
+        topics = [shop.topic(table) for table in ("customers", "order_lines")]
+        before = {topic: sum(kafka.end_offsets(topic).values()) for topic in topics}
+        shop.execute("UPDATE customers SET name = 'last' WHERE id = 1")
+        shop.execute("DELETE FROM order_lines WHERE order_id = 2")
+        for topic, count in before.items():
+            debezium.wait_for(topic, count + 1)
+        last = run()
+        assert last.end() == 0, last.said
+        assert check_all_epochs(config, [copy], views) >= 1
+        for table, state in log.latest().source_tables.items():
+            table = table.removeprefix("shop.")
+            mirror = Mirror(Store(config.store).mirror(f"shop.{table}"), state.schema)
+            rows = mirror.scan(state).select(list(COLUMNS[table])).to_pylist()
+            kept = Counter(tuple(map(plain, row.values())) for row in rows)
+            there = shop.execute(f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
+            assert kept == Counter(tuple(map(plain, row)) for row in there)

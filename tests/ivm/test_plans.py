@@ -10,6 +10,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.ivm.tracing.steps import Fetch
 from mview.plan.definition import parse_view
+from mview.plan.operators.ir import Ref
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema
 
@@ -98,3 +99,21 @@ def test_a_column_that_is_compared_to_two_values_is_looked_up_by_one() -> None:
     fetches = [step for trace in plan.traces for step in trace.steps if isinstance(step, Fetch)]
     by_table = {step.table: step.columns for step in fetches}
     assert by_table == {"others": ("id",), "orders": ("cust", "id")}
+
+
+def test_twice_the_columns_are_twice_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    begin = Ref.__init__
+
+    def counted(self: Ref, relation: str, column: str) -> None:
+        nonlocal made
+        made += 1
+        begin(self, relation, column)
+
+    monkeypatch.setattr(Ref, "__init__", counted)
+    counts = []
+    for number in (40, 80):
+        made = 0
+        planned(f"select {', '.join(f'cust as c{n}' for n in range(number))}, id from orders")
+        counts.append(made)
+    assert counts[1] < 2.5 * counts[0]

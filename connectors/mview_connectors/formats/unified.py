@@ -130,7 +130,7 @@ def _bad_op(message: Message, body: dict[str, Any]) -> Exception:
     return undecodable(
         message,
         "a change has no 'op'" if op is None else f"a change has an unknown op {shown(op, 80)}",
-        f"did you mean {close[0]!r}?" if close else None,
+        f"write {close[0]!r}, if that is meant" if close else None,
         allowed=", ".join(_KINDS),
     )
 

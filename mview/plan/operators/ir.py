@@ -6,6 +6,7 @@ of which tables an output row depends on, so ORDER BY and the values of expressi
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
 from typing import Literal
@@ -55,6 +56,14 @@ def column(ref: Ref) -> exp.Column:
     return exp.column(exp.to_identifier(ref.column), table=exp.to_identifier(ref.relation))
 
 
+#: Columns, and the expressions that they are.
+Made = Mapping[Ref, exp.Expr]
+
+
+def _made(relation: str, items: Iterable[tuple[str, exp.Expr]]) -> Made:
+    return {Ref(relation, name): expression for name, expression in items}
+
+
 @dataclass(frozen=True)
 class Node:
     """Base of all operators."""
@@ -80,7 +89,7 @@ class Scan(Node):
     key: tuple[str, ...]
     not_null: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Ref, ...]:
         """One per column of the table."""
         return tuple(Ref(self.relation, name) for name in self.names)
@@ -135,10 +144,15 @@ class Projection(Unary):
         if len(set(names)) != len(names):
             raise ValueError(f"column names of {self.relation} are not unique")
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Ref, ...]:
         """The items."""
         return tuple(Ref(self.relation, name) for name, _ in self.items)
+
+    @cached_property
+    def made(self) -> Made:
+        """What its own columns are made by."""
+        return _made(self.relation, self.items)
 
 
 @dataclass(frozen=True)
@@ -198,10 +212,15 @@ class Aggregate(Unary):
     aggregates: tuple[tuple[str, exp.Expr], ...]
     sets: tuple[tuple[int, ...], ...] | None = None
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Ref, ...]:
         """Group columns, then aggregates."""
         return tuple(Ref(self.relation, name) for name, _ in (*self.group, *self.aggregates))
+
+    @cached_property
+    def made(self) -> Made:
+        """What its own columns are made by."""
+        return _made(self.relation, (*self.group, *self.aggregates))
 
 
 @dataclass(frozen=True)
@@ -217,10 +236,15 @@ class Window(Unary):
     partition: tuple[exp.Expr, ...]
     functions: tuple[tuple[str, exp.Expr], ...]
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Ref, ...]:
         """Those of the input, then one per function."""
         return (*self.child.columns, *(Ref(self.relation, name) for name, _ in self.functions))
+
+    @cached_property
+    def made(self) -> Made:
+        """What its own columns are made by."""
+        return _made(self.relation, self.functions)
 
 
 @dataclass(frozen=True)
@@ -277,24 +301,16 @@ def scans(node: Node) -> tuple[Scan, ...]:
 
 
 @singledispatch
-def computed(node: Node) -> dict[Ref, exp.Expr]:
+def computed(node: Node) -> Made:
     """The columns that a node computes itself, over its only input, and what of."""
     raise TypeError(f"nobody knows what {type(node).__name__} computes")
 
 
-@computed.register
-def _(node: Projection) -> dict[Ref, exp.Expr]:
-    return {Ref(node.relation, name): expr for name, expr in node.items}
-
-
-@computed.register
-def _(node: Aggregate) -> dict[Ref, exp.Expr]:
-    return {Ref(node.relation, name): expr for name, expr in (*node.group, *node.aggregates)}
-
-
-@computed.register
-def _(node: Window) -> dict[Ref, exp.Expr]:
-    return {Ref(node.relation, name): expr for name, expr in node.functions}
+@computed.register(Projection)
+@computed.register(Aggregate)
+@computed.register(Window)
+def _(node: Projection | Aggregate | Window) -> Made:
+    return node.made
 
 
 @computed.register(Scan)
@@ -305,5 +321,5 @@ def _(node: Window) -> dict[Ref, exp.Expr]:
 @computed.register(Limit)
 @computed.register(Generate)
 @computed.register(SetOp)
-def _(node: Node) -> dict[Ref, exp.Expr]:
+def _(node: Node) -> Made:
     return {}
