@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from mview.errors import UserError
@@ -170,7 +171,12 @@ class TableSchema:
         """The Arrow schema of the rows."""
         return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
 
-    @property
+    @cached_property
+    def loose(self) -> pa.Schema:
+        """The same, all nullable: NOT NULL is the promise of who has written them."""
+        return pa.schema([(c.name, c.type) for c in self.columns])
+
+    @cached_property
     def key_arrow(self) -> pa.Schema:
         """The Arrow schema of the key columns, in key order."""
         return pa.schema([pa.field(name, self.column(name).type, False) for name in self.key])
@@ -197,6 +203,15 @@ class TableSchema:
             ],
             "key": list(self.key),
         }
+
+    @property
+    def json(self) -> orjson.Fragment:
+        """The same for orjson, written once: every manifest has the schemas of all relations."""
+        return orjson.Fragment(self._json)
+
+    @cached_property
+    def _json(self) -> bytes:
+        return orjson.dumps(self.to_json())
 
     @classmethod
     def from_json(cls, data: object) -> TableSchema:

@@ -21,7 +21,7 @@ from mview.connector import WEIGHT
 from mview.errors import CorruptionError, UserError
 from mview.rows.equality import identical_rows
 from mview.rows.match import row_codes
-from mview.schema import TableSchema
+from mview.schema import TableSchema, as_schema
 
 #: The entry of `high_water` that holds for every partition: the position of the last truncate.
 EVERY_PARTITION = ""
@@ -75,11 +75,13 @@ def net_changes(
         UserError: a NULL key, positions of another shape or of another log, a truncate that cannot
             be ordered, or an update of a row that was deleted before.
     """
-    whole = pa.concat_tables([batch_schema(schema).empty_table(), *batches]).combine_chunks()
+    whole = _whole(batches, schema)
     fresh = is_fresh(whole, high_water)
     _check_one_log(whole, high_water, newest)
     rows = whole if fresh.all() else whole.filter(pa.array(fresh))
-    taken, marks, times = rows.num_rows, _raised(rows, high_water), _newest(rows)
+    tops = _tops(rows)
+    taken, marks = rows.num_rows, _raised(rows, tops, high_water)
+    times = {partition: ms for partition, (_, ms) in tops.items() if ms is not None}
     rows, truncated = _after_truncate(rows, high_water)
     _check_keys(rows, schema)
     (key,) = row_codes([rows.select(schema.key)])
@@ -114,7 +116,7 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
         CorruptionError: the mirror has two rows of one key.
     """
     names, upserts = list(schema.names), netted.upserts
-    old_rows = old_rows.select(names).cast(pa.schema([(c.name, c.type) for c in schema.columns]))
+    old_rows = as_schema(old_rows.select(names), schema.loose)
     old_key, new_key, gone_key = row_codes(
         [table.select(schema.key) for table in (old_rows, upserts, netted.deleted)]
     )
@@ -130,14 +132,14 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     new_rows = _fill_from_mirror(netted, old_rows, places, schema)
     _check_not_null(new_rows, schema)
     has_old = places >= 0
-    before, after = old_rows.take(places[has_old]), new_rows.filter(pa.array(has_old))
+    before, after = old_rows.take(pa.array(places[has_old])), new_rows.filter(pa.array(has_old))
     changed = pa.array(~identical_rows(before.columns, after.columns))
     if netted.truncated:
         removed = np.setdiff1d(np.arange(len(old_key)), places)
     else:
         removed = at[gone_key][at[gone_key] >= 0]
     parts = [
-        (old_rows.take(removed), -1),
+        (old_rows.take(pa.array(removed)), -1),
         (before.filter(changed), -1),
         (after.filter(changed), 1),
         (new_rows.filter(pa.array(~has_old)), 1),
@@ -148,6 +150,13 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     ]
     # What is one part alone is not copied for the sake of empty ones.
     return pa.concat_tables([side for side in sides if side.num_rows] or sides).combine_chunks()
+
+
+def _whole(batches: Sequence[pa.Table], schema: TableSchema) -> pa.Table:
+    """All changes, each column in one piece."""
+    if len(batches) == 1:  # the rule: to put one together with none takes as long as to net it
+        return batches[0].combine_chunks()
+    return pa.concat_tables([batch_schema(schema).empty_table(), *batches]).combine_chunks()
 
 
 # --- duplicates ----------------------------------------------------------------------------------
@@ -161,8 +170,13 @@ def is_fresh(rows: pa.Table, high_water: Mapping[str, str]) -> Bools:
     """
     position = rows["__position"]
     _check_shape(rows, [mark for mark in high_water.values() if mark])
-    old = _bools(pc.less_equal(position, high_water.get(EVERY_PARTITION, "")))
-    for partition in pc.unique(rows["__partition"]).to_pylist():
+    floor, partitions = high_water.get(EVERY_PARTITION, ""), pc.unique(rows["__partition"])
+    marks = [high_water.get(partition, "") for partition in partitions.to_pylist()]
+    lowest = pc.min(position).as_py()
+    if lowest and lowest > floor and lowest >= max(marks):  # the rule: nothing was sent again
+        return np.ones(rows.num_rows, np.bool_)
+    old = _bools(pc.less_equal(position, floor))
+    for partition in partitions.to_pylist():
         before = pc.less(position, high_water.get(partition, ""))
         old |= _bools(pc.and_(before, pc.equal(rows["__partition"], partition)))
     return ~(old & _bools(pc.not_equal(position, "")))
@@ -191,11 +205,16 @@ def _check_one_log(
     the time goes on come from another log: the database failed over to a server that numbers its
     own, and its changes would be dropped as sent again.
     """
-    known = rows.select(["__partition", "__offset", "__position", "__source_ms"]).filter(
-        pc.and_(pc.not_equal(rows["__position"], ""), pc.is_valid(rows["__source_ms"]))
-    )
-    for partition in pc.unique(known["__partition"]).to_pylist():
-        mine = known.filter(pc.equal(known["__partition"], partition)).sort_by("__offset")
+    known = rows.select(["__partition", "__offset", "__position", "__source_ms"])
+    if rows["__source_ms"].null_count or not _has_positions(rows):
+        timed = pc.is_valid(rows["__source_ms"])
+        known = known.filter(pc.and_(pc.not_equal(rows["__position"], ""), timed))
+    partitions = pc.unique(known["__partition"]).to_pylist()
+    for partition in partitions:
+        several = len(partitions) > 1
+        mine = known.filter(pc.equal(known["__partition"], partition)) if several else known
+        if (np.diff(mine["__offset"].to_numpy()) < 0).any():
+            mine = mine.sort_by("__offset")
         at, ms = high_water.get(partition, ""), newest.get(partition)
         positions = pa.chunked_array([pa.array([at]), *mine["__position"].chunks])
         if not pc.any(pc.less(positions[1:], positions[:-1])).as_py():
@@ -225,20 +244,21 @@ def _for_people(position: str) -> str:
     return ".".join(str(int(part)) for part in position.split("."))
 
 
-def _newest(rows: pa.Table) -> dict[str, int]:
-    newest = rows.group_by("__partition", use_threads=False).aggregate([("__source_ms", "max")])
-    times = zip(
-        newest["__partition"].to_pylist(), newest["__source_ms_max"].to_pylist(), strict=True
-    )
-    return {partition: ms for partition, ms in times if ms is not None}
+def _tops(rows: pa.Table) -> dict[str, tuple[str, int | None]]:
+    """By partition, the highest position and the newest source time."""
+    by_partition = rows.group_by("__partition", use_threads=False)
+    tops = by_partition.aggregate([("__position", "max"), ("__source_ms", "max")])
+    return {
+        top["__partition"]: (top["__position_max"], top["__source_ms_max"])
+        for top in tops.to_pylist()
+    }
 
 
-def _raised(rows: pa.Table, high_water: Mapping[str, str]) -> dict[str, str]:
+def _raised(
+    rows: pa.Table, tops: Mapping[str, tuple[str, int | None]], high_water: Mapping[str, str]
+) -> dict[str, str]:
     marks = dict(high_water)
-    tops = rows.group_by("__partition", use_threads=False).aggregate([("__position", "max")])
-    for partition, top in zip(
-        tops["__partition"].to_pylist(), tops["__position_max"].to_pylist(), strict=True
-    ):
+    for partition, (top, _) in tops.items():
         marks[partition] = max(marks.get(partition, ""), top)
     truncates = rows.filter(pc.equal(rows[OP], "truncate"))
     # What a lagging partition still brings from before a truncate is gone with it.
@@ -318,7 +338,7 @@ def _fill_within(
 ) -> pa.Table:
     """The last change of each key; unchanged cells come from earlier changes of the epoch."""
     masks = _unchanged(rows)
-    netted = rows.take(order[last])
+    netted = rows.take(pa.array(order[last]))
     if not masks:
         return netted
     starts = np.searchsorted(key, key[last])
@@ -345,7 +365,7 @@ def _fill_from_mirror(
     netted: Netted, old_rows: pa.Table, places: Ints, schema: TableSchema
 ) -> pa.Table:
     upserts = netted.upserts
-    rows = upserts.select(list(schema.names)).cast(old_rows.schema)
+    rows = as_schema(upserts.select(list(schema.names)), old_rows.schema)
     for name, mask in _unchanged(upserts).items():
         missing = mask & (netted.truncated | (places < 0))
         if missing.any():

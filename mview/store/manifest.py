@@ -45,8 +45,8 @@ class TableState:
     released: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `Manifest.from_json`."""
-        return {**_shallow(self), "schema": self.schema.to_json(), "released": list(self.released)}
+        """A form for orjson; see `Manifest.from_json`."""
+        return {**_shallow(self), "schema": self.schema.json, "released": list(self.released)}
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class ViewState:
         return self.schema.key
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `Manifest.from_json`."""
-        return {**_shallow(self), "schema": self.schema.to_json()}
+        """A form for orjson; see `Manifest.from_json`."""
+        return {**_shallow(self), "schema": self.schema.json}
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Manifest:
         return {n: state for n, state in self.tables.items() if RelationId.of(n).is_table}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON form; see `from_json`."""
+        """A form for orjson; see `from_json`."""
         return {
             **_shallow(self),
             "tables": {name: state.to_json() for name, state in self.tables.items()},

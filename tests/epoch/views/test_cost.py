@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from mview.epoch.views.cost import (
@@ -166,7 +167,8 @@ def test_the_history_goes_through_the_manifest_and_stays_small() -> None:
         costs = costs.after_incremental("local", epoch, 3.0, epoch, 0.01).after_full(9, 1.0)
         ran = Ran(epoch, INCREMENTAL, "1 % of a.b changed", "local", epoch, epoch, 4, 0.01)
         facts = with_run(with_run(state.facts, "v:1", ran, costs), "v", ran, costs)
-        state = record(ViewState, json.loads(json.dumps(replace(state, facts=facts).to_json())))
+        text = orjson.dumps(replace(state, facts=facts).to_json())
+        state = record(ViewState, orjson.loads(text))
     assert costs_of(state, "v") == costs_of(state, "v:1") == costs
     assert runs_of(state)["v"].epoch == 49
     assert len(json.dumps(state.facts)) < 1_500
