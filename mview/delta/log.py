@@ -256,10 +256,9 @@ class DeltaLog:
                 transactions.append((_RUNNER, self._fence.token))
             for app, number in transactions:
                 actions.append({"txn": {"appId": app, "version": number, "lastUpdated": now}})
-            lines = [json.dumps(action, separators=(",", ":")) for action in actions]
-            digest = _digest_of(["", *lines])
-            actions = [commit_info(now, {**note, _DIGEST: digest}), *actions]
-            self._put(version, actions, adds)
+            lines = [_line(action) for action in actions]
+            info = commit_info(now, {**note, _DIGEST: _digest_of(lines)})
+            self._put(version, [_line(info), *lines], adds)
             failpoint("log-committed")
             self._head = self._remember(apply(self.head, version, actions, self._count))
             self._end(version, actions)
@@ -396,7 +395,7 @@ class DeltaLog:
             if not actions:
                 raise ValueError("it is empty")
             said = _note_of(actions)
-            if said is not None and said.get(_DIGEST, digest := _digest_of(lines)) != digest:
+            if said is not None and said.get(_DIGEST, digest := _digest_of(lines[1:])) != digest:
                 raise ValueError("the digest does not fit the content")
             check_paths(actions)
             return actions
@@ -462,11 +461,10 @@ class DeltaLog:
             share(self.folder / file.path, readers)
         return readers
 
-    def _put(self, version: int, actions: list[dict[str, Any]], adds: Sequence[DataFile]) -> None:
+    def _put(self, version: int, lines: Sequence[bytes], adds: Sequence[DataFile]) -> None:
         target = self._commit_file(version)
         readers = self._let_in(adds)
-        lines = [json.dumps(action, separators=(",", ":")) + "\n" for action in actions]
-        content = "".join(lines).encode()
+        content = b"".join([line + b"\n" for line in lines])
         if not put_if_absent(
             target, content, check=self._fence.check, at_once=False, readers=readers
         ):
@@ -573,12 +571,16 @@ def _note_of(actions: Iterable[Mapping[str, Any]]) -> Note | None:
     return None
 
 
-def _digest_of(lines: Sequence[str | bytes]) -> str:
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def _line(action: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(action).encode()
+
+
+def _digest_of(lines: Iterable[bytes]) -> str:
     """Of all lines but the first, which has the note."""
-    digest = hashlib.sha256()
-    for line in lines[1:]:
-        digest.update(line.encode() if isinstance(line, str) else line)
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(b"".join(lines)).hexdigest()[:16]
 
 
 def _follow(gone: dict[str, int], version: int, actions: Iterable[Mapping[str, Any]]) -> None:

@@ -80,7 +80,9 @@ def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
     """Write rows as Parquet, and return the footer."""
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
     # large values they, and the bounds, would hold two copies more.
-    large = {name for name in rows.column_names if _is_large(rows[name])}
+    large: set[str] = set()
+    if rows.get_total_buffer_size() > _LARGE_VALUE * rows.num_rows:  # which is told at once
+        large = {name for name in rows.column_names if _is_large(rows[name])}
     texts = [f.name for f in rows.schema if _is_text(f.type) and f.name not in large]
     bounded = [name for name in rows.column_names if name not in large]
     footers: list[pq.FileMetaData] = []

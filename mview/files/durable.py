@@ -177,11 +177,14 @@ def naming(file: Path) -> Iterator[None]:
 @contextmanager
 def _aside(file: Path, content: bytes) -> Iterator[Path]:
     """The content under another name, hidden from who lists data files."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     staged = file.with_name(f"_{uuid.uuid4().hex}{ASIDE}")
     try:
         with naming(staged):
-            staged.write_bytes(content)
+            try:
+                staged.write_bytes(content)
+            except FileNotFoundError:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                staged.write_bytes(content)
         yield staged
     finally:
         staged.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +64,10 @@ class Segment:
     dead: int = 0
     indexes: dict[tuple[str, ...], SortedIndex] = field(default_factory=dict)
 
+    @cached_property
+    def _row_bytes(self) -> int:
+        return int(self.rows.nbytes)
+
     @classmethod
     def of(cls, rows: pa.Table) -> Segment:
         """A segment of rows that all live."""
@@ -113,7 +118,7 @@ class Segment:
             index.nbytes(self.rows.column(names[0]) if len(names) == 1 else None)
             for names, index in list(self.indexes.items())
         )
-        return int(self.rows.nbytes) + self.alive.nbytes + indexes
+        return self._row_bytes + self.alive.nbytes + indexes
 
 
 class ResidentTable:
