@@ -80,7 +80,7 @@ def encode_position(position: Sequence[int]) -> str:
     >>> encode_position((3, 77744)) < encode_position((3, 100000))
     True
     """
-    return ".".join(f"{part:020d}" for part in position)
+    return ".".join([f"{part:020d}" for part in position])
 
 
 #: Column of changelog rows: a `RowKind`.

@@ -124,10 +124,10 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     change = _Change(event.kind, event.after, event)
     # An update that moves a row to another key is a delete and a create: each goes its own way.
     if event.kind == "u" and event.before is not None:
-        old = {name: event.before.get(name) for name in key_names}
-        moved = any(value != event.after[name] for name, value in old.items())
-        if moved and all(value is not None for value in old.values()):
-            return [_Change("d", old, event), _Change("c", event.after, event)]
+        old = [event.before.get(name) for name in key_names]
+        if None not in old and old != [event.after[name] for name in key_names]:
+            gone = dict(zip(key_names, old, strict=True))
+            return [_Change("d", gone, event), _Change("c", event.after, event)]
     return [change]
 
 

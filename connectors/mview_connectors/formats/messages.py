@@ -90,14 +90,20 @@ def too_deep(message: Message) -> DecodeError:
 def refuse_repeated(message: Message, raw: bytes, parsed: Any) -> None:
     """Raise where an object of a JSON text has a key twice: orjson keeps the last.
 
-    Written again, a text has as many colons as before, unless a key was lost. Not so where a colon
-    may be written as a number: then it is parsed once more.
+    None was lost where there is no colon more than keys. Else texts have some, too: written again,
+    the whole has as many as before, unless a key was lost. Not so where a colon may be written as a
+    number: then it is parsed once more.
     """
+    colons = raw.count(b":")
+    if type(parsed) is dict and colons == len(parsed) + sum(
+        [len(value) for value in parsed.values() if type(value) is dict]
+    ):
+        return
     try:
         again = orjson.dumps(parsed)
     except TypeError:  # it writes 254 levels, and reads 1,024
         raise too_deep(message) from None
-    if raw.count(b":") != again.count(b":") or b"\\u003" in raw:
+    if colons != again.count(b":") or b"\\u003" in raw:
         _find_repeated(message, raw)
 
 
@@ -166,7 +172,15 @@ def transaction_of(message: Message, value: Any) -> str | None:
 
 def holds_reals(message: bytes, *rows: Any) -> bool:
     """Whether rows of a parsed message may hold numbers that have lost digits, or their sign."""
-    return any(map(_holds_double, rows)) or _NEGATIVE_ZERO.search(message) is not None
+    kinds: set[type] = set()
+    for row in rows:
+        kinds.update(map(type, row.values()) if type(row) is dict else (type(row),))
+    plain = kinds <= _PLAIN or not any(map(_holds_double, rows))
+    return not plain or _NEGATIVE_ZERO.search(message) is not None
+
+
+#: Types of values that are no doubles and hold none.
+_PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def _holds_double(value: Any) -> bool:

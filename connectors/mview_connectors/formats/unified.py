@@ -156,6 +156,8 @@ def _complete(
 def _position(message: Message, position: Any) -> tuple[int, ...]:
     if position is None:
         return ()
+    if type(position) is int:
+        return position_of(message, (position,))
     if type(position) is str and len(position) <= 20 and position.isascii() and position.isdigit():
         position = int(position)
     parts = position if type(position) is list else [position]
