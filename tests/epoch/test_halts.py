@@ -109,7 +109,8 @@ def inject(patch: pytest.MonkeyPatch, world: Epochs, step: str, error: Exception
     real = getattr(maintain, step)
 
     def failing(*args: Any) -> Any:
-        name = args[1].plan.name if step == "perform" else args[2]
+        of = args[2 if step == "appended" else 1]
+        name = of.plan.name if step == "perform" else of
         if RelationId.of(name).view == "totals":
             raise error
         return real(*args)
