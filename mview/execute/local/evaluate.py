@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
@@ -84,6 +85,8 @@ def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:
 
 def _for_duckdb(table: pa.Table) -> pa.Table:
     """Names in lower case; instants as UTC readings without a zone; no columns of other types."""
+    if _is_duckdbs(table.schema):
+        return table
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if duckdb_type(column.type) is None:
@@ -92,3 +95,10 @@ def _for_duckdb(table: pa.Table) -> pa.Table:
             column = column.cast(TIMESTAMP_NTZ)
         columns[name.lower()] = column
     return pa.table(columns)
+
+
+@lru_cache(maxsize=1024)
+def _is_duckdbs(schema: pa.Schema) -> bool:
+    """Whether DuckDB takes a table as it is."""
+    kinds = {kind for kind in schema.types if duckdb_type(kind) is None or kind == TIMESTAMP}
+    return not kinds and all(name == name.lower() for name in schema.names)
