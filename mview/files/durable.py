@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +44,19 @@ def settle() -> None:
     with _lock:
         paths = list(_waiting)
         _waiting.clear()
-    list(_pool.map(force, paths))
+    # A part for each thread: to hand a file over takes about as long as to force it.
+    parts = [paths[number::_THREADS] for number in range(min(_THREADS, len(paths)))]
+    try:
+        list(_pool.map(_force_all, parts))
+    except BaseException:
+        with _lock:
+            _waiting.update(paths)
+        raise
+
+
+def _force_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        force(path)
 
 
 def force(path: Path) -> None:

@@ -48,6 +48,24 @@ def test_a_file_that_is_gone_needs_nothing(tmp_path: Path) -> None:
     durable.settle()
 
 
+def test_what_cannot_be_forced_is_waited_for_by_the_next(
+    tmp_path: Path, forced: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / str(number) for number in range(20)]
+    for file in files:
+        durable.later(file)
+
+    def refuses(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "force", refuses)
+        with pytest.raises(OSError, match="Input/output"):
+            durable.settle()
+    durable.settle()
+    assert sorted(forced) == sorted([tmp_path, *files])
+
+
 def test_a_file_is_replaced_as_a_whole_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
