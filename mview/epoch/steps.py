@@ -137,7 +137,7 @@ def move(engine: Engine, upkeep: Upkeep, staged: StagedEpoch) -> StagedEpoch:
     engine.move({**staged.changed.deltas, **staged.deltas})
     upkeep.after_epoch()
     batches = staged.changed.batch.changes.values()
-    if sum(part.nbytes for parts in batches for part in parts) >= _LARGE_BATCH:
+    if sum(part.get_total_buffer_size() for parts in batches for part in parts) >= _LARGE_BATCH:
         # The allocator keeps what it had for the largest epoch; small ones would never need it.
         pa.default_memory_pool().release_unused()
     return staged

@@ -65,7 +65,8 @@ class Segment:
     indexes: dict[tuple[str, ...], SortedIndex] = field(default_factory=dict)
 
     @cached_property
-    def _row_bytes(self) -> int:
+    def row_bytes(self) -> int:
+        """Bytes of the rows: they never move, and each epoch asks."""
         return int(self.rows.nbytes)
 
     @classmethod
@@ -118,7 +119,7 @@ class Segment:
             index.nbytes(self.rows.column(names[0]) if len(names) == 1 else None)
             for names, index in list(self.indexes.items())
         )
-        return self._row_bytes + self.alive.nbytes + indexes
+        return self.row_bytes + self.alive.nbytes + indexes
 
 
 class ResidentTable:
@@ -203,7 +204,8 @@ class ResidentTable:
             if missing:
                 rows = self._gather(hits.places, missing)
                 known.update(zip(missing, rows.columns, strict=True))
-                if rows.nbytes <= max(_REMEMBERED, self._segments[0].rows.nbytes // _PART):
+                most = max(_REMEMBERED, self._segments[0].row_bytes // _PART)
+                if rows.get_total_buffer_size() <= most:
                     hits.columns.update(known)
         return pa.table([known[name] for name in names], self._fields(names))
 
