@@ -117,6 +117,8 @@ def _begun(life: Life, text: str) -> None:
 
 def _unbuilt(life: Life, text: str) -> None:
     """The tables are loaded, and no view was ever built."""
+    if life.has_decided():
+        life.perform("once")
     latest = life.log.latest()
     if latest is None or latest.views or not life.is_loaded():
         life.perform("drop", life.known())

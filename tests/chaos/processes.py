@@ -14,7 +14,7 @@ from mview.catalog.definitions import digest_of
 from mview.errors import ExitCode
 from mview.failpoints import FAILPOINTS
 from mview.plan.definition import load_views
-from mview.store.history import ManifestLog
+from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.chaos.warm import Order, Running, Warm, cold
@@ -138,6 +138,7 @@ class Life:
         latest = self.log.latest()
         return (
             latest is not None
+            and not self.has_decided()
             and self.is_loaded()
             and all(
                 self.is_published(view.name)
@@ -145,6 +146,12 @@ class Life:
                 for view in load_views([self._root / "views"])
             )
         )
+
+    def has_decided(self) -> bool:
+        """Whether the next start publishes what a killed one has decided."""
+        latest = self.log.latest()
+        intents = IntentLog(Store(self.config.store).intents)
+        return latest is not None and intents.read(latest.epoch + 1) is not None
 
     def known(self) -> list[str]:
         """All views and tables of the store."""
