@@ -1,5 +1,7 @@
 """Apache Hudi tables as sinks: one commit per step, merge-on-read, a file group per bucket.
 
+In mode append a table is copy-on-write, and a step adds files.
+
 How steps are staged, committed and fenced: `worker_follower.py`. The mark is in the extra metadata
 of the commit. The worker is a program in Java, in `worker/`.
 """
@@ -8,11 +10,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from mview.changelog import KIND
 from mview.errors import ConfigError, UserError, several
 from mview.files.modes import make_shared_folder
 from mview.follower import (
@@ -20,6 +24,9 @@ from mview.follower import (
     Facts,
     FollowerSettings,
     FollowerTarget,
+    Step,
+    Token,
+    check_inserts,
     check_owner,
     refuse_types,
     unfit_keys,
@@ -44,13 +51,14 @@ class HudiFollower(WorkerFollower):
     """
 
     settings: ClassVar[type[FollowerSettings]] = HudiSettings
-    capabilities: ClassVar[Capabilities] = Capabilities(modes=frozenset({"upsert"}))
+    capabilities: ClassVar[Capabilities] = Capabilities(modes=frozenset({"upsert", "append"}))
     pool: ClassVar[WorkerPool] = WorkerPool("Hudi", command)
     place: ClassVar[str] = "Hudi table"
 
     def __init__(self, target: FollowerTarget) -> None:
         super().__init__(target)
         self._settings: HudiSettings = target.settings
+        self._is_append = target.settings.mode == "append"
 
     def check(self) -> None:
         """Refuse keys that Hudi does not tell apart as mview does, and names it cannot have."""
@@ -60,8 +68,9 @@ class HudiFollower(WorkerFollower):
             for column in schema.columns
             if pa.types.is_timestamp(column.type) and column.type.tz is None
         }
-        unfit = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary)
-        wrong |= unfit_keys(self.target, *unfit)
+        if not self._is_append:
+            unfit = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary)
+            wrong |= unfit_keys(self.target, *unfit)
         refuse_types(self.target, wrong)
         taken = [
             name
@@ -112,13 +121,25 @@ class HudiFollower(WorkerFollower):
             done: Facts = self._call("maintain", before=before, thorough=thorough)
             return {name: number for name, number in done.items() if number}
 
+    def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
+        """Write the files of the changes; in mode append they are new rows only."""
+        return super().stage(step, self._inserts(delta) if self._is_append else delta)
+
+    def _inserts(self, delta: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        def checked() -> Iterator[pa.RecordBatch]:
+            for batch in delta:
+                check_inserts(self.target, batch.column(KIND))
+                yield batch
+
+        return pa.RecordBatchReader.from_batches(delta.schema, checked())
+
     # --- the table -------------------------------------------------------------------------------
 
     def _table_options(self) -> dict[str, str]:
         return {}
 
     def _made_of(self) -> list[Any]:
-        return [self._settings.buckets]
+        return ["append"] if self._is_append else [self._settings.buckets]
 
     def _connection(self) -> dict[str, Any]:
         folder = Path(self._settings.path).expanduser().absolute()
@@ -128,5 +149,6 @@ class HudiFollower(WorkerFollower):
             "schema": self._schema(),
             "key": list(self.target.schema.key),
             "buckets": self._settings.buckets,
+            "is_append": self._is_append,
             "comment": self.target.comment or "",
         }

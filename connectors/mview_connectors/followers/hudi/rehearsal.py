@@ -42,7 +42,8 @@ def rehearse(worker: Worker) -> None:
 
 def _play(worker: Worker, table: Path) -> list[int]:
     schema = base64.b64encode(_ROWS.serialize()).decode()
-    worker.call("connect", table=str(table), schema=schema, key=["k"], buckets=1, comment="")
+    about = {"schema": schema, "key": ["k"], "buckets": 1, "is_append": False, "comment": ""}
+    worker.call("connect", table=str(table), **about)
     worker.call("make", options={"mview.rehearsal": "true"})
     for step, kinds in enumerate(({}, {1: "+I", 2: "+I", 3: "+I"}, {1: "-D", 2: "+U", 4: "+I"})):
         look = worker.call("look")

@@ -64,6 +64,7 @@ final class HudiSink {
   private Schema columns;
   private List<String> key;
   private int buckets;
+  private boolean isAppend;
   private HoodieSchema schema;
   private HoodieWriteConfig config;
 
@@ -117,6 +118,7 @@ final class HudiSink {
     key = new ArrayList<>();
     given.get("key").forEach(one -> key.add(one.asText()));
     buckets = given.get("buckets").asInt();
+    isAppend = given.get("is_append").asBoolean();
     schema =
         HoodieSchema.fromAvroSchema(
             Columns.record(columns.getFields(), given.get("comment").asText()));
@@ -189,16 +191,19 @@ final class HudiSink {
     Files.createDirectories(parent);
     Path made = parent.resolve("." + table.getFileName() + "." + UUID.randomUUID());
     try {
-      HoodieTableMetaClient client =
+      HoodieTableMetaClient.TableBuilder builder =
           HoodieTableMetaClient.newTableBuilder()
-              .setTableType(HoodieTableType.MERGE_ON_READ)
+              .setTableType(
+                  isAppend ? HoodieTableType.COPY_ON_WRITE : HoodieTableType.MERGE_ON_READ)
               .setTableName(table.getFileName().toString())
-              .setRecordKeyFields(String.join(",", key))
               .setKeyGeneratorClassProp("org.apache.hudi.keygen.NonpartitionedKeyGenerator")
               .setRecordMergeMode(RecordMergeMode.COMMIT_TIME_ORDERING)
               .setCommitTimezone(HoodieTimelineTimeZone.UTC)
-              .setTableCreateSchema(schema.toString())
-              .initTable(storage, made.toString());
+              .setTableCreateSchema(schema.toString());
+      if (!isAppend) {
+        builder.setRecordKeyFields(String.join(",", key));
+      }
+      HoodieTableMetaClient client = builder.initTable(storage, made.toString());
       Properties own = new Properties();
       given.get("options").fields().forEachRemaining(one -> own.put(one.getKey(), one.getValue().asText()));
       HoodieTableConfig.update(client.getStorage(), client.getMetaPath(), own);
@@ -238,7 +243,8 @@ final class HudiSink {
     String fill = isFill ? time : given.get("carried").asText();
     StepWriter writer =
         new StepWriter(
-            config, context, HoodieJavaTable.create(config, context, client), time, fill, key, buckets, isFill);
+            config, context, HoodieJavaTable.create(config, context, client), time, fill,
+            isAppend ? null : key, buckets, isFill);
     ObjectNode token = Main.JSON.createObjectNode();
     try {
       while (rows.next()) {
@@ -253,13 +259,13 @@ final class HudiSink {
       }
       token.put("base", given.get("base").isNull() ? null : given.get("base").asText());
       token.put("time", time);
-      token.put("action", isFill ? HoodieTimeline.REPLACE_COMMIT_ACTION : HoodieTimeline.DELTA_COMMIT_ACTION);
+      token.put("action", isFill ? HoodieTimeline.REPLACE_COMMIT_ACTION : action());
       token.put(
           "content",
           Base64.getEncoder()
               .encodeToString(
                   timeline.content(
-                      isFill ? WriteOperationType.INSERT_OVERWRITE_TABLE : WriteOperationType.UPSERT,
+                      isFill ? WriteOperationType.INSERT_OVERWRITE_TABLE : operation(),
                       written,
                       replaced,
                       extra(given.get("mark").asText(), fill))));
@@ -276,6 +282,14 @@ final class HudiSink {
       delete(timeline.markers(time));
       throw error;
     }
+  }
+
+  private String action() {
+    return isAppend ? HoodieTimeline.COMMIT_ACTION : HoodieTimeline.DELTA_COMMIT_ACTION;
+  }
+
+  private WriteOperationType operation() {
+    return isAppend ? WriteOperationType.INSERT : WriteOperationType.UPSERT;
   }
 
   private Map<String, String> extra(String mark, String fill) {
@@ -313,9 +327,9 @@ final class HudiSink {
     String time = timeline.take();
     byte[] content =
         timeline.content(
-            WriteOperationType.UPSERT, List.of(), null, extra(given.get("mark").asText(), given.get("carried").asText("")));
+            operation(), List.of(), null, extra(given.get("mark").asText(), given.get("carried").asText("")));
     try {
-      complete(given.get("base"), time, HoodieTimeline.DELTA_COMMIT_ACTION, content);
+      complete(given.get("base"), time, action(), content);
     } finally {
       delete(timeline.markers(time));
     }
@@ -376,7 +390,7 @@ final class HudiSink {
         thorough,
         () -> {
           Upkeep upkeep = new Upkeep(table, config, context, this::client);
-          done.put("files_merged", upkeep.compact(thorough));
+          done.put("files_merged", isAppend ? 0 : upkeep.compact(thorough));
           done.put("files_removed", upkeep.clean(before) + upkeep.sweep());
           done.put("commits_archived", upkeep.archive(before));
           return true;
@@ -386,9 +400,15 @@ final class HudiSink {
 
   // --- reading ---------------------------------------------------------------------------------
 
+  /** What readers merge; also what a compaction has still to merge, which is pending. */
   private Stream<FileSlice> slices(HoodieTableMetaClient client) {
     HoodieJavaTable<?> whole = HoodieJavaTable.create(config, context, client);
-    return whole.getSliceView().getLatestFileSlices("").collect(Collectors.toList()).stream();
+    String newest = client.getActiveTimeline().lastInstant().get().requestedTime();
+    return whole
+        .getSliceView()
+        .getLatestMergedFileSlicesBeforeOrOn("", newest)
+        .collect(Collectors.toList())
+        .stream();
   }
 
   /** All rows, by Hudi's own merge. */

@@ -32,7 +32,8 @@ import org.apache.hudi.table.HoodieJavaTable;
  * Writes the rows of a step into files of their buckets: of changes a log, of a fill a base file.
  *
  * <p>What Hudi's client does before (an index of keys, profiles of the work) is not needed: a
- * bucket has one file group, which is named by the time of the last fill.
+ * bucket has one file group, which is named by the time of the last fill. Rows without a key get
+ * files of their own in every step.
  */
 final class StepWriter {
   /** The column of kinds in rows that are changes. */
@@ -43,10 +44,12 @@ final class StepWriter {
   private final HoodieJavaTable<Object> table;
   private final String time;
   private final String fill;
+  /** Null: rows have no key, and are only added. */
   private final List<String> key;
   private final int buckets;
   private final boolean isFill;
   private final HoodieSchema schema;
+  private long count;
   private final Map<Integer, HoodieWriteHandle<Object, ?, ?, ?>> handles = new HashMap<>();
 
   @SuppressWarnings("unchecked")
@@ -79,7 +82,9 @@ final class StepWriter {
       vectors.add(rows.getVector(field.name()));
     }
     List<FieldVector> keys = new ArrayList<>();
-    key.forEach(name -> keys.add(rows.getVector(name)));
+    if (key != null) {
+      key.forEach(name -> keys.add(rows.getVector(name)));
+    }
     VarCharVector kinds = (VarCharVector) rows.getVector(KIND);
     for (int at = 0; at < rows.getRowCount(); at++) {
       String kind = kinds == null ? "+I" : new String(kinds.get(at), StandardCharsets.US_ASCII);
@@ -96,6 +101,9 @@ final class StepWriter {
         }
         name.append(Columns.distinct(text, keys.size() > 1));
       }
+      if (key == null) {
+        name.append(time).append('_').append(count++);
+      }
       HoodieKey id = new HoodieKey(name.toString(), "");
       HoodieRecord<?> made;
       if (kind.equals("-D")) {
@@ -107,8 +115,15 @@ final class StepWriter {
         }
         made = new HoodieAvroIndexedRecord(id, row);
       }
-      handle(BucketIdentifier.getBucketId(hashed, buckets)).write(made, schema, config.getProps());
+      int file = key == null ? part(made) : BucketIdentifier.getBucketId(hashed, buckets);
+      handle(file).write(made, schema, config.getProps());
     }
+  }
+
+  /** The number of the file that rows without a key go to, of bounded size. */
+  private int part(HoodieRecord<?> row) {
+    int last = Math.max(0, handles.size() - 1);
+    return handles.isEmpty() || handles.get(last).canWrite(row) ? last : last + 1;
   }
 
   private HoodieWriteHandle<Object, ?, ?, ?> handle(int bucket) {
@@ -116,7 +131,7 @@ final class StepWriter {
         bucket,
         number -> {
           String file = fileOf(number);
-          return isFill
+          return isFill || key == null
               ? new HoodieCreateHandle<>(
                   config, time, table, "", file, context.getTaskContextSupplier())
               : new Log(config, time, table, file, context);
@@ -125,7 +140,8 @@ final class StepWriter {
 
   /** The file group of a bucket. */
   private String fileOf(int bucket) {
-    UUID id = UUID.nameUUIDFromBytes((fill + " " + bucket).getBytes(StandardCharsets.US_ASCII));
+    String named = (key == null ? time : fill) + " " + bucket;
+    UUID id = UUID.nameUUIDFromBytes(named.getBytes(StandardCharsets.US_ASCII));
     return BucketIdentifier.bucketIdStr(bucket) + id.toString().substring(8) + "-0";
   }
 
