@@ -79,6 +79,8 @@ class Capabilities:
         compares: `read` gives rows as they come, however many there are: who is too far behind is
             brought right by the difference. Without, it is filled anew.
         null_keys: key columns may be NULL, and NULL is one value.
+        by_key: `stage` in mode upsert takes `+I` and `+U` rows alone, whether their key is there or
+            not, and `-D` rows with nothing but a key, which need not be there: see light mode.
         largest: rows of one commit at the most; None: any number.
     """
 
@@ -89,6 +91,7 @@ class Capabilities:
     reads: bool = True
     compares: bool = True
     null_keys: bool = False
+    by_key: bool = False
     largest: int | None = None
 
 

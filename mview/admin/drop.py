@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from mview.admin.content import published
-from mview.catalog.definitions import load_definitions
+from mview.admin.lights import drop_lights
+from mview.catalog.definitions import load_definitions, load_lights
 from mview.catalog.followers import table_in_sink
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
@@ -44,6 +45,14 @@ def drop(config: Config, names: Sequence[str]) -> list[str]:
         AlreadyRunningError: a runner holds the store.
     """
     store, clock = Store(config.store), SystemClock()
+    lights = load_lights(store).keys() & set(names)
+    names = [name for name in names if name not in lights]
+    for name in names:
+        _check_droppable(store, published(config), name, names)
+    if lights:
+        drop_lights(config, sorted(lights))
+    if not names:
+        return []
     token = published(config).token  # before anything is written, also the lease
     with (
         disks_told(lambda: [store.root]),
@@ -78,6 +87,7 @@ def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
     store = Store(config.store)
     manifest = ManifestLog(store.manifests).latest()
     views = {} if manifest is None else load_definitions(store, manifest).views
+    views = views | {name: kept.definition for name, kept in load_lights(store).items()}
     return [
         f"{sink}: {table_in_sink(config, views[name], sink)}"
         for name in names

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mview.admin.content import sink_path
+from mview.admin.lights import LightStatus, light_statuses
 from mview.catalog.definitions import load_definitions
 from mview.catalog.followers import table_in_sink
 from mview.clock import SystemClock
@@ -113,6 +114,7 @@ class StoreStatus:
     tables: tuple[TableStatus, ...]
     views: tuple[ViewStatus, ...]
     failure: Failure | None = None
+    lights: tuple[LightStatus, ...] = ()
 
 
 def status(config: Config, *, epochs: int = 0) -> StoreStatus:
@@ -130,7 +132,8 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         if error := refusal(config.store):
             raise error
         failure = last_failure(store, 0)
-        return StoreStatus(str(config.store), running, 0, None, None, (), (), failure)
+        lights = light_statuses(config, store, clock.now())
+        return StoreStatus(str(config.store), running, 0, None, None, (), (), failure, lights)
     now = clock.now()
     lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
     tables = tuple(
@@ -170,6 +173,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         tables,
         tuple(views),
         last_failure(store, manifest.epoch),
+        light_statuses(config, store, now),
     )
 
 

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView, published
+from mview.admin.lights import sides
 from mview.catalog.analyze import temporary_views
-from mview.catalog.definitions import load_definition
+from mview.catalog.definitions import load_definition, load_lights
 from mview.catalog.followers import open_follower
 from mview.catalog.functions import folder_of, is_declared
 from mview.catalog.spark_functions import function_errors, register_functions
@@ -76,6 +77,11 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
     Raises:
         UserError: a view is not published.
     """
+    lights = [view.name for view in views if view.mode == "light"]
+    views = [view for view in views if view.mode == "full"]
+    checked = [result for name in lights for result in _light(config, name)]
+    if not views:
+        return checked
     manifest = published(config)
     readable = [
         StoredView(config, v.name, manifest) for v in views if not _halted(manifest, v.name)
@@ -92,7 +98,33 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
         results.append(compared.get(view.name) or _not_compared(manifest, view.name))
         if view.name in compared:
             results += _followers_of(config, manifest, view.name)
+    return [*results, *checked]
+
+
+def _light(config: Config, view: str) -> list[VerifyResult]:
+    """The sinks of a view in light mode against the query over its table as it is now."""
+    kept = load_lights(Store(config.store)).get(view)
+    if kept is None:
+        raise UserError(f"light view {view} was not run yet", hint=f"mview run {view}.sql")
+    from mview.execute.queries import limit_memory
+
+    memory = Memory(config.engine.memory)
+    limit_memory(memory.queries)
+    results = []
+    for sink in kept.definition.sinks:
+        try:
+            with sides(config, kept, sink) as both:
+                held = _held(view, both.epoch, both.schema, both.query, both.sink, memory.whole)
+                results.append(replace(held, sink=sink))
+        except Exception as error:
+            results.append(_not_read(config, view, sink, error))
     return results
+
+
+def _not_read(config: Config, view: str, sink: str, error: Exception) -> VerifyResult:
+    known = known_error(error)
+    told = str(Mask(secret_values(config))(known.render()))
+    return VerifyResult(view, 0, 0, False, (), (), told, sink)
 
 
 def _followers_of(config: Config, manifest: Manifest, view: str) -> list[VerifyResult]:
@@ -104,9 +136,8 @@ def _followers_of(config: Config, manifest: Manifest, view: str) -> list[VerifyR
         try:
             results.append(_follower(config, store, manifest, definition, sink))
         except Exception as error:
-            known = known_error(error)
-            told = str(Mask(secret_values(config))(known.render()))
-            results.append(VerifyResult(view, manifest.epoch, 0, False, (), (), told, sink))
+            failed = _not_read(config, view, sink, error)
+            results.append(replace(failed, epoch=manifest.epoch))
     return results
 
 
@@ -209,6 +240,18 @@ def _held_against(
     there: Iterator[pa.Table] | None = None,
 ) -> VerifyResult:
     """A view, or what follows it, against its batch; about `most` bytes are held at the most."""
+    held = stored.parts() if there is None else there
+    return _held(stored.name, stored.epoch, stored.schema, batch, held, most)
+
+
+def _held(
+    view: str,
+    epoch: int,
+    schema: pa.Schema,
+    batch: Iterator[pa.Table],
+    held: Iterator[pa.Table],
+    most: int,
+) -> VerifyResult:
     rows = 0
 
     def counted() -> Iterator[pa.Table]:
@@ -219,11 +262,10 @@ def _held_against(
 
     missing: list[Mapping[str, object]] = []
     extra: list[Mapping[str, object]] = []
-    held = stored.parts() if there is None else there
     # Which of equal values min, say, shows is chance: 0.0 or -0.0.
-    for piece in differences(counted(), held, stored.schema, most, signs=False):
+    for piece in differences(counted(), held, schema, most, signs=False):
         weights, content = piece[WEIGHT], piece.drop_columns([WEIGHT])
         for sample, is_one in ((missing, pc.greater(weights, 0)), (extra, pc.less(weights, 0))):
             sample += content.filter(is_one).slice(0, _SAMPLE - len(sample)).to_pylist()
     equal = not missing and not extra
-    return VerifyResult(stored.name, stored.epoch, rows, equal, tuple(missing), tuple(extra))
+    return VerifyResult(view, epoch, rows, equal, tuple(missing), tuple(extra))

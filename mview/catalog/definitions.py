@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,12 @@ from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.plan.definition import ViewDefinition, order_views, same_name
+from mview.schema import TableSchema
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
+
+#: The file of a view in light mode.
+_LIGHT = "view.json"
 
 
 def digest_of(definition: ViewDefinition) -> str:
@@ -155,3 +160,48 @@ def all_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefini
             raise same_name(other, view)
     kept = load_definitions(store, manifest, but={view.name for view in given})
     return Wanted(order_views([*kept.views.values(), *given]), kept.damaged)
+
+
+# --- views in light mode -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeptLight:
+    """A view in light mode as a store has it: no manifest names it.
+
+    Attributes:
+        definition: the view.
+        source: its table's columns and key, as they were when the view came.
+    """
+
+    definition: ViewDefinition
+    source: TableSchema
+
+
+def save_light(store: Store, kept: KeptLight) -> None:
+    """Keep a view in light mode."""
+    folder = store.light(kept.definition.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    definition = asdict(replace(kept.definition, parsed=None))
+    del definition["parsed"]
+    put(folder / _LIGHT, checked({"definition": definition, "source": kept.source.to_json()}))
+
+
+def load_lights(store: Store) -> dict[str, KeptLight]:
+    """The views in light mode that a store has, by name.
+
+    Raises:
+        CorruptionError: one cannot be read.
+    """
+    folders = sorted(store.lights.iterdir()) if store.lights.is_dir() else []
+    kept = [
+        read_checked(
+            folder / _LIGHT,
+            partial(record, KeptLight),
+            "the definition of a light view cannot be read",
+            "remove its folder and run the view again: its table in the sink is filled anew",
+        )
+        for folder in folders
+        if (folder / _LIGHT).exists()
+    ]
+    return {light.definition.name: light for light in kept}

@@ -79,6 +79,17 @@ def open_follower(
     )
     follower = factory(target)
     check_mode(target, follower.capabilities)
+    if definition.mode == "light" and not (
+        follower.capabilities.by_key and settings.mode == "upsert"
+    ):
+        raise ConfigError(
+            f"sink {sink} cannot follow view {definition.name} in light mode: its rows are changed "
+            "by what was there before, which a light view does not know",
+            where=where,
+            got=f"type {section['type']}, mode {settings.mode}",
+            allowed="SQL databases and ClickHouse, mode upsert",
+            hint="leave out mode = 'light'",
+        )
     if schema.columns:
         follower.check()
     return OpenedFollower(follower, target)

@@ -118,6 +118,10 @@ class Checker:
         if wrong:
             return Checked(definition, error=UserError(f"it reads view {wrong[0]!r}, see there"))
         views = [name for name in definition.table_names if name in earlier]
+        light = [name for name in views if earlier[name].definition.mode == "light"]
+        if light:
+            what = f"it reads view {light[0]!r}, which is light: nothing is kept of it to be read"
+            return Checked(definition, error=UserError(what, where=definition.file))
         if any(name not in self.schemas for name in views):
             return Checked(definition)
         for name in views:
@@ -129,6 +133,12 @@ class Checker:
         try:
             self.schemas |= self._describe(definition)
             plan = compile_view(definition, self.schemas)
+            if definition.mode == "light":
+                # Here: it brings DuckDB in, and other views need none.
+                from mview.follow.light.view import open_light
+
+                open_light(definition, self.schemas)
+                return Checked(definition, plan)
         except ConfigError:
             raise
         except UserError as error:

@@ -12,6 +12,7 @@ from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 
 if TYPE_CHECKING:
+    from mview.admin.lights import LightStatus
     from mview.admin.maintain import SinkMaintained
     from mview.admin.status import SinkStatus, StoreStatus, ViewStatus
     from mview.admin.verify import VerifyResult
@@ -44,7 +45,10 @@ def _strategies(plan: ViewPlan) -> list[str]:
     if plan.refused:
         return ["FULL"]
     every = (plan, *plan.parts)
-    return list(dict.fromkeys(note.strategy for part in every for note in part.nodes))
+    strategies: list[str] = list(
+        dict.fromkeys(note.strategy for part in every for note in part.nodes)
+    )
+    return [*strategies, "light"] if plan.definition.mode == "light" else strategies
 
 
 def checked_json(view: Checked) -> dict[str, Any]:
@@ -96,8 +100,10 @@ def status_text(store: StoreStatus) -> str:
     """A store in a few lines: who runs it, its epoch, tables, views."""
     lines = [f"store {store.store}: {store.running or 'nobody runs it'}"]
     failed = _failure_lines(store.failure) if store.failure else []
+    lights = _light_lines(store.lights)
     if store.published_ms is None:
-        return "\n".join([*lines, "nothing was published yet", *failed])
+        nothing = [] if lights else ["nothing was published yet"]
+        return "\n".join([*lines, *nothing, *failed, *lights])
     ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
     lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
     tables = [
@@ -115,7 +121,25 @@ def status_text(store: StoreStatus) -> str:
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += _sink_lines(view.sinks)
         lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
-    return "\n".join(lines)
+    return "\n".join([*lines, *lights])
+
+
+def _light_lines(lights: Sequence[LightStatus]) -> list[str]:
+    """A line per sink of a view in light mode, with its error below."""
+    if not lights:
+        return []
+    cells = []
+    for light in lights:
+        phase = light.phase
+        if phase == "loading":
+            phase = f"loading, {light.chunks} of {light.chunks_in_all} chunks are there"
+        rows = f"{light.rows:,} rows brought"
+        lag = f"lag {duration_text(light.lag_ms)}"
+        cells.append((light.view, f"sink {light.sink}", light.table, phase, rows, lag))
+    lines = ["", "light views"]
+    for line, light in zip(_aligned(cells), lights, strict=True):
+        lines += [line, *(f"      {part}" for part in light.error.splitlines())]
+    return lines
 
 
 def _sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:

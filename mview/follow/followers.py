@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from mview.catalog.followers import open_follower
 from mview.clock import Clock
@@ -32,13 +33,17 @@ from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.follow.cursor import CursorLog
-from mview.follow.following import Following
+from mview.follow.following import Following, Source
 from mview.follow.source import ViewSource
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.plan.definition import ViewDefinition
+from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from mview.follow.light.view import LightView
 
 #: Seconds between two tries: of what passes by itself, and of what somebody must act on.
 _PASSING = (0.2, 30.0)
@@ -87,6 +92,8 @@ class Followers:
     Args:
         definitions: the views that are kept.
         say: tells people; called from threads of sinks.
+        lights: the views in light mode, which follow their tables by themselves.
+        once: these take what is there.
     """
 
     def __init__(
@@ -97,6 +104,8 @@ class Followers:
         clock: Clock,
         mask: Mask,
         say: Callable[[str], None],
+        lights: Iterable[LightView] = (),
+        once: bool = False,
     ) -> None:
         store, one_at_a_time = Store(config.store), threading.Lock()
 
@@ -104,11 +113,22 @@ class Followers:
             with one_at_a_time:
                 say(text)
 
+        def thread(definition: ViewDefinition, sink: str, source: _Source) -> _Thread:
+            return _Thread(config, store, definition, sink, source, fence, clock, mask, tell)
+
         self._threads = [
-            _Thread(config, store, definition, sink, fence, clock, mask, tell)
+            thread(definition, sink, ViewSource(store, definition.name))
             for definition in definitions
             for sink in definition.sinks
         ]
+        for view in lights:
+            # Here: `mview status` needs no engine.
+            from mview.follow.light.source import LightSource
+
+            for sink in view.definition.sinks:
+                folder = store.follower(view.name, sink, light=True)
+                source = LightSource(config, view, sink, folder, fence, once, tell)
+                self._threads.append(thread(view.definition, sink, source))
 
     def start(self, manifest: Manifest) -> None:
         """Begin to follow."""
@@ -142,6 +162,26 @@ class Followers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+class _Source(Source, Protocol):
+    """What a sink follows, and what its thread asks of it beside."""
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The view's columns; None: there is nothing to follow yet."""
+
+    def move(self, manifest: Manifest) -> None:
+        """Follow a published epoch."""
+
+    def waiting_bytes(self, after: int) -> int:
+        """Bytes in the store that wait for who stands at an epoch."""
+
+    def look(self, after: int) -> bool:
+        """Look for what has come; whether more may come without an epoch that is published."""
+
+    def close(self) -> None:
+        """Close what is open; it may be asked again."""
+
+
 class _Thread:
     """One sink of one view."""
 
@@ -151,6 +191,7 @@ class _Thread:
         store: Store,
         definition: ViewDefinition,
         sink: str,
+        source: _Source,
         fence: Fence,
         clock: Clock,
         mask: Mask,
@@ -159,8 +200,8 @@ class _Thread:
         self._config, self._store, self._definition = config, store, definition
         self.view, self.sink = definition.name, sink
         self._fence, self._clock, self._mask, self._say = fence, clock, mask, say
-        self._folder = store.follower(self.view, sink)
-        self._source = ViewSource(store, self.view)
+        self._folder = store.follower(self.view, sink, light=definition.mode == "light")
+        self._source = source
         self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
         self._lock = threading.Lock()
         self._hurry = False
@@ -304,19 +345,22 @@ class _Thread:
             if self._end.is_set():
                 return
             done = following.advance()
-            if done is None:
-                break
-            self._committed = time.monotonic()
+            more = done is not None or self._source.look(following.cursor.epoch or 0)
             self._well()
-            if done.way == "difference":
-                self._say(
-                    f"sink {self.sink} of view {self.view} was compared with its view and brought "
-                    f"right: {done.rows} rows had changed"
-                )
-        self._well()
-        self._behind_since, self._is_dropped = None, False
-        self._rest()
-        self._maintain()
+            if done is not None:
+                self._committed = time.monotonic()
+                if done.way == "difference":
+                    self._say(
+                        f"sink {self.sink} of view {self.view} was compared with its view and "
+                        f"brought right: {done.rows} rows had changed"
+                    )
+                continue
+            self._behind_since, self._is_dropped = None, False
+            if not more:
+                self._rest()
+            self._maintain()
+            if not more:
+                return
 
     def _throttle(self) -> None:
         """Wait until the next commit may come; more epochs go into it meanwhile."""
@@ -392,9 +436,11 @@ class _Thread:
 
     def _delay(self, before: float, error: MviewError) -> float:
         first, most = _STANDING if isinstance(error, UserError) else _PASSING
-        return min(most, max(first, 2 * before))
+        is_first = self._problem is not None and self._problem.tries == 1
+        return first if is_first else min(most, max(first, 2 * before))
 
     def _close(self) -> None:
+        self._source.close()
         opened, self._opened = self._opened, None
         if opened is not None:
             try:

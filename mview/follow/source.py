@@ -74,6 +74,13 @@ class ViewSource:
         table = self._state[2]
         return len(self._opened(table).waiting_epochs(table, after))
 
+    def look(self, after: int) -> bool:
+        """Nothing is to be looked for: `move` says what is published."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def _parts(self, view: ViewState, table: TableState) -> Iterator[pa.Table]:
         for part in self._opened(table).parts(table):
             yield part.select(view.schema.names)

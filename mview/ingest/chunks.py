@@ -6,7 +6,8 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,8 @@ from mview.files.durable import force
 from mview.ingest.spec import TableSpec, open_database
 from mview.schema import Column
 from mview.snapshot import Chunk, Marker
+
+V = TypeVar("V")
 
 #: Seconds before a chunk is read again whose connection was lost; then the whole query waits.
 _AGAIN_S = (1, 3)
@@ -37,15 +40,32 @@ def read_chunk(
     """
     assert table.plan is not None
     chunk = table.plan.chunks[number]
+
+    def staged() -> Marker:
+        take = partial(stage_chunk, table=table, chunk=chunk)
+        facts, high = chunk_rows(config, table, chunk, take)
+        return Marker(table=table.name, chunk=chunk.number, high_ms=high, **facts)
+
     for seconds in _AGAIN_S:
         try:
-            return _read_once(config, table, chunk)
+            return staged()
         except AwayError:
             pause(seconds)
-    return _read_once(config, table, chunk)
+    return staged()
 
 
-def _read_once(config: Config, table: TableSpec, chunk: Chunk) -> Marker:
+def chunk_rows(
+    config: Config,
+    table: TableSpec,
+    chunk: Chunk,
+    take: Callable[[Iterator[pa.RecordBatch]], V],
+) -> tuple[V, SourceMs]:
+    """Read a chunk once; returns what `take` makes of its batches, and the source's clock after.
+
+    Raises:
+        AwayError: the database was lost.
+        UserError: the table is not what it was when its load began.
+    """
     assert table.plan is not None
     database = open_database(config, table.connection)
     try:
@@ -53,7 +73,7 @@ def _read_once(config: Config, table: TableSpec, chunk: Chunk) -> Marker:
         try:
             batches = database.read(table.source_name, table.schema, table.plan, chunk)
             try:
-                staged = stage_chunk(batches, table, chunk)
+                taken = take(batches)
             finally:
                 if isinstance(batches, Generator):
                     batches.close()  # what it has opened goes before its connection does
@@ -63,12 +83,7 @@ def _read_once(config: Config, table: TableSpec, chunk: Chunk) -> Marker:
             check_table(database, table)  # says more, where it is the reason
             raise
         check_table(database, table)
-        return Marker(
-            table=table.name,
-            chunk=chunk.number,
-            high_ms=high_ms(search, database.clock(), time.monotonic() - began),
-            **staged,
-        )
+        return taken, high_ms(search, database.clock(), time.monotonic() - began)
     finally:
         database.close()
 

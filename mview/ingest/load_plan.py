@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from mview.changelog import encode_position
 from mview.clock import SourceMs
 from mview.config import Config
 from mview.connector import Changelog, Offsets
@@ -146,3 +147,31 @@ def begin_offsets(
         finally:
             changelog.close()
     return offsets, ends
+
+
+def begin_positions(
+    config: Config, name: str, ends: Mapping[str, Offsets], taken: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """By partition, the first position after what was sent before `ends`; and these ends.
+
+    Not the database's own position: its transactions commit in another order than they write,
+    and what is read from may be another server than the one the connector reads.
+
+    Args:
+        config: the configuration.
+        name: the table.
+        ends: by connection, where the logs end now.
+        taken: by partition, positions that are taken in any case.
+    """
+    source = RelationId.of(name)
+    changelog = open_changelog(config, source.connection, [source.name])
+    end = ends[source.connection]
+    try:
+        sent, since = changelog.sent(source.name, end), changelog.first(end)
+    finally:
+        changelog.close()
+    begin = dict(taken)
+    for partition, (*parts, last) in sent.items():
+        after = encode_position((*parts, last + 1))
+        begin[partition] = max(after, begin.get(partition, ""))
+    return begin, since

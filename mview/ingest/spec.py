@@ -158,7 +158,8 @@ def spec_file(reference: str) -> Path:
     return Path(reference.rpartition("#")[0])
 
 
-@lru_cache(maxsize=4)
+#: Every light view of a run reads by a spec of its own.
+@lru_cache(maxsize=64)
 def read_spec(reference: str) -> QuerySpec:
     """The spec of a file, with the configuration that it names; cached per worker process.
 

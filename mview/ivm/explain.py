@@ -80,6 +80,8 @@ def _evaluation(plan: ViewPlan) -> str:
 
 
 def _kept(plan: ViewPlan) -> str:
+    if plan.definition.mode == "light":
+        return "nothing, nor its rows, nor its table: it is light, and its sinks have the rows"
     if plan.top is not None:
         return f"the first {plan.top.kept} rows of {plan.top.part}"
     if plan.maintained is None:

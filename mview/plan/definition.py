@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
@@ -21,12 +21,13 @@ from mview.plan.text.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Head
 from mview.relation import RelationId
 
 Policy = Literal["auto", "incremental_only"]
+Mode = Literal["full", "light"]
 
 #: The WITH properties: value and place by name.
 Properties = Mapping[str, tuple[str, Token]]
 
 #: Properties of the view itself; the others are its sink's.
-_OWN = ("key", "sink", "sinks", "freshness", "policy")
+_OWN = ("key", "sink", "sinks", "freshness", "policy", "mode")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class ViewDefinition:
         functions: those the user declared; the text may call them.
         parsed: the query as a tree, where somebody has it already.
         sinks: what follows the view beside its sink: options by name.
+        mode: `light`: nothing is kept of it but its tables in `sinks`.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ViewDefinition:
     functions: tuple[Function, ...] = ()
     parsed: Query | None = field(default=None, compare=False, repr=False)
     sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    mode: Mode = "full"
 
     def with_tree(self, tree: exp.Query, **changes: Any) -> ViewDefinition:
         """The definition with another query, which was made of a copy of its own."""
@@ -167,7 +170,8 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
         sink=values.get("sink", "delta"),
         freshness_ms=_freshness(whole, properties),
         comment=comment,
-        policy=_policy(whole, properties),
+        policy=_choice(whole, properties, "policy", ("auto", "incremental_only")),
+        mode=_mode(whole, properties),
         options={
             k.removeprefix(SINK_PREFIX): v
             for k, v in values.items()
@@ -248,17 +252,39 @@ def _sinks(text: Text, properties: Properties) -> dict[str, dict[str, str]]:
     return sinks
 
 
-def _policy(text: Text, properties: Properties) -> Policy:
-    value, token = properties.get("policy", ("auto", None))
-    if value not in ("auto", "incremental_only"):
+def _choice(text: Text, properties: Properties, name: str, words: Sequence[str]) -> Any:
+    """A property that has one of some words, the first where nothing is said."""
+    value, token = properties.get(name, (words[0], None))
+    if value not in words:
         assert token is not None
         raise text.error(
-            f"unknown policy {value!r}",
+            f"unknown {name} {value!r}",
             (token.start, token.end + 1),
-            allowed="auto, incremental_only",
-            hint=did_you_mean(value, ("auto", "incremental_only")),
+            allowed=", ".join(words),
+            hint=did_you_mean(value, words),
         )
-    return cast(Policy, value)
+    return value
+
+
+def _mode(text: Text, properties: Properties) -> Mode:
+    mode: Mode = _choice(text, properties, "mode", ("full", "light"))
+    if mode == "light":
+        token = properties["mode"][1]
+        for name, (_, value) in properties.items():
+            if name not in ("mode", "key", "sinks") and not name.startswith(FOLLOWER_PREFIX):
+                raise text.error(
+                    f"a light view has no property {name!r}: nothing is kept of it but its tables "
+                    "in sinks",
+                    (value.start, value.end + 1),
+                    allowed="key, sinks, sinks.<name>.<option>",
+                )
+        if not properties.get("sinks", ("", None))[0].strip(" ,"):
+            raise text.error(
+                "a light view needs a sink: nothing is kept of it but its tables there",
+                (token.start, token.end + 1),
+                hint="WITH (mode = 'light', sinks = '…')",
+            )
+    return mode
 
 
 def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:

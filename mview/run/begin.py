@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mview.changelog import encode_position
-from mview.config import Config
-from mview.connector import Offsets
 from mview.epoch.engine import Engine
 from mview.failpoints import failpoint
-from mview.ingest.load_plan import LoadStart, begin_offsets, plan_load, write_plan
-from mview.ingest.spec import open_changelog
+from mview.ingest.load_plan import (
+    LoadStart,
+    begin_offsets,
+    begin_positions,
+    plan_load,
+    write_plan,
+)
 from mview.relation import RelationId
 from mview.schema import TableSchema
 
@@ -47,7 +49,7 @@ def begin_tables(
     for name in new:
         schema = schemas[name]
         say(f"planning the load of {name}")
-        begin, since = _begin_positions(engine.config, name, ends, positions.get(name, {}))
+        begin, since = begin_positions(engine.config, name, ends, positions.get(name, {}))
         plan = plan_load(engine.config, name, schema, start, begin, since)
         write_plan(engine.store.plan(generation, engine.lease.token, name), plan)
         failpoint("after-plan")
@@ -65,25 +67,3 @@ def begin_tables(
         newest=newest,
     )
     engine.commit(manifest, {})
-
-
-def _begin_positions(
-    config: Config, name: str, ends: Mapping[str, Offsets], taken: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, int]]:
-    """By partition, the first position after what was sent before `ends`; and these ends.
-
-    Not the database's own position: its transactions commit in another order than they write,
-    and what is read from may be another server than the one the connector reads.
-    """
-    source = RelationId.of(name)
-    changelog = open_changelog(config, source.connection, [source.name])
-    end = ends[source.connection]
-    try:
-        sent, since = changelog.sent(source.name, end), changelog.first(end)
-    finally:
-        changelog.close()
-    begin = dict(taken)
-    for partition, (*parts, last) in sent.items():
-        after = encode_position((*parts, last + 1))
-        begin[partition] = max(after, begin.get(partition, ""))
-    return begin, since

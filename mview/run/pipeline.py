@@ -30,6 +30,7 @@ from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.build import build_views, unbuilt
 from mview.epoch.views.opening import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
+from mview.execute.queries import limit_memory
 from mview.follow.followers import Followers
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.changelogs import CHUNKS_READ
@@ -42,10 +43,12 @@ from mview.ingest.load_plan import (
 )
 from mview.ingest.sources import register_sources
 from mview.ingest.spec import QuerySpec, TableSpec
+from mview.memory import Memory
 from mview.merge.rules import LoadingTable
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.run.begin import begin_tables
+from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
 from mview.schema import TableSchema
 from mview.secrets import Mask
@@ -63,6 +66,10 @@ from mview.store.manifest import Manifest
 __all__ = ["EpochReport", "Listener", "Pipeline", "ViewChange"]
 
 
+#: Seconds between two looks at the lease where no epoch does it.
+_LOOK_S = 0.2
+
+
 class Pipeline:
     """Keeps the views of one store.
 
@@ -74,6 +81,7 @@ class Pipeline:
         self, config: Config, views: Sequence[ViewDefinition], *, listener: Listener | None = None
     ) -> None:
         self.config, self.given = config, list(views)
+        self._full = [view for view in self.given if view.mode == "full"]
         self.listener: Listener = listener or Silence()
         self._stop = threading.Event()
 
@@ -96,7 +104,7 @@ class Pipeline:
     def _places(self) -> list[Path]:
         """The folders that are written to."""
         store = Store(self.config.store)
-        targets = [sink_options(self.config, store, view)["path"] for view in self.given]
+        targets = [sink_options(self.config, store, view)["path"] for view in self._full]
         return [store.root, *map(Path, targets)]
 
     def _run(self, once: bool) -> None:
@@ -112,19 +120,19 @@ class Pipeline:
             fenced(lease),
         ):
             newest = ManifestLog(store.manifests).latest() or empty_manifest()
-            mend_definitions(store, newest, with_functions(self.given, functions))
+            mend_definitions(store, newest, with_functions(self._full, functions))
             opener = partial(open_sinks, self.config, fence=lease)
             manifest, refused = recover(store, lease, clock, opener, mask)
             left = forget_views(self.config, manifest, lease)
             forget_folders(store, manifest, lease, left.folders)
             for error in left.errors:
                 self.listener.on_message(str(error.render()))
-            wanted = all_definitions(store, manifest, self.given)
+            wanted = all_definitions(store, manifest, self._full)
             definitions, refused = with_functions(wanted.views, functions), refused | wanted.damaged
             given = [
                 definition
                 for definition in definitions
-                if definition.name in {v.name for v in self.given}
+                if definition.name in {v.name for v in self._full}
             ]
             wrong = check_targets(self.config, definitions, manifest)
             if wrong := wrong | check_followers(self.config, given):
@@ -132,16 +140,33 @@ class Pipeline:
             known = {name: state.schema for name, state in manifest.source_tables.items()}
             schemas = describe_tables(self.config, definitions, known)
             schemas |= followed(self.config, manifest)
-            if not schemas:
+            limit_memory(Memory(self.config.engine.memory).queries)
+            lights = lights_of(self.config, store, self.given, manifest)
+            if not schemas and not lights:
                 raise UserError(
                     "there is nothing to keep fresh: no view, given or in the store, reads a table",
                     where=str(store.root),
                     safe="nothing was changed",
                     hint="name the files of views that read tables: `mview run sql/orders.sql`",
                 )
-            check_changelogs(self.config, definitions)
-            for caution in cautions(self.config, definitions):
+            declared = [*definitions, *(light.definition for light in lights)]
+            check_changelogs(self.config, declared)
+            for caution in cautions(self.config, declared):
                 self.listener.on_message(caution)
+            keep(store, lights, lease)
+            followers = Followers(
+                self.config,
+                definitions,
+                lease,
+                clock,
+                mask,
+                self.listener.on_message,
+                lights=lights,
+                once=once,
+            )
+            if not schemas:
+                self._follow_lights(followers, lease, manifest, once)
+                return
             self.listener.on_message("starting Spark")
             with jvm_errors():
                 spark = spark_session(self.config)
@@ -158,17 +183,30 @@ class Pipeline:
                     raise several([*wrong.values()], "views are refused")
                 engine.views, engine.refused = opened
                 engine.manifest = without_unread(engine)
-                say = self.listener.on_message
-                followers = Followers(self.config, definitions, lease, clock, mask, say)
                 try:
                     engine.followers = followers
                     followers.start(engine.manifest)
                     Run(engine, schemas, definitions, self.listener, self._stop, once).go()
-                    if once and not self._stop.is_set() and (behind := followers.finish()):
-                        raise behind[0] if len(behind) == 1 else _all_behind(behind)
+                    self._finish(followers, once)
                 finally:
                     followers.close()
                     engine.executors.close()
+
+    def _follow_lights(
+        self, followers: Followers, lease: Lease, manifest: Manifest, once: bool
+    ) -> None:
+        """A run of views in light mode alone: nothing is there for Spark to do."""
+        try:
+            followers.start(manifest)
+            while not once and not self._stop.wait(_LOOK_S):
+                lease.check()
+            self._finish(followers, once)
+        finally:
+            followers.close()
+
+    def _finish(self, followers: Followers, once: bool) -> None:
+        if once and not self._stop.is_set() and (behind := followers.finish()):
+            raise behind[0] if len(behind) == 1 else _all_behind(behind)
 
 
 def without_unread(engine: Engine) -> Manifest:

@@ -111,9 +111,19 @@ class Store:
         """Where a view's sink writes when the view names no path."""
         return self.view(name) / "data"
 
-    def follower(self, view: str, sink: str) -> Path:
+    @property
+    def lights(self) -> Path:
+        """Folder of the views in light mode, one folder per view."""
+        return self.root / "light"
+
+    def light(self, name: str) -> Path:
+        """Folder of a view in light mode: its definition, and how far its sinks are."""
+        return self.lights / folder_name("view", name)
+
+    def follower(self, view: str, sink: str, *, light: bool = False) -> Path:
         """Folder of a sink that follows a view: how far it is."""
-        return self.view(view) / "sinks" / folder_name("view", sink)
+        folder = self.light(view) if light else self.view(view)
+        return folder / "sinks" / folder_name("view", sink)
 
     @property
     def checkpoints(self) -> Path:

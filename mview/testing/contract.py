@@ -497,6 +497,24 @@ class FollowerContract:
             assert normal(harness.read(target)) == first
             other.close()
 
+    def test_changes_by_key_alone(self, harness: FollowerHarness) -> None:
+        """Rows that are put whether they are there or not, and keys that go, be they there or not:
+        what a view in light mode brings."""
+        with self.filled(harness) as world:
+            mode = world.target().settings.mode
+            if not world.faulty.capabilities.by_key or mode != "upsert":
+                return
+            follower, target = world.faulty.inner, world.target()
+            put, gone = [world.row(1, "b"), world.row(51), world.row(52)], [2, 999]
+            epoch = world.following.cursor.epoch
+            step = Step("step-k", world.view.publish(put, [(2,)]), epoch, 5)
+            nothing = (None,) * (len(world.schema.columns) - 1)
+            rows = [*zip(("+U", "+U", "+I"), put, strict=True)]
+            rows += [("-D", (key, *nothing)) for key in gone]
+            delta = _kinds_and_rows(target, rows)
+            follower.commit(follower.stage(step, delta))
+            world.check()
+
     def test_a_step_that_begins_elsewhere_is_refused(self, harness: FollowerHarness) -> None:
         with self.filled(harness) as world:
             if not world.faulty.capabilities.marks:
@@ -934,6 +952,12 @@ def delta_of(
             rows.append(("-U" if new is not None else "-D", old))
         if new is not None:
             rows.append(("+U" if old is not None else "+I", new))
+    return _kinds_and_rows(target, rows)
+
+
+def _kinds_and_rows(
+    target: FollowerTarget, rows: Sequence[tuple[str, Row]]
+) -> pa.RecordBatchReader:
     schema = delta_schema(target)
     kinds = pa.array([kind for kind, _ in rows], pa.string())
     columns = [

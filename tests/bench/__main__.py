@@ -33,6 +33,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "load_live": ("--sf", "{sf}"),
     "w2": (),
     "followers": (),
+    "light": (),
     "peers": ("--sf", "{sf}"),
 }
 

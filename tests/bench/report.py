@@ -16,7 +16,7 @@ _TOPICS = {
     "Freshness and catching up": ("freshness", "catchup"),
     "Memory": ("memory",),
     "The pilot's workload": ("w2",),
-    "Sinks": ("followers",),
+    "Sinks": ("followers", "light"),
     "Beside Flink SQL": ("peers", "flink_cdc"),
 }
 

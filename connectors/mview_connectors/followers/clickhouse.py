@@ -147,7 +147,7 @@ class ClickhouseFollower:
 
     settings: ClassVar[type[FollowerSettings]] = ClickhouseSettings
     capabilities: Capabilities = Capabilities(
-        modes=frozenset({"upsert", "append", "changelog"}), durable_prepare=True
+        modes=frozenset({"upsert", "append", "changelog"}), durable_prepare=True, by_key=True
     )
 
     def __init__(self, target: FollowerTarget) -> None:

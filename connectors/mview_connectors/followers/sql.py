@@ -92,7 +92,7 @@ class SqlFollower(ABC):
     """
 
     settings: ClassVar[type[FollowerSettings]] = SqlSettings
-    capabilities: Capabilities = Capabilities(modes=frozenset({"upsert"}))
+    capabilities: Capabilities = Capabilities(modes=frozenset({"upsert"}), by_key=True)
 
     #: How transactions are prepared; None: the database has no such thing.
     two_phase: ClassVar[TwoPhase | None] = None
