@@ -32,8 +32,8 @@ PATIENCE = 240
 fork = multiprocessing.get_context("forkserver")
 fork.set_forkserver_preload(
     [
-        *("tests.e2e.program", "tests.follow.child", "deltalake", "duckdb", "pandas"),
-        *("psycopg", "pymysql", "confluent_kafka", "pyiceberg.catalog.sql"),
+        *("tests.e2e.program", "tests.follow.child", "tests.connectors.every_sink"),
+        *("deltalake", "duckdb", "pandas", "psycopg", "pymysql", "confluent_kafka"),
     ]
 )
 

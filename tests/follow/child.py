@@ -29,7 +29,7 @@ class Token:
 
 
 def main(folder: Path, token: int, environment: Mapping[str, str]) -> None:
-    """Follow for ever.
+    """Follow for as long as its parent is there.
 
     Args:
         folder: has `mview.yml`.
@@ -45,7 +45,8 @@ def main(folder: Path, token: int, environment: Mapping[str, str]) -> None:
     definitions = load_definitions(store, manifest).views.values()
     followers = Followers(config, definitions, Token(token), SystemClock(), Mask(()), print)
     followers.start(manifest)
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:
         time.sleep(0.01)
         newest = log.latest()
         if newest is not None and newest.epoch > manifest.epoch:
