@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -26,6 +27,7 @@ from tests.e2e.running import live, run_once
 from tests.e2e.shop import Shop
 from tests.e2e.test_processes import run
 from tests.e2e.test_processes import wait_for as wait
+from tests.services.hudi import read_hudi
 from tests.services.paimon import PaimonReader
 from tests.services.postgresql import PostgresqlServer
 
@@ -169,18 +171,15 @@ def test_what_is_wrong_is_said_before_anything_runs(shop: Shop) -> None:
                  view("there", "sinks.there.table = 't'", name="more"))  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.service
-def test_a_paimon_table_follows_a_run(shop: Shop, paimon_reader: PaimonReader) -> None:
-    """Read by Paimon's own reader after a fill, live changes and maintenance."""
-    warehouse = shop.root / "warehouse"
-    lake = {"type": "paimon", "warehouse": str(warehouse), "every": "100ms", "buckets": 2}
-    config = config_with(shop, lake=lake)
+def follows_a_run(
+    shop: Shop, sink: dict[str, Any], read: Callable[[pa.Schema], Sequence[Any] | None]
+) -> None:
+    """A fill and live changes, read by somebody else's reader."""
+    config = config_with(shop, lake={**sink, "every": "100ms", "buckets": 2})
 
     def rows() -> set[tuple[Any, ...]]:
         schema = StoredView(config, "totals").schema
-        read = paimon_reader.read(warehouse, "default", "totals", schema)
-        named = [dict(zip(schema.names, row, strict=True)) for row in read or ()]
+        named = [dict(zip(schema.names, row, strict=True)) for row in read(schema) or ()]
         return {(row["product"], row["n"], digits(row["total"])) for row in named}
 
     run_once(config, view("lake"))
@@ -191,6 +190,29 @@ def test_a_paimon_table_follows_a_run(shop: Shop, paimon_reader: PaimonReader) -
     assert rows() == expected(config)
     results = verify(config, [view("lake")])
     assert [(result.sink, result.equal) for result in results] == [("", True), ("lake", True)]
+
+
+@pytest.mark.service
+@pytest.mark.long
+def test_a_paimon_table_follows_a_run(shop: Shop, paimon_reader: PaimonReader) -> None:
+    warehouse = shop.root / "warehouse"
+    follows_a_run(
+        shop,
+        {"type": "paimon", "warehouse": str(warehouse)},
+        lambda schema: paimon_reader.read(warehouse, "default", "totals", schema),
+    )
+
+
+@pytest.mark.service
+@pytest.mark.long
+@pytest.mark.usefixtures("hudi")
+def test_a_hudi_table_follows_a_run(shop: Shop) -> None:
+    lake = shop.root / "lake"
+    follows_a_run(
+        shop,
+        {"type": "hudi", "path": str(lake)},
+        lambda schema: read_hudi(lake / "totals", schema),
+    )
 
 
 @pytest.mark.service

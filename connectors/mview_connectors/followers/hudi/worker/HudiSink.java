@@ -6,26 +6,24 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.FilterOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
-import java.nio.charset.StandardCharsets;
+import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Comparator;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Properties;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.arrow.memory.RootAllocator;
-import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
 import org.apache.arrow.vector.types.pojo.Schema;
-import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.avro.generic.IndexedRecord;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -49,7 +47,6 @@ import org.apache.hudi.common.table.timeline.HoodieTimeline;
 import org.apache.hudi.common.util.Option;
 import org.apache.hudi.common.util.collection.ClosableIterator;
 import org.apache.hudi.config.HoodieWriteConfig;
-import org.apache.hudi.storage.StoragePath;
 import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
 import org.apache.hudi.table.HoodieJavaTable;
 
@@ -114,7 +111,7 @@ final class HudiSink {
   private JsonNode connect(JsonNode given) throws IOException {
     table = Path.of(given.get("table").asText());
     byte[] bytes = Base64.getDecoder().decode(given.get("schema").asText());
-    columns = Schema.deserializeMessage(java.nio.ByteBuffer.wrap(bytes));
+    columns = Schema.deserializeMessage(ByteBuffer.wrap(bytes));
     key = new ArrayList<>();
     given.get("key").forEach(one -> key.add(one.asText()));
     buckets = given.get("buckets").asInt();
@@ -132,7 +129,7 @@ final class HudiSink {
     config =
         HoodieWriteConfig.newBuilder()
             .withEngineType(EngineType.JAVA)
-            .withPath(uri())
+            .withPath(table.toString())
             .forTable(table.getFileName().toString())
             .withSchema(schema.toString())
             .withEmbeddedTimelineServerEnabled(false)
@@ -142,10 +139,6 @@ final class HudiSink {
     return null;
   }
 
-  private String uri() {
-    return table.toString();
-  }
-
   /** The table as it is now; null: there is none. */
   private HoodieTableMetaClient found() {
     if (!Files.exists(table.resolve(".hoodie").resolve("hoodie.properties"))) {
@@ -153,7 +146,7 @@ final class HudiSink {
     }
     return HoodieTableMetaClient.builder()
         .setConf(storage)
-        .setBasePath(uri())
+        .setBasePath(table.toString())
         .setLoadActiveTimelineOnLoad(true)
         .setTimeGeneratorConfig(config.getTimeGeneratorConfig())
         .build();
@@ -279,7 +272,7 @@ final class HudiSink {
           Files.delete(file);
         }
       }
-      delete(timeline.markers(time));
+      delete(Timeline.markers(table, time));
       throw error;
     }
   }
@@ -306,7 +299,7 @@ final class HudiSink {
     String time = token.get("time").asText();
     byte[] content = Base64.getDecoder().decode(token.get("content").asText());
     complete(token.get("base"), time, token.get("action").asText(), content);
-    delete(table.resolve(".hoodie").resolve(".temp").resolve(time));
+    delete(Timeline.markers(table, time));
     return Main.JSON.getNodeFactory().textNode(time);
   }
 
@@ -331,7 +324,7 @@ final class HudiSink {
     try {
       complete(given.get("base"), time, action(), content);
     } finally {
-      delete(timeline.markers(time));
+      delete(Timeline.markers(table, time));
     }
     return null;
   }
@@ -344,7 +337,7 @@ final class HudiSink {
     }
     String latest = new Timeline(table, client).latest();
     String base = token.get("base").isNull() ? null : token.get("base").asText();
-    if (!java.util.Objects.equals(latest, base)) {
+    if (!Objects.equals(latest, base)) {
       return false;
     }
     for (JsonNode file : token.get("files")) {
@@ -352,7 +345,7 @@ final class HudiSink {
         return false;
       }
     }
-    return Files.exists(new Timeline(table, client).markers(token.get("time").asText()));
+    return Files.exists(Timeline.markers(table, token.get("time").asText()));
   }
 
   /** Remove the files of a step that is not committed. */
@@ -374,7 +367,7 @@ final class HudiSink {
           for (JsonNode file : token.get("files")) {
             Files.deleteIfExists(table.resolve(file.asText()));
           }
-          delete(new Timeline(table, client).markers(time));
+          delete(Timeline.markers(table, time));
           return null;
         });
   }

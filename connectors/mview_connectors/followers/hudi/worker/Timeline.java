@@ -155,9 +155,9 @@ final class Timeline {
   String take() throws IOException {
     String time = next();
     while (true) {
-      Files.createDirectories(markers(time).getParent());
+      Files.createDirectories(markers(table, time).getParent());
       try {
-        Files.createDirectory(markers(time));
+        Files.createDirectory(markers(table, time));
         return time;
       } catch (FileAlreadyExistsException taken) {
         time = after(time);
@@ -166,7 +166,7 @@ final class Timeline {
   }
 
   /** The folder of Hudi's markers of a time, which exists while it is taken. */
-  Path markers(String time) {
+  static Path markers(Path table, String time) {
     return table.resolve(".hoodie").resolve(".temp").resolve(time);
   }
 
@@ -220,7 +220,7 @@ final class Timeline {
         client
             .getInstantFileNameGenerator()
             .getFileName(completed, instant(HoodieInstant.State.COMPLETED, action, time));
-    Path whole = markers(time).resolveSibling(UUID.randomUUID() + ".commit");
+    Path whole = markers(table, time).resolveSibling(UUID.randomUUID() + ".commit");
     try (FileChannel file =
         FileChannel.open(whole, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
       ByteBuffer bytes = ByteBuffer.wrap(content);
