@@ -98,7 +98,7 @@ class DeltaLog:
         own: re.Pattern[str] = _ANY,
         fence: Fence = UNFENCED,
     ) -> None:
-        self.folder = folder
+        self.folder, self._commits = folder, folder / "_delta_log"
         self._own, self._fence = own, fence
         self._lock = threading.RLock()
         self._head: TableVersion | None = None
@@ -275,7 +275,7 @@ class DeltaLog:
         """
         with self._lock:
             if self._fence.takes_over:
-                log = self.folder / "_delta_log"
+                log = self._commits
                 sweep(log, self._fence.check)
                 for file in log.glob("*"):  # a checkpoint that was just made
                     share(file, readers_of(self.folder))
@@ -303,7 +303,7 @@ class DeltaLog:
             for version in self._numbers(CHECKPOINT):
                 with suppress(CorruptionError):
                     named |= _named(checkpoint_actions(self.folder, version))
-            log = self.folder / "_delta_log"
+            log = self._commits
             # From the newest on, so that a crash in between leaves an older version, not a hole.
             for file in sorted(log.glob("*"), reverse=True):
                 if _OF_A_LOG.match(file.name):
@@ -380,10 +380,10 @@ class DeltaLog:
     # --- the files of the log --------------------------------------------------------------------
 
     def _commit_file(self, version: int) -> Path:
-        return numbered(self.folder / "_delta_log", version)
+        return numbered(self._commits, version)
 
     def _numbers(self, names: re.Pattern[str] = NUMBERED) -> list[int]:
-        return numbers_if_any(self.folder / "_delta_log", names)
+        return numbers_if_any(self._commits, names)
 
     def _newest(self) -> int:
         return max([*self._numbers(), *self._numbers(CHECKPOINT)], default=NO_TABLE)
@@ -452,7 +452,7 @@ class DeltaLog:
 
     def _let_in(self, adds: Sequence[DataFile]) -> int:
         """Let those read new files who may list the table's folder; returns them."""
-        log = self.folder / "_delta_log"
+        log = self._commits
         if not log.exists():
             log.mkdir(parents=True)
             log.chmod(0o700 | self.folder.stat().st_mode & 0o077)
@@ -520,7 +520,7 @@ class DeltaLog:
         alone = [number for number in sorted(history) if number not in done]
         for version in dict.fromkeys((*alone, head)):
             write_checkpoint(self.folder, self.at(version))
-        listed = sorted((self.folder / "_delta_log").iterdir())
+        listed = sorted(self._commits.iterdir())
         for file in listed:
             share(file, readers_of(self.folder))
         self._fence.check()

@@ -47,6 +47,10 @@ class DataFile:
     stats: str
     deleted: Deleted | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as `mview.files.records` reads them."""
+        return {**vars(self), "deleted": None if self.deleted is None else {**vars(self.deleted)}}
+
     @property
     def live(self) -> int:
         """Rows that count."""

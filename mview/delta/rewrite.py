@@ -89,7 +89,7 @@ class _Part(NamedTuple):
 
     Attributes:
         file: the file.
-        gone: positions of rows that go.
+        gone: positions of rows that go, and have not gone before.
         keys: for each the number of its key.
         added: numbers of rows that come, beside those that come in place of one that goes.
     """
@@ -109,9 +109,15 @@ class _Part(NamedTuple):
 
     @property
     def deleted(self) -> Positions:
-        """Positions of the rows that go or have gone before."""
+        """Positions of the rows that go or have gone before, each once, in any order."""
         before = self.file.deleted if self.file else None
-        return self.gone if before is None else np.union1d(before.positions, self.gone)
+        return self.gone if before is None else np.concatenate([before.positions, self.gone])
+
+    @property
+    def dead(self) -> int:
+        """How many rows go or have gone before."""
+        before = self.file.deleted if self.file else None
+        return len(self.gone) + (before.rows if before else 0)
 
     def marked(self) -> DataFile:
         """The file with the rows that go marked as deleted."""
@@ -227,7 +233,7 @@ class Rewriter:
         groups = self._groups(upsert, self._place(upsert, anew, others), others)
         written = self._each(lambda group: self._write(prefix, group, upsert), groups)
         adds = [file for files in written for file in files]
-        adds += [hit.marked() for path, hit in marked.items() if len(hit.deleted) < live[path].rows]
+        adds += [hit.marked() for path, hit in marked.items() if hit.dead < live[path].rows]
         removes = [part.file.path for group in groups for part in group if part.file]
         return Rewrite(adds, [*marked, *removes])
 
@@ -265,8 +271,9 @@ class Rewriter:
             indexed = IndexedRows.of(rows.select(self._names))
             self._looked.add(file.path, indexed)
         positions, keys = indexed.match(wanted, same)
-        if file.deleted is not None and len(positions):
-            counts = np.isin(positions, file.deleted.positions, invert=True)
+        if file.deleted and len(positions) and len(gone := file.deleted.positions):
+            place = np.minimum(np.searchsorted(gone, positions), len(gone) - 1)
+            counts = gone[place] != positions
             positions, keys = positions[counts], keys[counts]
         return _Part(file, positions, keys)
 
@@ -300,7 +307,7 @@ class Rewriter:
     def _is_marked(self, path: str, part: _Part) -> bool:
         """Whether the rows of a file that go are only marked as deleted."""
         limit = _MOST_DELETED // 2 + zlib.crc32(path.encode()) % (_MOST_DELETED // 2)
-        return self._vectors and len(part.deleted) <= limit
+        return self._vectors and part.dead <= limit
 
     # --- which files -----------------------------------------------------------------------------
 
@@ -374,7 +381,7 @@ class Rewriter:
         rows = self._written.get(part.file.path)
         if rows is None:
             rows = self._files.read_file(part.file.path, self._schema)
-        if not len(part.deleted):
+        if not part.dead:
             return [rows, *added]
         instead = upsert.instead[part.keys]
         there = instead >= 0

@@ -14,7 +14,6 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -267,7 +266,7 @@ class DeltaSink:
             "writer": self.target.writer,
             "expected_version": head.version,
             "rows": rows,
-            "adds": [asdict(file) for file in adds],
+            "adds": [file.to_json() for file in adds],
             "removes": list(removes),
             "table": table,
             "id_of_table": head.id or next(a["metaData"]["id"] for a in table if "metaData" in a),
