@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from mview.files.records import record
@@ -90,7 +90,7 @@ class Costs:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form: its fields."""
-        return asdict(self)
+        return {**vars(self), "paces": {name: {**vars(pace)} for name, pace in self.paces.items()}}
 
     def after_full(self, rows: int, seconds: float) -> Costs:
         """With another computation of everything, from so many rows."""
@@ -246,7 +246,7 @@ class Ran:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form: its fields."""
-        return asdict(self)
+        return {**vars(self)}
 
     @property
     def text(self) -> str:
