@@ -17,7 +17,8 @@ def _of(file: str, *faults: tuple[str, ...]) -> list[Mutant]:
 _MERGE = [
     *_of(
         "mview/merge/net.py",
-        ("pc.less_equal(position, high_water.get(EV", "pc.less(position, high_water.get(EV"),
+        ("_bools(pc.less_equal(position, floor))", "_bools(pc.less(position, floor))"),
+        ("lowest > floor and", "lowest >= floor and"),
         ("before = pc.less(position", "before = pc.less_equal(position"),
         ('max(marks.get(partition, ""), top)', "top"),
         ("rows.filter(pc.greater(rows[by], at))", "rows.filter(pc.greater_equal(rows[by], at))"),
@@ -436,7 +437,7 @@ _AROUND = [
             "if then.files.get(path) != file]\n            adds",
             "if path not in then.files]\n            adds",
         ),
-        ("said.get(_DIGEST, digest := _digest_of(lines)) != digest", "False"),
+        ("said.get(_DIGEST, digest := _digest_of(lines[1:])) != digest", "False"),
         ('get("dataChange")', 'get("nothing")'),
     ),
     *_of(
