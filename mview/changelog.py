@@ -32,7 +32,7 @@ class RowKind(str, Enum):
         return 1 if self.value[0] == "+" else -1
 
 
-Kind = Literal["c", "u", "d", "truncate", "ddl", "heartbeat"]
+Kind = Literal["c", "u", "d", "r", "truncate", "ddl", "heartbeat"]
 
 #: A value that the source did not send (an unchanged TOAST column, a partial image):
 #: it is taken from the mirror, never read as NULL.
@@ -44,10 +44,11 @@ class ChangeEvent(NamedTuple):
 
     Attributes:
         table: table name as the source says it, without the connection.
-        kind: c create, u update (or snapshot read), d delete, truncate, ddl, heartbeat.
+        kind: c create, u update, d delete, r row of a snapshot that the connector reads, truncate,
+            ddl, heartbeat.
         key: key columns by name; None when the message carries none.
         before: row before, or None when the source did not send one. May be partial.
-        after: row after (c, u). Raw values for the format's `convert`, or UNCHANGED.
+        after: row after (c, u, r). Raw values for the format's `convert`, or UNCHANGED.
         position: the source's own order as comparable integers, e.g. (binlog file, pos, row, 0);
             empty when there is none (also for snapshot rows of a connector): then partition and
             offset order the events and nothing is dropped. Never smaller than that of the event
@@ -59,6 +60,9 @@ class ChangeEvent(NamedTuple):
         offset: the offset in that partition.
         transaction: the source's transaction id, if it sends one.
         detail: the statement of a ddl event, for messages.
+        namespace: the database (MySQL) or schema (PostgreSQL) of the table, by which tables of one
+            name are told apart; None when the message does not say.
+        origin: the name of what sent it, where it says so: heartbeats of another one say nothing.
     """
 
     table: str
@@ -72,6 +76,8 @@ class ChangeEvent(NamedTuple):
     offset: int
     transaction: str | None = None
     detail: str | None = None
+    namespace: str | None = None
+    origin: str | None = None
 
 
 def encode_position(position: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     DATA_LOST = 3
     ALREADY_RUNNING = 4
     FRESHNESS_MISSED = 5
+    REBUILDS = 6
     INTERRUPTED = 130
 
 
@@ -196,7 +197,9 @@ def of_the_system(error: BaseException | None, where: str | None = None) -> Retr
         error: what was raised, here or in another process.
         where: the place, unless the error names one.
     """
-    while error is not None:
+    seen: set[int] = set()  # whoever raises an error from one that it caused makes a ring
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         for numbers, (what, hint) in _REFUSALS.items():
             line = _line_with([os.strerror(number) for number in numbers], str(error))
             if (isinstance(error, OSError) and error.errno in numbers) or line is not None:
@@ -290,6 +293,12 @@ class FencedError(MviewError):
     """Another runner took the lease over; this one must stop without writing."""
 
     exit_code = ExitCode.ALREADY_RUNNING
+
+
+class LostStoreError(FencedError):
+    """The store is not where it was, or is another one; this runner must stop without writing."""
+
+    exit_code = ExitCode.CHECK_FAILED
 
 
 class DataLostError(MviewError):

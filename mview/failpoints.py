@@ -51,6 +51,10 @@ FAILPOINTS = {
     "recover-fenced": "no older runner can write any more",
     "taken-away": "what is to be deleted has another name",
     "forget-folder": "a folder that no manifest names is on its way out",
+    "apply-taken": "a request was looked at and is sound, nothing of it is done",
+    "apply-begun": "the loads of its new tables have begun, its views are not known yet",
+    "apply-removed": "its views that go are gone from the manifest, their tables are there",
+    "apply-answered": "all of it is live and told, the request is still there",
     "drop-published": "a dropped view is gone from the manifest, its table is there",
     "drop-sink": "the table of a dropped view is deleted, its mirrors are not",
 }

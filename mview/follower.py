@@ -28,7 +28,15 @@ from pydantic import Field
 
 from mview.changelog import KIND
 from mview.config import Count, Duration, Settings
-from mview.errors import ConfigError, FencedError, TargetError, UserError, several
+from mview.errors import (
+    ConfigError,
+    FencedError,
+    MviewError,
+    RetryableError,
+    TargetError,
+    UserError,
+    several,
+)
 from mview.schema import TableSchema, type_name
 
 #: What `stage` hands to `commit`, maybe in another process: JSON-able, without secrets.
@@ -436,6 +444,43 @@ def not_ours(target: FollowerTarget, where: str | None = None) -> TargetError:
         where=where or f"sinks.{target.sink}",
         safe="nothing was written there",
         hint="give the view another one: table: …",
+    )
+
+
+def failed(
+    target: FollowerTarget, what: str, got: str, safe: str, look_at: str | None = None
+) -> MviewError:
+    """What an error of a target's client becomes.
+
+    Args:
+        target: the view and the sink.
+        what: failed, and while what.
+        got: the client's words, without secrets.
+        safe: what tells what became of the step.
+        look_at: what somebody must look at first; None: the same may succeed later.
+    """
+    kind: type[MviewError] = RetryableError if look_at is None else TargetError
+    return kind(
+        what,
+        where=f"{target.table} of sinks.{target.sink}",
+        got=got[:500],
+        safe=safe,
+        hint="it is tried again" if look_at is None else f"look at {look_at}",
+    )
+
+
+def overtaken(target: FollowerTarget, got: str = "") -> RetryableError:
+    """The end of a step whose table another commit has changed.
+
+    Args:
+        target: the view and the sink.
+        got: how the target refused it.
+    """
+    return RetryableError(
+        f"the table {target.table} has changed since the step was staged",
+        where=f"sinks.{target.sink}",
+        got=got,
+        safe="nothing of the step was shown; it is staged again",
     )
 
 

@@ -118,13 +118,24 @@ def check_free(names: Iterable[str]) -> None:
 class Column:
     """A column: name, Arrow type, nullability, and the type as the source database names it.
 
-    `source_type` (e.g. `datetime(3)`) is kept because some formats encode by it.
+    `source_type` (e.g. `datetime(3)`) is kept because some formats encode by it. Where a setting
+    says what the column is read as, it ends with that: `interval as string`.
     """
 
     name: str
     type: pa.DataType
     nullable: bool = True
     source_type: str = ""
+
+    @property
+    def read_as(self) -> tuple[str, bool]:
+        """The type at the source, and whether a setting says what it is read as."""
+        name, mark, _ = self.source_type.partition(READ_AS)
+        return name, bool(mark)
+
+
+#: Between a source's type and what a setting says that it is read as.
+READ_AS = " as "
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ class _ColumnForm:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Columns in order and the primary key, as column names in key order.
+    """Columns that are read, the key's names, other columns' names, and what all rows fulfil.
 
     Raises:
         UserError: a key column is not among the columns, or two columns have one name for Spark.
@@ -147,6 +158,8 @@ class TableSchema:
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+    where: str = ""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -192,16 +205,10 @@ class TableSchema:
     def to_json(self) -> dict[str, Any]:
         """A JSON form; see `from_json`."""
         return {
-            "columns": [
-                {
-                    "name": c.name,
-                    "type": type_name(c.type),
-                    "nullable": c.nullable,
-                    "source_type": c.source_type,
-                }
-                for c in self.columns
-            ],
+            "columns": [{**vars(c), "type": type_name(c.type)} for c in self.columns],
             "key": list(self.key),
+            **({"unread": [*self.unread]} if self.unread else {}),
+            **({"where": self.where} if self.where else {}),
         }
 
     @property
@@ -221,11 +228,12 @@ class TableSchema:
             ValueError: it is another one.
             UserError: it can be no table's.
         """
-        form = fields(data, {"columns": list[_ColumnForm], "key": tuple[str, ...]})
-        columns = (
-            Column(c.name, parse_type(c.type), c.nullable, c.source_type) for c in form["columns"]
-        )
-        return cls(tuple(columns), form["key"])
+        names = tuple[str, ...]
+        kinds = {"columns": list[_ColumnForm], "key": names, "unread": names, "where": str}
+        data = {"unread": [], "where": "", **data} if isinstance(data, dict) else data
+        form = fields(data, kinds)
+        columns = (Column(**{**vars(c), "type": parse_type(c.type)}) for c in form["columns"])
+        return cls(tuple(columns), form["key"], form["unread"], form["where"])
 
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -21,12 +21,13 @@ REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 #: Names of options that hold secrets, for Python and for Java.
 TELLING = (
     r"passw|passphrase|\bpwd|secret|token|credential|access[._-]?key|api[._-]?key"
-    r"|account[._-]?key|private|key[._-]?pem|\bjaas\b"
+    r"|account[._-]?key|(?:master|sas)[._-]?key|key[._-]?base64|connection[._-]?string"
+    r"|private|key[._-]?pem|\bjaas\b"
 )
 _TELLING = re.compile(TELLING, re.IGNORECASE)
 
 #: What an option is that has such a name and is no secret: it says where one is, or who asks.
-_PUBLIC = re.compile(r"(location|file|path|url|uri|[._]id|provider|type)$", re.IGNORECASE)
+_PUBLIC = re.compile(r"(location|file|path|url|uri|[._-]id|provider|type)$", re.IGNORECASE)
 
 #: A password in a URL, whoever it belongs to.
 _IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")

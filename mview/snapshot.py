@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ class Chunk:
     Attributes:
         number: position in the plan, from 0.
         low: inclusive lower bound; None = no bound.
-        high: upper bound, None = no bound: exclusive, but inclusive where `closed`.
+        high: upper bound, None = no bound: exclusive, but inclusive where `closed`. None and
+            `closed`: of a table that was empty at planning: no rows.
     """
 
     number: int
@@ -62,6 +63,12 @@ class ChunkPlan:
             Chunk(n, low, high, closed=n == last)
             for n, (low, high) in enumerate(zip(lows, highs, strict=True))
         )
+
+    @property
+    def open_chunks(self) -> tuple[Chunk, ...]:
+        """The same, the last one without an end: with the rows that came after planning."""
+        *first, last = self.chunks
+        return (*first, replace(last, high=None, closed=False))
 
     def route(self, keys: pa.Table) -> Sequence[int]:
         """The chunk number of each row of `keys` (which has at least the chunk columns).

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.config import Config
-from tests.seeds import SEED
+from tests.seeds import SEED, has_its_day
 
 pytest_plugins = ["tests.services.fixtures"]
 
@@ -73,11 +73,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`).
 
-    Tests that may take half an hour come first: at the end one worker would wait for the other.
+    Tests that have their day are for the long lane on all others. Those that may take half an hour
+    come first: at the end one worker would wait for the other.
     """
     for item in items:
         if item.get_closest_marker("service"):
             item.add_marker(pytest.mark.xdist_group("services"))
+        days = item.get_closest_marker("days")
+        if days and not has_its_day(item.nodeid, days.args[0]):
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not _is_long(item))
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("service"):

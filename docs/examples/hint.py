@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mview.ivm import compile
+from mview.ivm import compile, made_of
 from mview.ivm.facts import exact, keys, lineage
 from mview.ivm.tracing import bands
 from mview.ivm.tracing.indexes import Indexer
@@ -28,6 +28,7 @@ tree.describe.register(Hint, lambda node: f"Hint {node.text}")
 ir.computed.register(Hint, lambda node: {})
 orderings._passed_on.register(Hint, lambda node: node.child)
 lineage.origins.register(Hint, lambda node, columns: lineage.origins(node.child, columns))
+made_of._made.register(Hint, lambda node, parts: made_of._made(node.child, parts))
 exact._made.register(Hint, lambda node, ref, schemas: exact._made(node.child, ref, schemas))
 subquery._nullable.register(Hint, lambda node, ref: subquery._nullable(node.child, ref))
 

@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from mview.admin.content import published
 from mview.admin.lights import drop_lights
-from mview.catalog.definitions import load_definitions, load_lights
+from mview.catalog.definitions import Kept, load_definitions, load_lights
 from mview.catalog.followers import table_in_sink
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views.opening import open_sinks
+from mview.epoch.without import read_by, without
 from mview.errors import (
     UserError,
     several,
 )
 from mview.failpoints import failpoint
+from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
-from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.session.disks import disks_told
+from mview.store.asked import asked_files, asked_views, keep_asked
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import Manifest
 
 
-def drop(config: Config, names: Sequence[str]) -> list[str]:
-    """Remove views with their data, and tables that no view reads any more.
+@dataclass(frozen=True)
+class Going:
+    """What a drop takes and what it leaves.
+
+    Attributes:
+        views: rows of the views that go, by name.
+        tables: rows of our copies of tables that go, by name.
+        unread: rows of those that stay though no view reads them then, by name.
+        rebuilt: views that stay, and are built anew, as a table goes that they read.
+        in_sinks: `<sink>: <table>` of what the views have elsewhere; it stays as it is.
+    """
+
+    views: dict[str, int]
+    tables: dict[str, int]
+    unread: dict[str, int]
+    rebuilt: list[str]
+    in_sinks: list[str]
+
+
+def going(config: Config, names: Sequence[str], *, with_tables: bool = False) -> Going:
+    """What `drop` would take and leave; nothing is changed.
+
+    Args:
+        with_tables: tables that no view reads any more go, too.
+    """
+    store = Store(config.store)
+    lights = load_lights(store)
+    definitions = {name: light.definition for name, light in lights.items()}
+    views = {name: 0 for name in names if name in lights}
+    if not (named := [name for name in names if name not in lights]):
+        return Going(views, {}, {}, [], _in_sinks(config, definitions, names))
+    before = published(config)
+    kept = _droppable(store, before, named)
+    after = without(kept, before, named, with_tables)
+    read = read_by(kept, after)
+    views |= {name: before.views[name].rows for name in named if name in before.views}
+    tables = before.source_tables
+    return Going(
+        views,
+        {str(name): state.rows for name, state in tables.items() if name not in after.tables},
+        {str(name): state.rows for name, state in after.source_tables.items() if name not in read},
+        [n for n, state in after.views.items() if state.stale and not before.views[n].stale],
+        _in_sinks(config, kept.views | definitions, names),
+    )
+
+
+def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> list[str]:
+    """Remove views with their data.
 
     A table may be named, too: it is loaded again by the next run, and the views that read it are
-    built again.
+    built again. Tables that no view reads any more stay loaded and are kept up: a view that reads
+    them later needs no load.
+
+    Args:
+        with_tables: those go, too.
 
     Returns:
         The views whose definition cannot be read: a table at a path that it named stays.
@@ -47,30 +99,31 @@ def drop(config: Config, names: Sequence[str]) -> list[str]:
     store, clock = Store(config.store), SystemClock()
     lights = load_lights(store).keys() & set(names)
     names = [name for name in names if name not in lights]
-    for name in names:
-        _check_droppable(store, published(config), name, names)
+    token = 0
+    if names:  # before anything is written, also the lease
+        manifest = published(config)
+        token = manifest.token
+        _droppable(store, manifest, names)
     if lights:
         drop_lights(config, sorted(lights))
     if not names:
         return []
-    token = published(config).token  # before anything is written, also the lease
     with (
         disks_told(lambda: [store.root]),
         Lease(store.lease, clock, above=token) as lease,
         fenced(lease),
     ):
-        manifest = published(config)
-        for name in names:
-            _check_droppable(store, manifest, name, names)
+        _droppable(store, published(config), names)
         sinks = partial(open_sinks, config, fence=lease)
         manifest, _ = recover(
             store, lease, clock, sinks, Mask(secret_values(config)), leaving=names
         )
-        for name in names:
-            _check_droppable(store, manifest, name, names)
-        unread = load_definitions(store, manifest).damaged
+        kept = _droppable(store, manifest, names)
+        # Before: a view that is in no manifest and asked for is told as one to come.
+        left_asked = [name for name in asked_views(store) if name not in names]
+        keep_asked(store, left_asked, asked_files(store))
         after = ManifestLog(store.manifests, lease).publish_after(
-            _without(store, manifest, names), clock.now()
+            without(kept, manifest, names, with_tables), clock.now()
         )
         # Only now: what a manifest names must be there, whatever happens in between. What is left
         # by a crash here goes with the next run.
@@ -79,15 +132,13 @@ def drop(config: Config, names: Sequence[str]) -> list[str]:
         forget_folders(store, after, lease, left.folders)
         if left.errors:
             raise several(left.errors)
-        return [name for name in names if name in unread]
+        return [name for name in names if name in kept.damaged]
 
 
-def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
-    """The tables that follow views elsewhere, `<sink>: <table>`: a drop leaves them as they are."""
-    store = Store(config.store)
-    manifest = ManifestLog(store.manifests).latest()
-    views = {} if manifest is None else load_definitions(store, manifest).views
-    views = views | {name: kept.definition for name, kept in load_lights(store).items()}
+def _in_sinks(
+    config: Config, views: Mapping[str, ViewDefinition], names: Sequence[str]
+) -> list[str]:
+    """The tables that follow views elsewhere: `<sink>: <table>`."""
     return [
         f"{sink}: {table_in_sink(config, views[name], sink)}"
         for name in names
@@ -96,48 +147,32 @@ def left_in_sinks(config: Config, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _without(store: Store, manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """The manifest without these views and tables, and what only they need."""
-    views = {n: s for n, s in manifest.views.items() if n not in names}
-    definitions = load_definitions(store, manifest, but=names)
-    known = definitions.views
-    reads = {n: known[n].table_names if n in known else () for n in views}
-    # No delta leads to what reads a table that starts over, only a new build.
-    stale = set(names)
-    while readers := [n for n in views if n not in stale and stale & set(reads[n])]:
-        stale.update(readers)
-    read = {table for tables in reads.values() for table in tables}
-    if definitions.damaged:  # nobody knows what they read
-        read |= manifest.source_tables.keys()
-    # What was half loaded starts over, too: its merge goes by the old query's checkpoint.
-    kept = {
-        name: state
-        for name, state in manifest.tables.items()
-        if (name not in names and name in read) or _view_inside(name) in views
-        if state.phase == "loaded"
-    }
-    connections = {RelationId.of(name).connection for name in kept}
-    return replace(
-        manifest,
-        generation=manifest.generation + 1,
-        batch=-1,
-        offsets={k: v for k, v in manifest.offsets.items() if k in connections},
-        tables=kept,
-        views={n: replace(s, stale=s.stale or n in stale) for n, s in views.items()},
-        positions={k: v for k, v in manifest.positions.items() if k in kept},
-        newest={k: v for k, v in manifest.newest.items() if k in kept},
-    )
+def _droppable(store: Store, manifest: Manifest, names: Sequence[str]) -> Kept:
+    """The definitions of a manifest's views.
+
+    Raises:
+        UserError: a name is that of nothing, or a view that is not named reads a view that is.
+    """
+    kept = load_definitions(store, manifest)
+    known = [*manifest.views, *map(str, manifest.source_tables)]
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no view or table {name!r}", hint=did_you_mean(name, known))
+    going = {name for name in names if name in manifest.views}
+    for view, definition in kept.views.items():
+        if view not in going and (read := going & set(definition.read_views)):
+            every = _readers(kept, going)
+            raise UserError(
+                f"view {view} reads {min(read)}",
+                safe="nothing was changed",
+                hint=f"drop what reads it, too: mview drop {' '.join([*every, *names])}",
+            )
+    return kept
 
 
-def _view_inside(name: str) -> str:
-    """The view that nobody but it reads a relation of: its state, or of a part; else empty."""
-    return "" if (view := RelationId.of(name).view) == name else view
-
-
-def _check_droppable(store: Store, manifest: Manifest, name: str, names: Sequence[str]) -> None:
-    known = [*manifest.views, *manifest.source_tables]
-    if name not in known:
-        raise UserError(f"there is no view or table {name!r}", hint=did_you_mean(name, known))
-    for view, definition in load_definitions(store, manifest, but=names).views.items():
-        if name in manifest.views and name in definition.table_names:
-            raise UserError(f"view {view} reads {name}", hint=f"mview drop {view} {name}")
+def _readers(kept: Kept, names: Collection[str]) -> list[str]:
+    """The views that read these views, and those that read them, and so on."""
+    going = set(names)
+    while more := {n for n, v in kept.views.items() if n not in going and going & {*v.read_views}}:
+        going |= more
+    return sorted(going - set(names))

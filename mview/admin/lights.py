@@ -18,8 +18,8 @@ from mview.errors import UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
+from mview.ingest.chunks import rows_within
 from mview.ingest.spec import chunk_bytes, open_database
-from mview.relation import RelationId
 from mview.session.disks import disks_told
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -144,14 +144,15 @@ def opened(kept: KeptLight) -> LightView:
 
 
 def _query(config: Config, view: LightView) -> Iterator[pa.Table]:
-    table = RelationId.of(view.table)
+    table = view.table
     database = open_database(config, table.connection)
     try:
         engine = config.engine
         size = chunk_bytes(engine)
         plan = database.plan(table.name, view.source, engine.chunk_rows, size)
         for chunk in plan.chunks:
-            for batch in database.read(table.name, view.source, plan, chunk):
+            read = database.read(table.name, view.source, plan, chunk)
+            for batch in rows_within(read, view.source):
                 yield view.shown(pa.Table.from_batches([batch]))
     finally:
         database.close()

@@ -42,7 +42,7 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
         given = {name: manifest.views[name].sink for name in names}
         lost = [name for name, facts in given.items() if facts and not sinks[name].repair(facts)]
         damaged = _damaged(store, manifest, names)
-        lost += [RelationId.of(relation).view for relation in damaged]
+        lost += [relation.view for relation in damaged]
         views = {n: replace(s, stale=s.stale or n in lost) for n, s in manifest.views.items()}
         if lost:
             ManifestLog(store.manifests, lease).publish_after(
@@ -54,11 +54,11 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
         return [name for name in names if views[name].stale]
 
 
-def _damaged(store: Store, manifest: Manifest, views: Sequence[str]) -> list[str]:
+def _damaged(store: Store, manifest: Manifest, views: Sequence[str]) -> list[RelationId]:
     """What some views keep beside their sinks and cannot be read."""
     damaged = []
     for name, state in manifest.tables.items():
-        if RelationId.of(name).view in views:
+        if name.view in views:
             try:
                 for _ in Mirror(store.mirror(name), state.schema).parts(state):
                     pass

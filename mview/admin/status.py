@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,29 +15,65 @@ from mview.catalog.followers import table_in_sink
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.views.cost import Ran, runs_of
-from mview.errors import (
-    UserError,
-)
+from mview.errors import CorruptionError, UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.source import ViewSource
+from mview.ingest.load_plan import read_plan
+from mview.ingest.pace import held
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
+from mview.store.asked import asked_views
 from mview.store.failure import Failure, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest
+from mview.store.paused import paused_tables
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """A connection: where the newest epoch ends in its changelog.
+
+    Attributes:
+        name: its name.
+        lag_ms: now minus the source time up to which every change was taken; None: unknown.
+        whole: whether views show whole transactions; False: they show a part of one; None: the log
+            does not tell of transactions.
+    """
+
+    name: str
+    lag_ms: int | None
+    whole: bool | None
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """A table: how far it is loaded."""
+    """A table: how far it is loaded.
+
+    Attributes:
+        name: its name.
+        phase: `loading` or `loaded`; `absent`: it is paused, and its load has not begun.
+        rows: rows that count: of chunks that are merged with the changes, and of changes.
+        chunks_released: chunks that count.
+        chunks: all chunks of its load; None: it is loaded, or its plan cannot be read.
+        rows_expected: about how many rows its database had when its load began; None: the same.
+        held: why no more of it is read now; empty: nothing holds it.
+        load: how its chunks are read, where the configuration says so: `rows_per_second`, `window`,
+            `priority`; of its connection `connection_rows_per_second`, `connection_window`,
+            `tables_at_once`.
+    """
 
     name: str
     phase: str
     rows: int
     chunks_released: int
+    chunks: int | None = None
+    rows_expected: int | None = None
+    held: str = ""
+    load: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +141,11 @@ class ViewStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """A store at its newest epoch, and the error that ended the last run, if one did."""
+    """A store at its newest epoch, and the error that ended the last run, if one did.
+
+    Attributes:
+        unbuilt: views that the newest run was asked for, and that are not there yet.
+    """
 
     store: str
     running: str | None
@@ -115,6 +156,31 @@ class StoreStatus:
     views: tuple[ViewStatus, ...]
     failure: Failure | None = None
     lights: tuple[LightStatus, ...] = ()
+    unbuilt: tuple[str, ...] = ()
+    sources: tuple[SourceStatus, ...] = ()
+
+
+def not_fresh(store: StoreStatus) -> list[str]:
+    """Why views or their sinks are not as fresh as they should be, a line each; empty: all are."""
+    reasons = []
+    if store.failure is not None:
+        reasons.append(f"the last run ended by an error: {store.failure.what}")
+    by = [view.name for view in store.views if view.freshness_ms is None]
+    by += dict.fromkeys(light.view for light in store.lights)  # one for each of its sinks
+    if store.running is None and by:
+        views = f"{', '.join(by)} promise{'s' if len(by) == 1 else ''}"
+        reasons.append(f"nobody runs the store, and {views} no freshness to go by")
+    reasons += [f"{name}: not built yet" for name in store.unbuilt]
+    for view in store.views:
+        if view.halted:
+            reasons.append(f"{view.name}: halted")
+        elif view.missed:
+            reasons.append(f"{view.name}: older than promised")
+        reasons += [f"{view.name}: sink {s.name} does not get on" for s in view.sinks if s.error]
+    reasons += [
+        f"{light.view}: sink {light.sink} does not get on" for light in store.lights if light.error
+    ]
+    return reasons
 
 
 def status(config: Config, *, epochs: int = 0) -> StoreStatus:
@@ -133,13 +199,13 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
             raise error
         failure = last_failure(store, 0)
         lights = light_statuses(config, store, clock.now())
-        return StoreStatus(str(config.store), running, 0, None, None, (), (), failure, lights)
+        unbuilt = asked_views(store)
+        return StoreStatus(
+            str(config.store), running, 0, None, None, (), (), failure, lights, unbuilt
+        )
     now = clock.now()
     lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
-    tables = tuple(
-        TableStatus(name, state.phase, state.rows, len(state.released))
-        for name, state in manifest.source_tables.items()
-    )
+    tables = _tables(config, store, manifest, now)
     views = []
     kept = load_definitions(store, manifest)
     for name, state in manifest.views.items():
@@ -174,7 +240,56 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         tuple(views),
         last_failure(store, manifest.epoch),
         light_statuses(config, store, now),
+        tuple(name for name in asked_views(store) if name not in manifest.views),
+        tuple(
+            SourceStatus(name, None if cut.until is None else max(0, now - cut.until), cut.whole)
+            for name, cut in sorted(manifest.cuts.items())
+        ),
     )
+
+
+def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple[TableStatus, ...]:
+    paused, known = paused_tables(store), manifest.source_tables
+    # A load goes on where its connection is in the configuration still.
+    open_ = [n for n, state in known.items() if state.phase == "loading"]
+    open_ += sorted(paused - known.keys())
+    open_ = [name for name in open_ if name.connection in config.connections]
+    why = held(config, open_, paused, now)
+    told = []
+    for name in [*known, *(name for name in open_ if name not in known)]:
+        state, plan = known.get(name), None
+        if state is not None and state.phase == "loading":
+            # Its run may begin anew at this moment: then it is not told this time.
+            with suppress(CorruptionError):
+                plan = read_plan(store.plan(manifest.generation, manifest.token, name)).chunks
+        told.append(
+            TableStatus(
+                str(name),
+                "absent" if state is None else state.phase,
+                0 if state is None else state.rows,
+                0 if state is None else len(state.released),
+                None if plan is None else len(plan.chunks),
+                None if plan is None else plan.rows,
+                why.get(name, ""),
+                _load_settings(config, name) if name in open_ else {},
+            )
+        )
+    return tuple(told)
+
+
+def _load_settings(config: Config, table: RelationId) -> dict[str, object]:
+    """What the configuration says of a load, without what it leaves open."""
+    connection = config.connections[table.connection]
+    own, shared = connection.table(table.name).load, connection.load
+    said = {
+        "rows_per_second": own.rows_per_second,
+        "window": own.window and str(own.window),
+        "priority": own.priority or None,
+        "connection_rows_per_second": shared.rows_per_second,
+        "connection_window": shared.window and str(shared.window),
+        "tables_at_once": shared.tables_at_once,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _sinks(

@@ -32,9 +32,11 @@ from mview.ivm.rewrites.total_order import in_total_order
 from mview.memory import Memory
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.jvm import jvm_errors
+from mview.session.lazy import Spark
 from mview.session.spark import spark_session
 from mview.store.frames import mirror_dataframe
 from mview.store.layout import Store
@@ -177,7 +179,7 @@ def _verified(
     try:
         return _compared(config, spark, manifest, stored)
     except Exception as error:
-        halting(error, stored.name, Store(config.store), spark)  # or it is of all views
+        halting(error, stored.name, Store(config.store), Spark.of(spark))  # or it is of all views
         told = told_of(
             error,
             f"view {stored.name}",
@@ -227,10 +229,10 @@ def _compared(
         return _held_against(stored, batch, most)
 
 
-def _schemas(manifest: Manifest) -> dict[str, TableSchema]:
+def _schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
     """The tables and views of a manifest as queries see them."""
     tables = {name: state.schema for name, state in manifest.tables.items()}
-    return tables | {name: view.schema for name, view in manifest.views.items()}
+    return tables | {RelationId("view", name): view.schema for name, view in manifest.views.items()}
 
 
 def _held_against(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import orjson
 from mview.errors import CorruptionError
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
-from mview.files.records import record
+from mview.files.records import plain, record
 from mview.plan.definition import ViewDefinition, order_views, same_name
 from mview.schema import TableSchema
 from mview.store.layout import Store
@@ -36,15 +36,19 @@ def digest_of(definition: ViewDefinition) -> str:
     return hashlib.sha256(orjson.dumps(body)).hexdigest()[:16]
 
 
+def is_another(definition: ViewDefinition, manifest: Manifest) -> bool:
+    """Whether a view is new, or another one than the store has under its name."""
+    state = manifest.views.get(definition.name)
+    return state is None or state.definition != digest_of(definition)
+
+
 def save_definition(store: Store, definition: ViewDefinition) -> None:
     """Keep a definition beside older ones of that name: the manifest says which one counts.
 
     Of the declared functions it has those that the view calls.
     """
     file = _file(store, definition.name, digest_of(definition))
-    body = asdict(replace(definition, functions=definition.called, parsed=None))
-    del body["parsed"]
-    put(file, checked(body))
+    put(file, checked(plain(replace(definition, functions=definition.called))))
 
 
 def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
@@ -182,9 +186,7 @@ def save_light(store: Store, kept: KeptLight) -> None:
     """Keep a view in light mode."""
     folder = store.light(kept.definition.name)
     folder.mkdir(parents=True, exist_ok=True)
-    definition = asdict(replace(kept.definition, parsed=None))
-    del definition["parsed"]
-    put(folder / _LIGHT, checked({"definition": definition, "source": kept.source.to_json()}))
+    put(folder / _LIGHT, checked(plain(kept)))
 
 
 def load_lights(store: Store) -> dict[str, KeptLight]:

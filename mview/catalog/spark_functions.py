@@ -12,7 +12,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from mview.execute.calls import Callee
 from mview.plan.definition import ViewDefinition
-from mview.session.spark_errors import WorkerStartError, translate_failure
+from mview.session.spark_errors import SparkWorkerError, translate_failure, unwrapped
 
 
 def register_functions(
@@ -43,12 +43,15 @@ def _hinted(callee: Callee) -> Callable[..., pa.Array]:
 def function_errors() -> Iterator[None]:
     """Raise what a declared function raised in a worker, in the place of what Spark makes of it.
 
-    Also where no worker could be started; other errors of Spark pass.
+    Also where a worker could not be started, or has ended; other errors of Spark pass.
     """
     try:
         yield
     except PySparkException as error:
-        told = translate_failure(str(error))
-        if "mview.errors." not in str(error) and not isinstance(told, WorkerStartError):
+        known = unwrapped(error)
+        told = translate_failure(str(known))
+        if "mview.errors." in str(known) or isinstance(told, SparkWorkerError):
+            raise told from None
+        if known is error:
             raise
-        raise told from None
+        raise known from None

@@ -2,61 +2,186 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 
 from mview.catalog.followers import follower_cautions
+from mview.catalog.unsent import check_defaults, unsent_cautions
 from mview.config import Config
 from mview.connector import Database
-from mview.errors import ConfigError, UserError
+from mview.errors import ConfigError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
+from mview.plan.uses import uses_of
 from mview.relation import RelationId, by_connection
-from mview.schema import TableSchema, check_free
+from mview.schema import TableSchema, check_free, parse_type
+
+#: How an error begins of a column that is not there.
+_COLUMN = re.compile(r"unknown column '([^']*)'")
+
+#: Formats of programs that read the database's own log.
+_OF_THE_LOG = ("debezium", "canal", "maxwell")
 
 
-def source_tables(views: Iterable[ViewDefinition]) -> list[str]:
-    """`<connection>.<table>` of every source table the views read, in a stable order."""
-    names = {use.name for view in views for use in view.tables if RelationId.of(use.name).is_table}
+def source_tables(views: Iterable[ViewDefinition]) -> list[RelationId]:
+    """Every source table the views read, in a stable order."""
+    names = {use.name for view in views for use in view.tables if use.name.is_table}
     return sorted(names)
 
 
 def describe_tables(
-    config: Config, views: Sequence[ViewDefinition], known: Mapping[str, TableSchema]
-) -> dict[str, TableSchema]:
-    """Schemas of all source tables of the views.
+    config: Config, views: Sequence[ViewDefinition], known: Mapping[RelationId, TableSchema]
+) -> dict[RelationId, TableSchema]:
+    """Schemas of all source tables of the views, with the columns that these use.
 
     Args:
         config: the configuration with the connections.
-        known: schemas frozen in the store; they are taken as they are.
+        known: schemas frozen in the store; they are taken as they are. See `lacking`.
 
     Raises:
         UserError: unknown connection or table, no primary key; with the place in the view's file.
         RetryableError: a database cannot be reached.
     """
-    schemas: dict[str, TableSchema] = {}
+    schemas: dict[RelationId, TableSchema] = {}
     databases: dict[str, Database] = {}
     try:
-        for name in source_tables(views):
-            if name in known:
-                schemas[name] = known[name]
+        for table in source_tables(views):
+            connection = table.connection
+            _check_connection(config, views, table)
+            if table in known:
+                _check_loaded(config, table, known[table])
+                schemas[table] = known[table]
                 continue
-            table = RelationId.of(name)
-            _check_connection(config, views, name, table.connection)
-            if table.connection not in databases:
-                databases[table.connection] = open_database(config, table.connection)
+            if connection not in databases:
+                databases[connection] = open_database(config, connection)
             try:
-                schemas[name] = databases[table.connection].describe(table.name)
-                check_free(schemas[name].names)
+                schemas[table] = described(config, databases[connection], table, views)
             except ConfigError:
                 raise  # about the configuration, not about the view's text
             except UserError as error:
-                raise _at(views, name, error) from None
+                raise _at(views, table, error) from None
     finally:
         for database in databases.values():
             database.close()
     return schemas
+
+
+def described(
+    config: Config, database: Database, table: RelationId, views: Sequence[ViewDefinition]
+) -> TableSchema:
+    """The schema of a table of the database, whose log has all its changes, for views.
+
+    Raises:
+        UserError: it cannot be read, or not be followed.
+    """
+    schema = database.describe(table.name, uses_of(views, table))
+    if has_own_log(config, table.connection):
+        database.check_log(table.name)
+        check_defaults(config.changes[table.connection], table, schema, database)
+    check_free(schema.names)
+    return schema
+
+
+def lacking(
+    config: Config, views: Sequence[ViewDefinition], loaded: Mapping[RelationId, TableSchema]
+) -> dict[RelationId, str]:
+    """The loaded tables of which views use columns that are not read, and why, for people.
+
+    Such a table must be loaded anew: nobody has the rows' values, and no change tells them.
+
+    Args:
+        config: what settings leave out is for no view.
+        views: all that the tables are read for.
+        loaded: what is read of the tables.
+    """
+    told = {}
+    for table, schema in loaded.items():
+        settings = config.connections.get(table.connection)
+        if settings is None or not schema.unread:
+            continue
+        may_be_read = [name for name in schema.unread if settings.table(table.name).reads(name)]
+        for view in views:
+            if names := list(filter(uses_of([view], table), may_be_read)):
+                some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+                told[table] = f"view {view.name} uses {some}, not kept so far"
+                break
+    return told
+
+
+def as_they_are(
+    config: Config, views: Sequence[ViewDefinition], loaded: Mapping[RelationId, TableSchema]
+) -> dict[RelationId, TableSchema]:
+    """The loaded tables that views read, with the names of the columns that they have by now.
+
+    A table that cannot be asked is not there: it goes on as it was loaded.
+    """
+    tables = {}
+    for name in source_tables(views):
+        if name in loaded and name.connection in config.connections:
+            with closing(open_database(config, name.connection)) as database, suppress(MviewError):
+                now = database.describe(name.name, lambda _: False)
+                tables[name] = of_now(loaded[name], now)
+    return tables
+
+
+def of_now(loaded: TableSchema, now: TableSchema) -> TableSchema:
+    """A table as it was loaded, with the names of the other columns that it has now."""
+    every = (*now.names, *now.unread)
+    return replace(loaded, unread=tuple(name for name in every if name not in loaded.names))
+
+
+def has_own_log(config: Config, connection: str) -> bool:
+    """Whether the changes come of a program that reads the log of the database."""
+    changes = config.changes.get(connection)
+    return changes is not None and changes.format in _OF_THE_LOG
+
+
+def _check_loaded(config: Config, table: RelationId, schema: TableSchema) -> None:
+    """Refuse settings of a table by which it would have been loaded otherwise."""
+    settings = config.connections[table.connection].table(table.name)
+    every = {*schema.names, *schema.unread}
+    wanted = set(settings.listed or (every if settings.columns else schema.names))
+    wanted -= set(settings.exclude)
+    key = set(settings.key or schema.key)
+    types = {column.name: column.type for column in schema.columns if column.read_as[1]}
+    said = {name: parse_type(text) for name, text in settings.types.items() if name in schema.names}
+    if (
+        wanted != set(schema.names)
+        or key != set(schema.key)
+        or types != said
+        or (settings.where or "") != schema.where
+    ):
+        raise ConfigError(
+            f"table {table} was loaded with other columns, types, another key or another condition "
+            "than its settings name",
+            where=f"connections.{table.connection}.tables.{table.name}",
+            got=f"loaded: {', '.join(schema.names)}; key {', '.join(schema.key)}"
+            + (f"; where {schema.where}" if schema.where else ""),
+            safe="nothing was changed",
+            hint=f"`mview drop {table}` and run again: it is loaded anew; or take the setting back",
+        )
+
+
+def left_out(config: Config, definition: ViewDefinition, error: UserError) -> UserError:
+    """The error; where it names a column that settings leave out, with the setting.
+
+    Args:
+        config: the configuration.
+        definition: the view whose error it is.
+        error: of its text.
+    """
+    for table in source_tables([definition]):
+        connection = config.connections.get(table.connection)
+        settings = connection.tables.get(table.name) if connection else None
+        named = _COLUMN.match(error.what)
+        if settings is not None and named and not settings.reads(named[1]):
+            place = f"connections.{table.connection}.tables.{table.name}"
+            hint = f"is it left out by {place}? Name it there, and `mview drop {table}`"
+            return UserError(**{**error.parts, "hint": hint})
+    return error
 
 
 def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
@@ -71,10 +196,19 @@ def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
             changelog.check()
 
 
-def cautions(config: Config, views: Sequence[ViewDefinition]) -> list[str]:
-    """Warnings of the connections of all source tables of the views, and of their sinks."""
-    said = []
-    for connection in by_connection(source_tables(views)):
+def cautions(
+    config: Config, views: Sequence[ViewDefinition], schemas: Mapping[RelationId, TableSchema]
+) -> list[str]:
+    """Warnings of the connections of all source tables of the views, and of their sinks.
+
+    Args:
+        config: the configuration.
+        views: the views.
+        schemas: of their tables.
+    """
+    tables = by_connection(source_tables(views))
+    said: list[str | None] = list(unsent_cautions(config, tables, schemas))
+    for connection in tables:
         with (
             closing(open_database(config, connection)) as database,
             closing(open_changelog(config, connection, [])) as changelog,
@@ -84,14 +218,13 @@ def cautions(config: Config, views: Sequence[ViewDefinition]) -> list[str]:
     return [text for text in said if text is not None]
 
 
-def _check_connection(
-    config: Config, views: Sequence[ViewDefinition], name: str, connection: str
-) -> None:
+def _check_connection(config: Config, views: Sequence[ViewDefinition], table: RelationId) -> None:
+    connection = table.connection
     if connection not in config.connections:
         close = get_close_matches(connection, config.connections, n=1)
         raise _at(
             views,
-            name,
+            table,
             UserError(
                 f"there is no connection {connection!r}",
                 allowed=", ".join(config.connections) or "none is configured",
@@ -102,15 +235,15 @@ def _check_connection(
         raise ConfigError(
             f"connection {connection!r} has no changelog",
             where=str(config.path),
-            hint=f"add a section changes.{connection} (source: kafka or files)",
+            hint=f"add a section changes.{connection} (source: kafka, files, postgresql or mysql)",
         )
 
 
-def _at(views: Sequence[ViewDefinition], name: str, error: UserError) -> UserError:
+def _at(views: Sequence[ViewDefinition], table: RelationId, error: UserError) -> UserError:
     """The error with a caret under the table in the view that reads it."""
     for view in views:
         for use in view.tables:
-            if use.name == name:
+            if use.name == table:
                 return view.text.error(
                     error.what,
                     (use.start, use.end),

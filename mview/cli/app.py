@@ -7,10 +7,27 @@ from typing import Any
 
 import click
 
-from mview.cli.commands import check, drop, explain, maintain, repair, status, verify
+from mview.cli.apply import apply
+from mview.cli.commands import (
+    check,
+    completion,
+    doctor,
+    drop,
+    explain,
+    init,
+    lineage,
+    maintain,
+    plan,
+    repair,
+    status,
+    test,
+    verify,
+)
 from mview.cli.demo.command import demo
+from mview.cli.loads import pause, resume
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
+from mview.cli.watch.command import ui
 from mview.errors import ExitCode
 from mview.files.modes import private_files
 
@@ -47,5 +64,25 @@ def main() -> None:
     """
 
 
-for _command in (check, explain, run, status, verify, maintain, repair, drop, demo):
+for _command in (
+    init,
+    doctor,
+    check,
+    explain,
+    test,
+    plan,
+    lineage,
+    run,
+    apply,
+    status,
+    pause,
+    resume,
+    ui,
+    verify,
+    maintain,
+    repair,
+    drop,
+    demo,
+    completion,
+):
     main.add_command(_command)

@@ -12,12 +12,20 @@ from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.places import check_store, check_targets
 from mview.catalog.sinks import open_sink
-from mview.catalog.tables import cautions, check_changelogs, describe_tables, source_tables
+from mview.catalog.tables import (
+    cautions,
+    check_changelogs,
+    describe_tables,
+    lacking,
+    left_out,
+    source_tables,
+)
 from mview.config import Config
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import Unread, ViewDefinition, order_views
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -52,7 +60,7 @@ class Checker:
     config: Config
     offline: bool
     note: Callable[[str], None]
-    schemas: dict[str, TableSchema] = field(default_factory=dict)
+    schemas: dict[RelationId, TableSchema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_store(self.config)
@@ -60,6 +68,8 @@ class Checker:
         self.manifest = ManifestLog(self._store.manifests).latest()
         tables = self.manifest.tables if self.manifest else {}
         self._kept = {name: state.schema for name, state in tables.items()}
+        #: The views for which `schemas` has columns.
+        self._described: list[ViewDefinition] = []
 
     def check(
         self, given: Sequence[ViewDefinition], unread: Sequence[Unread] = ()
@@ -83,7 +93,7 @@ class Checker:
             checks[definition.name] = self._check(definition, checks)
         sound = [checked.definition for checked in checks.values() if checked.plan]
         if not self.offline:
-            for caution in cautions(self.config, sound):
+            for caution in cautions(self.config, sound, self.schemas):
                 self.note(caution)
             check_changelogs(self.config, sound)
         kept = self._all_with(given)
@@ -94,6 +104,21 @@ class Checker:
             for name, checked in checks.items()
             if name in names
         ]
+
+    def check_kept(self) -> list[Checked]:
+        """Check the views of the store.
+
+        Raises:
+            UserError: it has none.
+        """
+        kept = self._all_with([])
+        if not kept:
+            raise UserError(
+                "the store has no views yet",
+                where=str(self.config.store),
+                hint="name files or folders of views",
+            )
+        return self.check(order_views(kept))
 
     def _all_with(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
         """The views that a run would keep: those of the store, and the given ones, which count."""
@@ -107,22 +132,22 @@ class Checker:
         views = {definition.name: definition for definition in given}
         waiting = list(given)
         while waiting:
-            for name in waiting.pop().table_names:
+            for name in waiting.pop().read_views:
                 if name not in views and self.manifest and name in self.manifest.views:
                     views[name] = load_definition(self._store, self.manifest, name)
                     waiting.append(views[name])
         return order_views(list(views.values()))
 
     def _check(self, definition: ViewDefinition, earlier: Mapping[str, Checked]) -> Checked:
-        wrong = [name for name in definition.table_names if name in earlier and earlier[name].error]
+        wrong = [name for name in definition.read_views if name in earlier and earlier[name].error]
         if wrong:
             return Checked(definition, error=UserError(f"it reads view {wrong[0]!r}, see there"))
-        views = [name for name in definition.table_names if name in earlier]
+        views = [name for name in definition.read_views if name in earlier]
         light = [name for name in views if earlier[name].definition.mode == "light"]
         if light:
             what = f"it reads view {light[0]!r}, which is light: nothing is kept of it to be read"
             return Checked(definition, error=UserError(what, where=definition.file))
-        if any(name not in self.schemas for name in views):
+        if any(RelationId("view", name) not in self.schemas for name in views):
             return Checked(definition)
         for name in views:
             if not (self.manifest and name in self.manifest.views):
@@ -142,10 +167,10 @@ class Checker:
         except ConfigError:
             raise
         except UserError as error:
-            return Checked(definition, error=error)
+            return Checked(definition, error=left_out(self.config, definition, error))
         output = self._output_schema(plan)
         if output:
-            self.schemas[definition.name] = output
+            self.schemas[definition.relation] = output
         return Checked(definition, plan, self._sink_error(definition, output))
 
     def _sink_error(
@@ -161,9 +186,11 @@ class Checker:
             return UserError(**{**error.parts, "where": definition.file})
         return None
 
-    def _describe(self, definition: ViewDefinition) -> dict[str, TableSchema]:
+    def _describe(self, definition: ViewDefinition) -> dict[RelationId, TableSchema]:
         names = source_tables([definition])
         missing = [name for name in names if name not in self._kept]
+        kept = {name: self._kept[name] for name in names if name in self._kept}
+        missing += lacking(self.config, [definition], kept)
         if self.offline:
             if missing:
                 raise ConfigError(
@@ -172,8 +199,13 @@ class Checker:
                     hint="check without --offline, or run the view once",
                 )
             return {name: self._kept[name] for name in names}
+        short = lacking(self.config, [definition], self.schemas)
+        known = {name: schema for name, schema in self.schemas.items() if name not in short}
+        views = [*self._described, definition]
         try:
-            return describe_tables(self.config, [definition], self.schemas)
+            schemas = describe_tables(self.config, views, known)
+            self._described = views
+            return schemas
         except RetryableError as error:
             if missing:
                 raise
@@ -182,7 +214,7 @@ class Checker:
 
     def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
         """What a view that reads this one sees: as published, else names with types left open."""
-        published = self.manifest.views.get(plan.name) if self.manifest else None
+        published = self.manifest.views.get(plan.definition.name) if self.manifest else None
         if published and plan.columns in ((), published.schema.names):
             return published.schema
         columns = tuple(Column(name, pa.string()) for name in plan.columns)

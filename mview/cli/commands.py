@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from mview.cli.options import App, config_option, json_option, views_argument
-from mview.errors import ExitCode, FreshnessError, several
+from mview.cli.options import (
+    DEFAULT_CONFIG,
+    App,
+    config_option,
+    debug_option,
+    json_option,
+    views_argument,
+)
+from mview.errors import ExitCode, FreshnessError, UserError, several
 
 if TYPE_CHECKING:
+    from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked, Checker
+    from mview.trial.files import TrialProject
 
 offline_option = click.option(
     "--offline", is_flag=True, help="Do not connect: take the columns that the store has kept."
@@ -36,6 +48,28 @@ def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> 
 
 
 @click.command()
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@config_option
+@json_option
+@click.pass_obj
+def doctor(app: App, files: tuple[str, ...], config_path: str) -> None:
+    """Look at all that a run needs: Java, store, databases, changelogs, sinks. Changes nothing.
+
+    For the views of the store, and those that are given. Ends with 1 when something must be mended.
+    """
+    from mview.admin.doctor import Doctor
+    from mview.cli.render import doctor_text
+    from mview.plan.definition import read_views
+
+    config = app.config(config_path)
+    views, unread = read_views(files) if files else ([], [])
+    findings = Doctor(config, views, unread).examine()
+    app.output.result(findings, doctor_text(findings))
+    if any(finding.state == "wrong" for finding in findings):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+@click.command()
 @views_argument
 @config_option
 @offline_option
@@ -43,29 +77,80 @@ def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> 
 @click.pass_obj
 def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
     """Print how each view is kept up: its plan as a tree, and the reason of every FULL."""
-    from mview.cli.costs import cost_lines, plan_cost
-    from mview.cli.render import explained_json
-    from mview.ivm.explain import explain as explain_plan
+    from mview.cli.costs import plan_cost
+    from mview.cli.render import explained_json, explained_text
 
     checker, views = _check(app, files, config_path, offline)
     if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
     plans = [view.plan for view in views if view.plan]
     costs = partial(plan_cost, manifest=checker.manifest)
-    text = "\n\n".join(explain_plan(plan, lambda part: cost_lines(costs(part))) for plan in plans)
+
+    text = "\n\n".join(explained_text(plan, costs) for plan in plans)
     app.output.result([explained_json(plan, costs) for plan in plans], text)
+
+
+@click.command()
+@views_argument
+@config_option
+@offline_option
+@json_option
+@click.pass_obj
+def plan(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+    """Show what `mview run` of these files would do: build, build anew, load. Nothing is done.
+
+    Ends with 6 when a view that is there is built anew, with 1 when one is refused.
+    """
+    from mview.cli.planning import plan_run
+    from mview.cli.render import planned_text
+
+    checker, views = _check(app, files, config_path, offline)
+    planned = plan_run(checker.config, views, checker.manifest, checker.schemas)
+    app.output.result(planned, planned_text(planned))
+    if planned.refuses:
+        sys.exit(ExitCode.CHECK_FAILED)
+    if planned.rebuilds:
+        sys.exit(ExitCode.REBUILDS)
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@config_option
+@offline_option
+@json_option
+@click.option("--mermaid", is_flag=True, help="Print tables, views and sinks as a Mermaid diagram.")
+@click.pass_obj
+def lineage(
+    app: App, files: tuple[str, ...], config_path: str, offline: bool, mermaid: bool
+) -> None:
+    """Show what views read, who reads them, and of which columns each of theirs is made.
+
+    Without files: of the views that the store has.
+    """
+    from mview.cli.lineage import lineage_of, lineage_text, mermaid_text
+    from mview.plan.definition import read_views
+
+    checker = _checker(app, config_path, offline)
+    views = checker.check(*read_views(files)) if files else checker.check_kept()
+    if wrong := [view.error for view in views if view.error]:
+        raise several(wrong)
+    told = lineage_of(views)
+    app.output.result(told, mermaid_text(told) if mermaid else lineage_text(told))
 
 
 def _check(
     app: App, files: tuple[str, ...], config_path: str, offline: bool
 ) -> tuple[Checker, list[Checked]]:
-    from mview.cli.checking import Checker
     from mview.plan.definition import read_views
 
-    config = app.config(config_path)
-    views, unread = read_views(files)
-    checker = Checker(config, offline, app.output.note)
-    return checker, checker.check(views, unread)
+    checker = _checker(app, config_path, offline)
+    return checker, checker.check(*read_views(files))
+
+
+def _checker(app: App, config_path: str, offline: bool) -> Checker:
+    from mview.cli.checking import Checker
+
+    return Checker(app.config(config_path), offline, app.output.note)
 
 
 @click.command()
@@ -74,7 +159,8 @@ def _check(
 @click.option(
     "--check-freshness",
     is_flag=True,
-    help=f"End with {ExitCode.FRESHNESS_MISSED} when a view is older than its freshness.",
+    help=f"End with {ExitCode.FRESHNESS_MISSED} when a view is older than its freshness, halted or "
+    "not built, a sink does not get on, or the run ended by an error.",
 )
 @click.option(
     "--history",
@@ -87,38 +173,197 @@ def _check(
 @click.pass_obj
 def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> None:
     """Show what the store has: tables, views, epoch, lag, and whether it is running."""
+    from mview.admin.status import not_fresh
     from mview.admin.status import status as store_status
     from mview.cli.render import status_text
 
     told = store_status(app.config(config_path), epochs=epochs)
     app.output.result(told, status_text(told))
-    missed = [view.name for view in told.views if view.missed]
-    if check_freshness and missed:
+    if check_freshness and (reasons := not_fresh(told)):
         raise FreshnessError(
-            f"older than promised: {', '.join(missed)}",
+            f"not fresh: {'; '.join(reasons)}",
             where=told.store,
+            safe="what was published is right as of its epoch",
             hint=None if told.running else "nobody runs the store: mview run FILE…",
         )
 
 
 @click.command()
-@views_argument
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE|FOLDER…", type=click.Path(path_type=Path)
+)
 @config_option
 @json_option
+@click.option("-k", "--only", metavar="TEXT", help="Only tests whose names have TEXT in them.")
+@click.option(
+    "--random",
+    "tests",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run N tests with random rows and changes instead; FILE may be a view, too.",
+)
+@click.option("--seed", type=int, help="With --random: of the first test; default: today's.")
 @click.pass_obj
-def verify(app: App, files: tuple[str, ...], config_path: str) -> None:
-    """Recompute views as a batch over the published epoch, and compare with their sinks."""
+def test(
+    app: App,
+    files: tuple[Path, ...],
+    config_path: str,
+    only: str | None,
+    tests: int | None,
+    seed: int | None,
+) -> None:
+    """Run tests of views: rows that are given, changes, and what the views must show.
+
+    Without a store, a database or Spark, but for what only Spark can tell. After every step a view
+    must also equal its batch query.
+    """
+    from mview.cli.render import by_chance_json, by_chance_text, outcome_text, outcomes_text
+    from mview.trial.cases import find_files, read_tests
+    from mview.trial.files import run_by_chance, run_file
+
+    project = _project(app, config_path)
+    if tests is not None:
+        result = run_by_chance(project, files, tests, _seed_of_today() if seed is None else seed)
+        app.output.result(by_chance_json(result), by_chance_text(result))
+        if result.failed:
+            sys.exit(ExitCode.CHECK_FAILED)
+        return
+    if seed is not None:
+        raise click.UsageError("--seed is for random tests: with --random")
+    outcomes = []
+    for file in [read_tests(path) for path in find_files(files)]:
+        for outcome in run_file(project, file, only):
+            outcomes.append(outcome)
+            app.output.line(outcome_text(outcome))
+    if not outcomes:
+        raise UserError(f"no test has {only!r} in its name")
+    app.output.result(outcomes, outcomes_text(outcomes))
+    if not all(outcome.passed for outcome in outcomes):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+def _seed_of_today() -> int:
+    return dt.datetime.now(dt.timezone.utc).date().toordinal() * 1_000_000
+
+
+def _project(app: App, config_path: str) -> TrialProject:
+    from mview.trial.files import TrialProject
+
+    if config_path == DEFAULT_CONFIG and not Path(config_path).exists():
+        return TrialProject(None, f"there is no {config_path}")
+    return TrialProject(app.config(config_path))
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="FILE|FOLDER|TABLE…")
+@config_option
+@json_option
+@click.option(
+    "--source",
+    is_flag=True,
+    help="Compare our copies of the tables with their databases first: those that are named, those "
+    "that the views read, or all.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="With --source: have the run read the chunks anew in which rows differ.",
+)
+@click.pass_obj
+def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, repair: bool) -> None:
+    """Recompute views as a batch over the published epoch, and compare with their sinks.
+
+    With --source it may run beside `mview run`, and should: what has changed since is waited for.
+    """
+    if source:
+        _verify_source(app, names, config_path, repair)
+        return
+    if repair:
+        raise click.UsageError("--repair is for tables: with --source")
+    if not names:
+        raise click.UsageError("name files or folders of views; or --source for the tables")
     from mview.cli.render import verified_text
     from mview.plan.definition import load_views
 
     config = app.config(config_path)
-    views = load_views(files)
+    views = load_views(names)
     from mview.admin.verify import verify as verify_views
 
     results = verify_views(config, views)
     app.output.result(results, verified_text(results))
     if not all(result.equal for result in results):
         sys.exit(ExitCode.CHECK_FAILED)
+
+
+def _verify_source(app: App, names: tuple[str, ...], config_path: str, repair: bool) -> None:
+    from mview.admin.against_source import verify_tables
+    from mview.cli.render import source_text, verified_text
+    from mview.plan.definition import load_views
+    from mview.relation import RelationId
+
+    config = app.config(config_path)
+    files = [name for name in names if Path(name).exists() or name.endswith(".sql")]
+    views = load_views(files) if files else []
+    named = [RelationId.of(name) for name in names if name not in files]
+    read = [name for view in views for name in view.table_names if name.is_table]
+    wanted = list(dict.fromkeys([*named, *read]))
+    tables = verify_tables(config, wanted, app.output.note, repair=repair)
+    results: Sequence[VerifyResult] = ()
+    if views:
+        from mview.admin.verify import verify as verify_views
+
+        results = verify_views(config, views)
+    texts = [source_text(tables), verified_text(results)]
+    app.output.result({"tables": tables, "views": results}, "\n".join(filter(None, texts)))
+    if not (all(table.equal for table in tables) and all(result.equal for result in results)):
+        sys.exit(ExitCode.CHECK_FAILED)
+
+
+@click.command()
+@click.argument("url", metavar="URL")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where the files go; default: here.",
+)
+@click.option("--name", help="Of the connection in SQL; default: the database's name.")
+@click.option(
+    "--triggers",
+    is_flag=True,
+    help="SQLite: make triggers that note changes, also where the files are there already.",
+)
+@json_option
+@debug_option
+@click.pass_obj
+def init(app: App, url: str, folder: Path, name: str | None, triggers: bool) -> None:
+    """Look at a database, and write a configuration and a first view for it.
+
+    URL is SQLAlchemy's, without a password: postgresql://user@host/database, mariadb://…,
+    sqlite:///file.db. Nothing is changed in the database, but for --triggers.
+    """
+    from mview.admin.init import init as begin
+    from mview.cli.render import begun_text
+
+    begun = begin(url, folder, name, triggers=triggers)
+    app.output.result(begun, begun_text(begun))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_obj
+def completion(app: App, shell: str) -> None:
+    """Print what makes the shell complete commands and options.
+
+    For bash, put this into ~/.bashrc: eval "$(mview completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    from mview.cli.app import main
+
+    made = get_completion_class(shell)
+    assert made is not None, "click has these shells"
+    app.output.line(made(main, {}, "mview", "_MVIEW_COMPLETE").source())
 
 
 @click.command()
@@ -148,20 +393,27 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @config_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--keep-tables/--drop-tables",
+    "keep_tables",
+    default=True,
+    show_default=True,
+    help="What becomes of our copies of tables that no view reads any more.",
+)
 @click.pass_obj
-def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool) -> None:
+def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tables: bool) -> None:
     """Remove views with their data. The databases are not touched."""
     from mview.admin.drop import drop as drop_views
-    from mview.admin.drop import left_in_sinks
+    from mview.admin.drop import going
+    from mview.cli.render import going_text
 
     config = app.config(config_path)
-    left = left_in_sinks(config, names)
+    what = going(config, names, with_tables=not keep_tables)
+    app.output.line(going_text(what))
     if not yes:
-        click.confirm(f"Drop {', '.join(names)} with all data?", abort=True)
-    unread = drop_views(config, names)
-    app.output.line(f"dropped: {', '.join(names)}")
-    for table in left:
-        app.output.line(f"the table in sink {table} stays, and is not kept fresh any more")
+        click.confirm("Drop that?", abort=True)
+    unread = drop_views(config, names, with_tables=not keep_tables)
+    app.output.line(f"dropped: {', '.join([*what.views, *what.tables])}")
     for name in unread:
         app.output.line(f"{name}: its definition was damaged: a table at a path of its own stays")
 

@@ -58,18 +58,20 @@ def plan_cost(plan: ViewPlan, manifest: Manifest | None) -> PlanCost | None:
     if manifest is None or not set(reads) <= set(manifest.tables):
         return None
     rows = {name: manifest.tables[name].rows for name in reads}
-    view = manifest.views.get(RelationId.of(plan.name).view)
-    costs = Costs() if view is None else costs_of(view, plan.name)
+    view = manifest.views.get(plan.definition.name)
+    costs = Costs() if view is None else costs_of(view, plan.relation)
     full = full_rows(plan, manifest.tables)
     deltas = [] if plan.evaluation == "full" else [_delta(plan, t, rows, costs) for t in rows]
     return PlanCost(manifest.epoch, tuple(deltas), full, costs.full_estimate(full))
 
 
-def _delta(plan: ViewPlan, table: str, rows: dict[str, int], costs: Costs) -> DeltaCost:
+def _delta(
+    plan: ViewPlan, table: RelationId, rows: dict[RelationId, int], costs: Costs
+) -> DeltaCost:
     foreseen = foreseen_reads(plan, {table: _CHANGED}, rows)
     read = min(costs.reads(foreseen.rows), sum(rows.values()))
     seconds = costs.incremental_estimate(_CHANGED + read)
-    return DeltaCost(table, _CHANGED, foreseen.lookups, round(read), seconds)
+    return DeltaCost(str(table), _CHANGED, foreseen.lookups, round(read), seconds)
 
 
 def cost_lines(cost: PlanCost | None) -> Sequence[str]:

@@ -14,6 +14,12 @@ from typing import Protocol
 
 from mview.errors import ExitCode
 
+#: Seconds between two looks for signals, beside those that wake the main thread.
+_LOOK_S = 0.5
+
+#: Seconds that the word of an interrupt may take to be written when all else is done.
+_WORD_S = 1.0
+
 
 class Drainable(Protocol):
     """What can be run and asked to stop; see `mview.run.pipeline.Pipeline`."""
@@ -39,7 +45,7 @@ def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable
     Args:
         pipeline: what to run.
         once: see `Pipeline.run`.
-        on_drain: called at the first interrupt, before the pipeline is asked to stop.
+        on_drain: called at the first interrupt, in a thread of its own.
 
     Returns:
         Whether it was interrupted.
@@ -53,6 +59,10 @@ def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable
         except BaseException as error:  # handed to the main thread, which prints it
             failures.append(error)
 
+    def tell() -> None:
+        with suppress(OSError):  # nobody may be there to read it
+            on_drain()
+
     def on_signal(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             _leave_terminal()
@@ -61,19 +71,24 @@ def run_until_interrupted(pipeline: Drainable, *, once: bool, on_drain: Callable
                 _die()
             return
         draining.set()
-        with suppress(OSError):  # nobody may be there to read it
-            on_drain()
-        # stop() may wait for the epoch; a signal handler must not.
+        # Both may wait, for the epoch and for who reads what is said; a signal handler must not.
         threading.Thread(target=pipeline.stop, daemon=True).start()
+        telling.start()
 
     handled = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else the user wants to go on: nohup
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, on_signal) for number in handled}
     worker = threading.Thread(target=work, name="pipeline")
+    telling = threading.Thread(target=tell, daemon=True)
     try:
         worker.start()
-        worker.join()
+        while worker.is_alive():
+            # Not for ever: a signal that comes just before the main thread falls asleep is not seen
+            # until it wakes.
+            worker.join(_LOOK_S)
+        if draining.is_set():
+            telling.join(_WORD_S)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

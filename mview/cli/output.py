@@ -31,6 +31,11 @@ class Output:
         self.as_json = as_json
         self.debug = debug
         self._masks: list[Mask] = []
+        self._needs_readers = True
+
+    def needs_no_readers(self) -> None:
+        """From now on what nobody reads is left out: Ctrl-C ends those who read us, too."""
+        self._needs_readers = False
 
     def hide(self, mask: Mask) -> None:
         """Mask everything that is printed from now on."""
@@ -46,9 +51,13 @@ class Output:
         """Print a command's result: `data` in JSON mode, else `text`."""
         if self.as_json:
             # Before it is JSON: a secret of digits would be starred out of numbers, too.
-            _echo(json.dumps(_plain(data, self.mask), indent=2))
+            self._echo(json.dumps(without_secrets(data, self.mask), indent=2))
         else:
             self._print(text)
+
+    def json_line(self, data: Any) -> None:
+        """Print an event as a line of JSON."""
+        self._echo(json.dumps(without_secrets(data, self.mask)))
 
     def line(self, text: str = "") -> None:
         """Print a line for people; nothing in JSON mode."""
@@ -60,7 +69,19 @@ class Output:
         self._print(text, err=True)
 
     def _print(self, text: str, *, err: bool = False) -> None:
-        _echo(printable(self.mask(text)), err=err)
+        self._echo(printable(self.mask(text)), err=err)
+
+    def _echo(self, text: str, *, err: bool = False) -> None:
+        try:
+            click.echo(text, err=err)
+        except BrokenPipeError:
+            if self._needs_readers:
+                raise
+        except OSError as error:
+            # The terminal is gone, and the signal that says so is on its way: it ends a run in
+            # order.
+            if error.errno != errno.EIO:
+                raise
 
     def error(self, error: BaseException) -> ExitCode:
         """Print an error as one block on stderr.
@@ -81,25 +102,16 @@ class Output:
         return sys.stdout.isatty() and not self.as_json
 
 
-def _echo(text: str, *, err: bool = False) -> None:
-    try:
-        click.echo(text, err=err)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # The terminal is gone, and the signal that says so is on its way: it ends a run in order.
-        if error.errno != errno.EIO:
-            raise
-
-
-def _plain(data: Any, mask: Callable[[str], str]) -> Any:
+def without_secrets(data: Any, mask: Callable[[str], str]) -> Any:
     """The data as what JSON can hold, without secrets."""
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return {f.name: _plain(getattr(data, f.name), mask) for f in dataclasses.fields(data)}
+        return {
+            f.name: without_secrets(getattr(data, f.name), mask) for f in dataclasses.fields(data)
+        }
     if isinstance(data, dict):
-        return {mask(str(key)): _plain(value, mask) for key, value in data.items()}
+        return {mask(str(key)): without_secrets(value, mask) for key, value in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
-        return [_plain(item, mask) for item in data]
+        return [without_secrets(item, mask) for item in data]
     if data is None or isinstance(data, bool | int | float):
         return data
     return mask(str(data) if not isinstance(data, Path) else data.as_posix())

@@ -1,23 +1,39 @@
-"""What a run shows: bars and live lines on a terminal, plain lines elsewhere."""
+"""What a run shows: bars and live lines on a terminal, timed lines or JSON elsewhere."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mview.cli.output import Output
-from mview.epoch.report import EpochReport, Listener, ViewChange
-from mview.errors import one_line, printable
+from mview.clock import utc_text
+from mview.epoch.report import EpochReport, Listener, LoadReport, ViewChange
+from mview.errors import MviewError, RetryableError, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, Task, TaskID
 
+#: How the lines of a run are written where no person watches.
+LogFormat = Literal["text", "json"]
+
 #: Seconds between two lines about the load of one table: a log stays readable.
 _EVERY = 5.0
+
+#: Seconds between two lines about the epochs of one view.
+_SUMMARY_EVERY = 10.0
+
+#: Seconds over which the live screen counts changes per second.
+_RATE_OVER = 10.0
+
+#: Seconds without a change or heartbeat after which the live screen says so in red.
+_SILENT_AFTER = 15.0
 
 
 def duration_text(ms: int | None) -> str:
@@ -36,6 +52,31 @@ def _dropped_text(changes: int) -> str:
     return f"{changes:,} sent again, dropped"
 
 
+def _halt_text(view: str, error: MviewError) -> str:
+    return f"view {one_line(view)} halts, alone: {error.render()}"
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class UnreadError(RetryableError):
+    """Nobody reads any more what a run says."""
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """What a run says is no result of which a reader (`head`) has seen enough: it ends with it."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise UnreadError(
+            "nobody reads any more what the run says: the other end of its output is closed",
+            safe="every published epoch stays; nobody keeps the views fresh now",
+            hint="run the same command again; its lines may go to a file, or be few with --quiet",
+        ) from error
+
+
 class Display(Listener, Protocol):
     """A listener of a pipeline that is switched on for the time of a run."""
 
@@ -49,61 +90,228 @@ class Display(Listener, Protocol):
     ) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Epochs:
+    """Epochs of one view, put together for one line.
+
+    Attributes:
+        first, last: their numbers.
+        lag_ms: the largest one; None: of first builds only, which have none.
+        total: what they did.
+    """
+
+    first: int
+    last: int
+    lag_ms: int | None
+    total: ViewChange
+
+    def and_then(self, later: _Epochs) -> _Epochs:
+        """These and later ones."""
+        lags = [ms for ms in (self.lag_ms, later.lag_ms) if ms is not None]
+        total = replace(
+            later.total,
+            inserted=self.total.inserted + later.total.inserted,
+            updated=self.total.updated + later.total.updated,
+            deleted=self.total.deleted + later.total.deleted,
+            chosen=later.total.chosen or self.total.chosen,
+        )
+        return _Epochs(self.first, later.last, max(lags, default=None), total)
+
+    def text(self) -> str:
+        """The line, without the view's name."""
+        several = self.last > self.first
+        numbers = f"epochs {self.first:,} to {self.last:,}" if several else f"epoch {self.last:,}"
+        lag = ""
+        if self.lag_ms is not None:
+            lag = f"lag {'up to ' if several else ''}{duration_text(self.lag_ms)}, "
+        total = self.total
+        counts = f"+{total.inserted:,} ~{total.updated:,} -{total.deleted:,}"
+        chosen = f"; {total.chosen}" if total.chosen else ""
+        return f"{numbers}, {lag}{counts}, {total.rows:,} rows{chosen}"
+
+
 class LineDisplay:
-    """Plain lines, for logs and pipes.
+    """Plain lines with their time in UTC, for logs and pipes.
+
+    The first epoch of a view is told at once, further ones together every ten seconds.
 
     Args:
         output: where the lines go.
+        verbose: every epoch has a line of its own.
         now: monotonic seconds.
+        wall: milliseconds since 1970.
     """
 
-    def __init__(self, output: Output, now: Callable[[], float] = time.monotonic) -> None:
-        self._output = output
-        self._now = now
-        self._began: dict[str, float] = {}
+    def __init__(
+        self,
+        output: Output,
+        *,
+        verbose: bool = False,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], int] = _wall_ms,
+    ) -> None:
+        self._output, self._verbose = output, verbose
+        self._now, self._wall = now, wall
+        self._began: dict[str, tuple[float, int]] = {}
         self._said: dict[str, float] = {}
         self._loaded: set[str] = set()
+        #: Of what is below: epochs come from the run's thread, the timer has its own.
+        self._lock = threading.Lock()
+        self._epochs: dict[str, _Epochs] = {}
+        self._dropped = 0
+        self._told = -_SUMMARY_EVERY
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> LineDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None  # the command prints the error
+        self._tell_epochs()  # an error is printed by the command, after them
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
+    def _line(self, text: str) -> None:
+        with _heard():
+            self._output.line(f"{utc_text(self._wall())}  {text}")
+
+    def on_load(self, load: LoadReport) -> None:
         """A line when a load begins and ends, and every few seconds between."""
-        if table in self._loaded:
+        if load.table in self._loaded:
             return  # told again while other tables are loading
         now = self._now()
-        began = self._began.setdefault(table, now)
-        rate = f", {rows / (now - began):,.0f} rows/s" if now > began else ""
-        if done:
-            self._loaded.add(table)
-            self._output.line(f"{one_line(table)}: loaded, {rows:,} rows{rate}")
-        elif now - self._said.get(table, -_EVERY) >= _EVERY:
-            self._said[table] = now
-            left = (now - began) * (total - rows) / rows if rows else 0
+        # A load that goes on has rows at its beginning, which this run has not read.
+        began, first = self._began.setdefault(load.table, (now, load.rows))
+        came = load.rows - first
+        rate = f", {came / (now - began):,.0f} rows/s" if now > began else ""
+        table = one_line(load.table)
+        if load.done:
+            self._loaded.add(load.table)
+            self._line(f"{table}: loaded, {load.rows:,} rows{rate}")
+        elif now - self._said.get(load.table, -_EVERY) >= _EVERY:
+            self._said[load.table] = now
+            left = (now - began) * (load.total - load.rows) / came if came > 0 else 0
             eta = f", {duration_text(int(left * 1000))} left" if left > 0 else ""
-            seen = f"{rows:,} of about {total:,} rows"
-            self._output.line(f"{one_line(table)}: loading, {seen}{rate}{eta}")
+            seen = f"{load.rows:,} of about {load.total:,} rows{rate}{eta}"
+            why = f"; {one_line(load.held)}" if load.held else ""
+            self._line(f"{table}: loading, {seen}; {load.read:,} read{why}")
 
     def on_epoch(self, epoch: EpochReport) -> None:
-        """A line per view that the epoch changed."""
-        for name, change in epoch.views.items():
-            if change.inserted or change.updated or change.deleted:
-                # A first build has no newest change, and so no lag.
-                lag = "" if epoch.lag_ms is None else f"lag {duration_text(epoch.lag_ms)}, "
-                counts = f"+{change.inserted:,} ~{change.updated:,} -{change.deleted:,}"
-                chosen = f"; {change.chosen}" if change.chosen else ""
-                self._output.line(
-                    f"{name}: epoch {epoch.epoch}, {lag}{counts}, {change.rows:,} rows{chosen}"
-                )
-        if epoch.dropped:
-            self._output.line(f"epoch {epoch.epoch}: {_dropped_text(epoch.dropped)}")
+        """Tell of the views that the epoch changed, at once or with later ones."""
+        with self._lock:
+            for name, change in epoch.views.items():
+                if change.inserted or change.updated or change.deleted:
+                    these = _Epochs(epoch.epoch, epoch.epoch, epoch.lag_ms, change)
+                    before = self._epochs.get(name)
+                    self._epochs[name] = before.and_then(these) if before else these
+            self._dropped += epoch.dropped
+            wait = self._told + _SUMMARY_EVERY - self._now()
+            at_once = self._verbose or wait <= 0
+            if not at_once and self._timer is None and (self._epochs or self._dropped):
+                self._timer = threading.Timer(wait, self._tell_late)
+                self._timer.daemon = True
+                self._timer.start()
+        if at_once:
+            self._tell_epochs()
+
+    def _tell_late(self) -> None:
+        """Tell what came last, in the timer's thread."""
+        # What cannot be written is kept, and the run's own thread is told of it by the next line.
+        with suppress(OSError, UnreadError):
+            self._tell_epochs()
+
+    def _tell_epochs(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if not self._epochs and not self._dropped:
+                return
+            for name, epochs in self._epochs.items():
+                self._line(f"{name}: {epochs.text()}")
+            if self._dropped:
+                self._line(_dropped_text(self._dropped))
+            self._epochs, self._dropped = {}, 0
+            self._told = self._now()
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """A line, with why."""
+        self._line(_halt_text(view, error))
 
     def on_message(self, text: str) -> None:
         """The text as a line."""
-        self._output.line(text)
+        self._line(text)
+
+
+class JsonDisplay:
+    """Every event as a line of JSON, for programs: `time` (UTC) and `event`, then its fields.
+
+    Events: `load` and `epoch` with the fields of `LoadReport` and `EpochReport`, `halt` with
+    `view` and `error`, `message` with `text`.
+
+    Args:
+        output: where the lines go.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def __enter__(self) -> JsonDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def on_load(self, load: LoadReport) -> None:
+        """An event `load`."""
+        self._event("load", load)
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        """An event `epoch`."""
+        self._event("epoch", epoch)
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """An event `halt`."""
+        self._event("halt", view=view, error=str(error.render()))
+
+    def on_message(self, text: str) -> None:
+        """An event `message`."""
+        self._event("message", text=text)
+
+    def _event(
+        self, event: str, report: LoadReport | EpochReport | None = None, **more: str
+    ) -> None:
+        told = {} if report is None else {f.name: getattr(report, f.name) for f in fields(report)}
+        time_text = utc_text(_wall_ms()).replace(" ", "T") + "Z"
+        with _heard():
+            self._output.json_line({"time": time_text, "event": event, **told, **more})
+
+
+class QuietDisplay:
+    """Says nothing of a run that goes well, only which views halt.
+
+    Args:
+        output: where these go.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def __enter__(self) -> QuietDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def on_load(self, load: LoadReport) -> None:
+        """Say nothing."""
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        """Say nothing."""
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """Say it, with why."""
+        self._output.note(_halt_text(view, error))
+
+    def on_message(self, text: str) -> None:
+        """Say nothing."""
 
 
 @dataclass
@@ -124,20 +332,97 @@ class _ViewLine:
         self.rows, self.chosen = change.rows, change.chosen
 
 
-class LiveDisplay:
-    """A load bar per table, then a live line per view, redrawn in place."""
+@dataclass
+class _Pulse:
+    """How a run is doing as a whole; times go on by themselves between two epochs.
 
-    def __init__(self, output: Output) -> None:
+    Attributes:
+        now: monotonic seconds.
+        wall: milliseconds since 1970.
+    """
+
+    now: Callable[[], float]
+    wall: Callable[[], int]
+    live_since: float | None = None
+    epoch: int = 0
+    dropped: int = 0
+    errors: int = 0
+    lag_ms: int | None = None
+    changed_at: float | None = None
+    watermark: int | None = None
+    _counts: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, epoch: EpochReport) -> None:
+        """Count an epoch in."""
+        now = self.now()
+        self.epoch = epoch.epoch
+        self.dropped += epoch.dropped
+        self.watermark = epoch.watermark if epoch.watermark is not None else self.watermark
+        if epoch.views and self.live_since is None:
+            self.live_since = now
+        if epoch.lag_ms is not None:
+            self.lag_ms, self.changed_at = epoch.lag_ms, now
+        if count := sum(epoch.changes.values()):
+            self._counts.append((now, count))
+
+    def rate(self) -> float:
+        """Changes per second, of late."""
+        begin = self.now() - _RATE_OVER
+        while self._counts and self._counts[0][0] < begin:
+            self._counts.popleft()
+        return sum(count for _, count in self._counts) / _RATE_OVER
+
+    def lines(self) -> list[list[tuple[str, str]]]:
+        """What is said in each line, in parts with their styles."""
+        now = self.now()
+        if self.live_since is None:
+            return [[("not live yet", "bold")]]
+        hours, rest = divmod(int(now - self.live_since), 3600)
+        doing = [
+            (f"live {hours:02}:{rest // 60:02}:{rest % 60:02}", "bold green"),
+            (f"epoch {self.epoch:,}", ""),
+            (f"{self.rate():,.1f} changes/s", ""),
+        ]
+        heard = []
+        if self.changed_at is not None and self.lag_ms is not None:
+            doing.append((f"lag {duration_text(self.lag_ms)}", ""))
+            ago = duration_text(int((now - self.changed_at) * 1000))
+            heard.append((f"last change {ago} ago", ""))
+        if self.errors:
+            doing.append((f"{self.errors} error{'s' if self.errors > 1 else ''}", "bold red"))
+        if self.watermark is not None:
+            silent = max(0, self.wall() - self.watermark)
+            style = "bold red" if silent > _SILENT_AFTER * 1000 else ""
+            heard.append((f"sources read up to {duration_text(silent)} ago", style))
+        if self.dropped:
+            heard.append((_dropped_text(self.dropped), ""))
+        return [doing, heard] if heard else [doing]
+
+
+class LiveDisplay:
+    """A load bar per table until all are loaded, a line on the whole, a line per view.
+
+    Args:
+        output: masks what is shown.
+        now: monotonic seconds.
+        wall: milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], int] = _wall_ms,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._output = output
         self._bars = _load_bars()
         self._tasks: dict[str, TaskID] = {}
+        self._loads: dict[str, LoadReport] = {}
         self._lines: dict[str, _ViewLine] = {}
-        self._epoch = EpochReport(0, 0, None)
-        self._lag: int | None = None
-        self._dropped = self._errors = 0
+        self._pulse = _Pulse(now, wall)
         self._live = Live(
             get_renderable=self._draw, console=Console(highlight=False), refresh_per_second=4
         )
@@ -149,31 +434,36 @@ class LiveDisplay:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # What ends a run by an error may be a view that has halted, and is counted.
         ended = kind is not None and issubclass(kind, Exception)
-        self._errors = max(self._errors, int(ended))
+        self._pulse.errors = max(self._pulse.errors, int(ended))
         self._live.stop()
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
-        """Move the table's bar."""
-        if table not in self._tasks:
-            self._tasks[table] = self._bars.add_task(one_line(table), total=max(total, 1))
+    def on_load(self, load: LoadReport) -> None:
+        """Move the table's bar: it is full when all rows count, not when all are read."""
+        if load.table not in self._tasks:
+            self._tasks[load.table] = self._bars.add_task(
+                one_line(load.table), total=max(load.total, 1), read=0, held="", first=load.rows
+            )
+        self._loads[load.table] = load
         # The total is an estimate: at the end the rows that were read are the truth.
         self._bars.update(
-            self._tasks[table],
-            completed=max(rows, 1) if done else rows,
-            total=max(rows, 1) if done else max(total, rows, 1),
+            self._tasks[load.table],
+            completed=max(load.rows, 1) if load.done else load.rows,
+            total=max(load.rows, 1) if load.done else max(load.total, load.rows, 1),
+            read=load.rows if load.done else load.read,
+            held=load.held,
         )
 
     def on_epoch(self, epoch: EpochReport) -> None:
         """Bring the lines of the views up to the epoch."""
-        self._epoch = epoch
-        self._dropped += epoch.dropped
-        if epoch.lag_ms is not None:
-            self._lag = epoch.lag_ms
+        self._pulse.add(epoch)
         for name, change in epoch.views.items():
             self._lines.setdefault(name, _ViewLine()).add(change)
-        for name in epoch.halted:
-            self._errors += 1
-            self._lines.setdefault(name, _ViewLine()).chosen = "HALTED"
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """Mark the view's line, count it, and say why above the live part."""
+        self._pulse.errors += 1
+        self._lines.setdefault(view, _ViewLine()).chosen = "HALTED"
+        self.on_message(_halt_text(view, error))
 
     def on_message(self, text: str) -> None:
         """The text as a line above the live part."""
@@ -185,20 +475,37 @@ class LiveDisplay:
         from rich.text import Text
 
         lines = Table.grid(padding=(0, 2))
+        # Where it is narrow the end of a long name gives way, and reasons are folded.
+        lines.add_column(no_wrap=True, overflow="ellipsis", min_width=12)
+        for _ in range(4):
+            lines.add_column(no_wrap=True)
+        lines.add_column(overflow="fold")
         for name, line in list(self._lines.items()):
             lines.add_row(
                 Text(one_line(name), style="bold"),
-                f"epoch {self._epoch.epoch:,}",
-                f"lag {duration_text(self._lag)}",
+                f"{line.rows:,} rows",
                 Text(f"+{line.inserted:,}", style="green"),
                 Text(f"~{line.updated:,}", style="yellow"),
                 Text(f"-{line.deleted:,}", style="red"),
-                f"{line.rows:,} rows",
-                Text(f"{self._errors} errors", style="bold red" if self._errors else "dim"),
-                _dropped_text(self._dropped) if self._dropped else "",
-                Text(one_line(line.chosen)),
+                Text(one_line(line.chosen), style="bold red" if line.chosen == "HALTED" else ""),
             )
-        return Group(self._bars, lines) if self._tasks else lines
+        pulse = [
+            Text(" · ").join(Text(text, style=style) for text, style in line)
+            for line in self._pulse.lines()
+        ]
+        if self._loading():
+            return Group(self._bars, *pulse, lines)
+        return Group(self._loaded(), *pulse, lines) if self._loads else Group(*pulse, lines)
+
+    def _loading(self) -> bool:
+        return any(not load.done for load in self._loads.values())
+
+    def _loaded(self) -> str:
+        """The bars as one line, once all are full."""
+        loads = self._loads.values()
+        rows = sum(load.rows for load in loads)
+        tables = f"{len(loads)} tables" if len(loads) > 1 else one_line(next(iter(self._loads)))
+        return f"{tables} loaded, {rows:,} rows"
 
 
 def _load_bars() -> Progress:
@@ -212,13 +519,18 @@ def _load_bars() -> Progress:
     from rich.text import Text
 
     class Rows(ProgressColumn):
-        """Rows read and their rate."""
+        """Rows that count and their rate, and what the table waits for where it does."""
 
         def render(self, task: Task) -> Text:
             # Over the whole load: chunks come in steps, and a small table in a single one.
-            seconds = task.finished_time or task.elapsed
-            rate = task.completed / seconds if seconds else 0
-            return Text(f"{task.completed:,.0f} rows  {rate:,.0f} rows/s")
+            read, seconds = task.fields["read"], task.finished_time or task.elapsed
+            rows = int(task.completed)
+            if not task.finished and read >= (task.total or 0):
+                return Text(f"{read:,} rows read, waiting for the changelog")
+            if task.fields["held"]:
+                return Text(f"{rows:,} rows, {one_line(task.fields['held'])}")
+            came = rows - task.fields["first"]
+            return Text(f"{rows:,} rows  {came / seconds if seconds else 0:,.0f} rows/s")
 
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -229,6 +541,17 @@ def _load_bars() -> Progress:
     )
 
 
-def display_for(output: Output) -> Display:
-    """The live display on a terminal, plain lines elsewhere."""
-    return LiveDisplay(output) if output.is_terminal else LineDisplay(output)
+def display_for(
+    output: Output, *, log_format: LogFormat | None = None, verbose: bool = False
+) -> Display:
+    """The live display on a terminal, lines elsewhere.
+
+    Args:
+        log_format: of lines; these come on a terminal, too, then.
+        verbose: a line per epoch instead of the live display.
+    """
+    if log_format == "json":
+        return JsonDisplay(output)
+    if log_format == "text" or verbose or not output.is_terminal:
+        return LineDisplay(output, verbose=verbose)
+    return LiveDisplay(output)

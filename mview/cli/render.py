@@ -7,20 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from mview.cli.progress import duration_text
 from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 
 if TYPE_CHECKING:
+    from mview.admin.against_source import TableVerified
+    from mview.admin.doctor import Finding
+    from mview.admin.drop import Going
+    from mview.admin.init import NewProject
     from mview.admin.lights import LightStatus
     from mview.admin.maintain import SinkMaintained
-    from mview.admin.status import SinkStatus, StoreStatus, ViewStatus
+    from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
     from mview.cli.costs import PlanCost
+    from mview.cli.planning import Planned
     from mview.epoch.views.cost import Ran
     from mview.ivm.plan import ViewPlan
+    from mview.relation import RelationId
+    from mview.store.applies import ApplyAnswer
     from mview.store.failure import Failure
+    from mview.trial.files import ByChance
+    from mview.trial.trying import TrialOutcome
+
+
+#: What a line begins with.
+_MARKS = {"ok": "✓", "caution": "!", "wrong": "✗"}
+
+
+def doctor_text(findings: Sequence[Finding]) -> str:
+    """A line per question, and what must be mended, counted."""
+    lines = []
+    for finding in findings:
+        hint = f"; next: {finding.next}" if finding.next else ""
+        line = f"{_MARKS[finding.state]} {finding.about}: {finding.text}{hint}"
+        lines.append(one_line(" ".join(line.split())))
+    wrong = sum(finding.state == "wrong" for finding in findings)
+    return "\n".join([*lines, f"{wrong} to be mended" if wrong else "nothing to be mended"])
 
 
 def checked_text(views: Sequence[Checked]) -> str:
@@ -36,7 +62,7 @@ def _checked_block(view: Checked) -> str:
         return f"{name}: not checked, it reads a view whose columns only Spark can tell"
     plan = view.plan
     key = f"key {', '.join(plan.key)}" if plan.key else "no key"
-    reads = one_line(", ".join(plan.sources)) or "no table"
+    reads = one_line(", ".join(map(str, plan.sources))) or "no table"
     return f"{name}: ok, {key}, reads {reads}; {', '.join(_strategies(plan))}"
 
 
@@ -62,7 +88,7 @@ def checked_json(view: Checked) -> dict[str, Any]:
         told["error"] = error_json(view.error)
     if view.plan:
         told["key"] = view.plan.key
-        told["tables"] = view.plan.sources
+        told["tables"] = [str(table) for table in view.plan.sources]
         told["strategies"] = _strategies(view.plan)
     return told
 
@@ -72,16 +98,39 @@ def error_json(error: MviewError) -> dict[str, Any]:
     return {name: part for name, part in error.parts.items() if part is not None}
 
 
-def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> dict[str, Any]:
+def explained_text(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> str:
+    """A plan as a tree: strategies, reasons, where it runs, what it costs."""
+    from mview.cli.costs import cost_lines
+    from mview.execute.place import places
+    from mview.ivm.explain import explain
+
+    where = {} if plan.definition.mode == "light" else places(plan)
+    return explain(
+        plan,
+        lambda part: [
+            *([where[part.relation]] if part.relation in where else []),
+            *cost_lines(costs(part)),
+        ],
+    )
+
+
+def explained_json(
+    plan: ViewPlan,
+    costs: Callable[[ViewPlan], PlanCost | None],
+    where: Mapping[RelationId, str] | None = None,
+) -> dict[str, Any]:
     """A plan as data: one entry per operator, from the top, with the reason of a FULL."""
+    from mview.execute.place import places
     from mview.plan.operators.tree import describe
 
+    if where is None and plan.definition.mode != "light":
+        where = places(plan)
     refused = {"reason": plan.refused.code, "hint": plan.refused.hint} if plan.refused else {}
     return {
-        "view": plan.name,
+        "view": str(plan.relation),
         "evaluation": plan.evaluation,
         "key": plan.key,
-        "tables": plan.sources,
+        "tables": [str(table) for table in plan.sources],
         "operators": [
             {
                 "operator": describe(note.node),
@@ -90,8 +139,9 @@ def explained_json(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None])
             }
             for note in plan.nodes
         ],
+        "place": (where or {}).get(plan.relation),
         "cost": asdict(cost) if (cost := costs(plan)) else None,
-        "parts": [explained_json(part, costs) for part in plan.parts],
+        "parts": [explained_json(part, costs, where) for part in plan.parts],
         **refused,
     }
 
@@ -103,25 +153,61 @@ def status_text(store: StoreStatus) -> str:
     lights = _light_lines(store.lights)
     if store.published_ms is None:
         nothing = [] if lights else ["nothing was published yet"]
+        nothing += [f"asked for, not built yet: {one_line(name)}" for name in store.unbuilt]
         return "\n".join([*lines, *nothing, *failed, *lights])
     ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
     lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
-    tables = [
-        (table.name, f"{table.rows:,} rows", table.phase)
-        if table.phase != "loading"
-        else (table.name, f"{table.rows:,} rows", f"loading, {table.chunks_released} chunks done")
-        for table in store.tables
-    ]
+    tables = [(table.name, f"{table.rows:,} rows", _phase(table)) for table in store.tables]
     views = [
         (view.name, f"{view.rows:,} rows", view.strategy, _freshness(view), view.path)
         for view in store.views
     ]
+    sources = [
+        (source.name, _read_up_to(source.lag_ms), _WHOLE[source.whole]) for source in store.sources
+    ]
+    if sources:
+        lines += ["", "sources", *_aligned(sources)]
     lines += ["", "tables", *_aligned(tables), "", "views"]
+    lines += [f"  {one_line(name)}  asked for, not built yet" for name in store.unbuilt]
     for line, view in zip(_aligned(views), store.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += _sink_lines(view.sinks)
         lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
     return "\n".join([*lines, *lights])
+
+
+def _phase(table: TableStatus) -> str:
+    """How far the load of a table is, and what holds or slows it."""
+    if table.phase == "loaded":
+        return table.phase
+    told = ["not begun"]
+    if table.phase == "loading":
+        of = "" if table.chunks is None else f" of {table.chunks:,}"
+        rows = "" if table.rows_expected is None else f", about {table.rows_expected:,} rows in all"
+        told = [f"loading, {table.chunks_released:,}{of} chunks done{rows}"]
+    said = table.load
+    for prefix, whose in (("", ""), ("connection_", " of its connection")):
+        if rate := said.get(f"{prefix}rows_per_second"):
+            told.append(f"{rate:,} rows/s{whose} at the most")
+        if window := said.get(f"{prefix}window"):
+            told.append(f"window{whose} {window}")
+    if priority := said.get("priority"):
+        told.append(f"priority {priority}")
+    if beside := said.get("tables_at_once"):
+        told.append(f"{beside} tables at once")
+    return "; ".join([*told, *([table.held] if table.held else [])])
+
+
+#: Whether views show whole transactions of a source.
+_WHOLE = {
+    True: "whole transactions",
+    False: "IN PART: one transaction is larger than engine.memory has room for; it goes on",
+    None: "its changelog does not tell of transactions",
+}
+
+
+def _read_up_to(lag_ms: int | None) -> str:
+    return "no time known" if lag_ms is None else f"read up to {duration_text(lag_ms)} ago"
 
 
 def _light_lines(lights: Sequence[LightStatus]) -> list[str]:
@@ -205,6 +291,77 @@ def _aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
     ]
 
 
+def planned_text(planned: Planned) -> str:
+    """What a run would do: a line per view, what it breaks and costs below; then tables."""
+    lines = []
+    for view in planned.views:
+        why = f": {view.why}" if view.why else ""
+        lines.append(f"{view.fate:9} view {one_line(view.view)}{one_line(why)}")
+        lines += [f"          breaks  {one_line(what)}" for what in view.breaking]
+        if view.strategy and view.strategy_before not in ("", view.strategy):
+            lines.append(f"          strategy  {view.strategy_before} -> {view.strategy}")
+        if view.rows is not None:
+            took = "not measured yet" if view.seconds is None else f"about {view.seconds:.2g} s"
+            lines.append(f"          reads  {view.rows:,} rows, {took}")
+    for name in planned.load:
+        why = f" anew: {planned.anew[name]}" if name in planned.anew else ""
+        lines.append(f"load      table {one_line(name)}{one_line(why)}")
+    lines += [
+        f"goes on   view {one_line(name)}: it is in the store and not in these files; "
+        f"to remove it: mview drop {one_line(name)}"
+        for name in planned.not_given
+    ]
+    return "\n".join(lines)
+
+
+def applied_text(answer: ApplyAnswer) -> str:
+    """What a run has done with views that were given to it, a line each."""
+    if answer.state != "done":
+        return f"{answer.state}:\n{answer.error}"
+    lines = [f"view {one_line(name)}: {one_line(done)}" for name, done in answer.views.items()]
+    for name, why in answer.halted.items():
+        lines += [f"view {one_line(name)} has halted:", *(f"  {line}" for line in why.splitlines())]
+    return "\n".join([*lines, f"live at epoch {answer.epoch:,}"])
+
+
+def begun_text(begun: NewProject) -> str:
+    """What a database has, what was written, and the commands that come next."""
+    tables = []
+    for table in begun.tables:
+        what = f"left out: {table.why}" if table.why else f"about {table.rows:,} rows"
+        what += f"; not all columns: {table.partly}" if table.partly else ""
+        tables.append((table.name, ", ".join(table.key), what))
+    lines = ["tables", *_aligned(tables)] if tables else ["the database has no table"]
+    lines += ["", *(f"triggers made: {one_line(table)}" for table in begun.triggers)]
+    lines += [f"written: {one_line(file)}" for file in begun.files]
+    if begun.view:
+        config = begun.files[0]
+        if begun.password:
+            lines += ["", f"export {begun.password}=…"]
+        lines += [f"mview {what} {begun.view} --config {config}" for what in ("check", "run")]
+    return "\n".join(lines)
+
+
+def going_text(what: Going) -> str:
+    """What a drop takes and what it leaves, a line each."""
+    lines = [f"goes:  view {one_line(name)}, {rows:,} rows" for name, rows in what.views.items()]
+    lines += [
+        f"goes:  our copy of {one_line(name)}, {rows:,} rows; the next run that needs it loads it"
+        for name, rows in what.tables.items()
+    ]
+    lines += [
+        f"stays: our copy of {one_line(name)}, {rows:,} rows, kept up though no view reads it; "
+        f"to remove it: mview drop {one_line(name)}"
+        for name, rows in what.unread.items()
+    ]
+    lines += [f"stays: view {one_line(name)}, built anew by the next run" for name in what.rebuilt]
+    lines += [
+        f"stays: the table in sink {one_line(table)}, and is not kept fresh any more"
+        for table in what.in_sinks
+    ]
+    return "\n".join(lines)
+
+
 def verified_text(results: Sequence[VerifyResult]) -> str:
     """A line per view that is right, a block with sample rows per view that is not."""
     return "\n".join(_verified_block(result) for result in results)
@@ -226,6 +383,36 @@ def _verified_block(result: VerifyResult) -> str:
     return "\n".join(lines)
 
 
+def source_text(results: Sequence[TableVerified]) -> str:
+    """A line per table that is as its database has it, a block with rows per table that is not."""
+    return "\n".join(_source_block(result) for result in results)
+
+
+def _source_block(result: TableVerified) -> str:
+    name, at = one_line(result.table), f"at epoch {result.epoch}"
+    busy = f"; {result.changing:,} of them change too often to tell" if result.changing else ""
+    if result.equal:
+        mended = f"; {result.repaired:,} differed before" if result.repaired else ""
+        return f"{name}: OK, {result.rows:,} rows as in the database {at}{mended}{busy}"
+    if not (result.differing or result.undecided):
+        return f"{name}: NOT COMPARED {at}: {result.error}"
+    lines = []
+    if result.differing:
+        why = f": {result.error}" if result.error and not result.undecided else ""
+        lines.append(f"{name}: DIFFERS from the database {at} in {result.differing:,} rows{why}")
+    if result.undecided:
+        lines.append(f"{name}: UNDECIDED {at}, {result.undecided:,} rows: {result.error}")
+    if result.changing:
+        lines.append(f"  {result.changing:,} rows change too often to tell")
+    titles = {"source": "not in our copy", "mirror": "not in the database"}
+    for row in result.sample:
+        what = titles.get(row.only_in) or f"other values in {', '.join(row.columns)}"
+        lines.append(f"  {_row_text(row.key)}: {one_line(what)}")
+    if (left := result.differing + result.undecided - len(result.sample)) > 0:
+        lines.append(f"  and {left:,} more")
+    return "\n".join(lines)
+
+
 def maintained_text(result: SinkMaintained) -> str:
     """A line: what was done to the table of a view in a sink."""
     name = f"{result.view}, sink {result.sink}"
@@ -237,3 +424,38 @@ def maintained_text(result: SinkMaintained) -> str:
 
 def _row_text(row: Mapping[str, object]) -> str:
     return one_line(", ".join(f"{name}={value}" for name, value in row.items()))
+
+
+def outcome_text(outcome: TrialOutcome) -> str:
+    """A test in a line; what failed in the lines below."""
+    name = one_line(outcome.name)
+    if outcome.passed:
+        spark = "  (on Spark)" if outcome.on_spark else ""
+        return f"✓ {name}  {outcome.seconds:.2f} s{spark}"
+    return "\n".join([f"✗ {name}  {outcome.where}", *(f"    {line}" for line in outcome.failures)])
+
+
+def outcomes_text(outcomes: Sequence[TrialOutcome]) -> str:
+    """How many tests passed."""
+    failed = sum(not outcome.passed for outcome in outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    reasons = sorted({reason for outcome in outcomes for reason in outcome.on_spark})
+    lines = [f"{len(outcomes) - failed} passed, {failed} failed in {seconds:.1f} s"]
+    return "\n".join([*lines, *(f"Spark was needed: {one_line(reason)}" for reason in reasons)])
+
+
+def by_chance_text(result: ByChance) -> str:
+    """How random tests went; the one that failed as a test file."""
+    last = result.seed + result.tests - 1
+    if result.failed is None or result.outcome is None:
+        return f"{result.tests} random tests passed (seeds {result.seed} to {last})"
+    test = {"tests": [by_chance_json(result)["failed"]]}
+    text = yaml.safe_dump(test, sort_keys=False, allow_unicode=True)
+    lines = [f"random test of seed {last} failed:", *result.outcome.failures]
+    return "\n".join([*lines, "", "as a test:", text.rstrip()])
+
+
+def by_chance_json(result: ByChance) -> dict[str, Any]:
+    """How random tests went, as data."""
+    failed = result.failed and result.failed.model_dump(exclude_defaults=True)
+    return {"tests": result.tests, "seed": result.seed, "failed": failed, "outcome": result.outcome}

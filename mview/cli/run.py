@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import get_args
 
 import click
 
 from mview.cli.interrupt import Drainable, run_until_interrupted
 from mview.cli.options import App, config_option, views_argument
-from mview.cli.progress import Display, display_for
+from mview.cli.output import Output
+from mview.cli.progress import Display, LogFormat, QuietDisplay, display_for
+from mview.cli.watch.command import Listening, WatchedDisplay, listen_options
 from mview.errors import ExitCode
 
 
@@ -16,8 +20,27 @@ from mview.errors import ExitCode
 @views_argument
 @config_option
 @click.option("--once", is_flag=True, help="Take what is there now, go live, finish.")
+@click.option("-v", "--verbose", is_flag=True, help="A line for each epoch.")
+@click.option("-q", "--quiet", is_flag=True, help="Say only what is wrong.")
+@click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    help="Lines, also on a terminal: text with times, or JSON for programs.",
+)
+@listen_options(None)
 @click.pass_obj
-def run(app: App, files: tuple[str, ...], config_path: str, once: bool) -> None:
+def run(
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    once: bool,
+    verbose: bool,
+    quiet: bool,
+    log_format: LogFormat | None,
+    listen: str | None,
+    remote: tuple[str, ...],
+    token: str,
+) -> None:
     """Load the tables the views read, then keep the views fresh.
 
     Runs until Ctrl-C, which finishes the running epoch first; a second Ctrl-C ends at once.
@@ -34,12 +57,23 @@ def run(app: App, files: tuple[str, ...], config_path: str, once: bool) -> None:
     # Only now, because it brings Spark in: a wrong file or setting is told at once.
     from mview.run.pipeline import Pipeline
 
-    display = display_for(app.output)
-    if drive(Pipeline(config, views, listener=display), display, once=once):
+    display: Display = (
+        QuietDisplay(app.output)
+        if quiet
+        else display_for(app.output, log_format=log_format, verbose=verbose)
+    )
+    if listen is not None:
+        listening = Listening(listen, remote, token)
+        display = WatchedDisplay(display, app.output, config_path, listening)
+    elif remote or token:
+        raise click.UsageError("--remote and --token are for --listen")
+    read_from = [str(Path(name).resolve()) for name in files]
+    pipeline = Pipeline(config, views, listener=display, files=read_from)
+    if drive(pipeline, display, app.output, once=once):
         sys.exit(ExitCode.INTERRUPTED)
 
 
-def drive(pipeline: Drainable, display: Display, *, once: bool) -> bool:
+def drive(pipeline: Drainable, display: Display, output: Output, *, once: bool) -> bool:
     """Run a pipeline with its display until it is finished or interrupted.
 
     Returns:
@@ -47,6 +81,7 @@ def drive(pipeline: Drainable, display: Display, *, once: bool) -> bool:
     """
 
     def say_draining() -> None:
+        output.needs_no_readers()
         display.on_message("finishing the running epoch; Ctrl-C again ends at once")
 
     with display:

@@ -13,15 +13,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     field_validator,
     model_validator,
 )
 
 from mview.clock import DAY_MS, DURATION_EXAMPLES, parse_duration
+from mview.config.window import DailyWindow, parse_window
 from mview.errors import UserError
 from mview.files.yamlfile import shown
+from mview.relation import TableName
+from mview.rows.where import columns_of, parse_where
 from mview.schema import parse_type, type_name
-from mview.secrets import REFERENCE, is_secret, is_telling, secrets_of
+from mview.secrets import REFERENCE, is_secret, is_telling, reveal, secrets_of
 
 #: The longest duration of a setting: what is longer was meant otherwise.
 _LONGEST_MS = 366 * DAY_MS
@@ -92,6 +96,13 @@ def broker_list(value: str) -> str:
     return _no_url(value)
 
 
+def _connect_url(value: str) -> str:
+    """The URL of an HTTP server, without a user."""
+    if not value.startswith(("http://", "https://")) or "@" in value:
+        raise ValueError("must be a URL such as http://connect.example.org:8083, without a user")
+    return value
+
+
 #: What brokers are announced with, and some write before their addresses.
 _PROTOCOL = re.compile(r"\b(plaintext|ssl|sasl_plaintext|sasl_ssl)://", re.IGNORECASE)
 
@@ -100,10 +111,26 @@ _USERINFO = re.compile(r"[^\s/@:]*:[^\s/@]*@")
 
 #: Milliseconds; written as a duration.
 Duration = Annotated[int, BeforeValidator(_duration)]
+
+#: How long a log that is behind may hold the others: not at all, as long as it takes, or so long.
+_PATIENCE = {"fresh": 0, "wait": _LONGEST_MS}
+
+
+def _alignment(value: object) -> int:
+    if isinstance(value, str) and value in _PATIENCE:
+        return _PATIENCE[value]
+    try:
+        return _duration(value)
+    except ValueError:
+        raise ValueError(f"must be fresh, wait or a duration: {DURATION_EXAMPLES}") from None
+
+
 Part = Annotated[str, AfterValidator(_no_url)]
 Filled = Annotated[str, Field(min_length=1)]
 #: A whole number above 0; what is larger was meant otherwise.
 Count = Annotated[int, Field(strict=True, gt=0, lt=1 << 53)]
+#: A part of each day.
+Window = Annotated[DailyWindow, BeforeValidator(parse_window)]
 
 
 _BY_REFERENCE = "write ${env:NAME} or ${file:PATH}, not the password itself"
@@ -126,6 +153,112 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class LoadSettings(Settings):
+    """How gently chunks are read, of a table or of all tables of a connection."""
+
+    #: Rows that are read per second, in the mean; None: as fast as it goes.
+    rows_per_second: Count | None = None
+    #: When chunks are read; None: at any time.
+    window: Window | None = None
+
+
+class TableLoadSettings(LoadSettings):
+    """The same for a table; what is said of its connection holds as well."""
+
+    #: Of the tables that may be read, those of the highest come first.
+    priority: int = Field(default=0, strict=True, ge=-1000, le=1000)
+
+
+class ConnectionLoadSettings(LoadSettings):
+    """The same for all tables of a connection together."""
+
+    #: Tables that are read side by side; None: all.
+    tables_at_once: Count | None = None
+
+
+def _condition(value: str) -> str:
+    """A condition on rows, written in one way."""
+    return str(parse_where(value))
+
+
+class TableSettings(Settings):
+    """What is read of a table of a connection, how, and what tells its rows apart."""
+
+    #: The columns that are read; None: those that views use. `all`: also those that none uses.
+    columns: Literal["all"] | Annotated[list[Filled], Field(min_length=1)] | None = None
+    #: Columns that are not read, whatever views use.
+    exclude: list[Filled] = []
+    #: The rows that are read, by a condition on each alone; None: all.
+    where: Annotated[Filled, AfterValidator(_condition)] | None = None
+    #: Columns that tell rows apart, where it is not the primary key or a unique index that does.
+    key: Annotated[list[Filled], Field(min_length=1)] | None = None
+    load: TableLoadSettings = TableLoadSettings()
+    #: Types of columns whose own has no equal, or a wider one: `string`, `decimal(12,2)`.
+    types: dict[Filled, str] = {}
+
+    def reads(self, column: str) -> bool:
+        """Whether a column may be read."""
+        return column not in self.exclude and (self.listed is None or column in self.listed)
+
+    @property
+    def listed(self) -> list[str] | None:
+        """The columns that are listed; None: no list is given."""
+        return None if self.columns == "all" else self.columns
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The columns that `where` needs."""
+        return frozenset() if self.where is None else columns_of(parse_where(self.where))
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that are named."""
+        return [
+            *(self.listed or ()),
+            *self.exclude,
+            *(self.key or ()),
+            *self.types,
+            *sorted(self.asked),
+        ]
+
+    @field_validator("types")
+    @classmethod
+    def _are_types(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            try:
+                kind = type_name(parse_type(text))
+            except (UserError, ValueError):
+                kind = ""
+            if not kind.startswith(("string", "decimal")):
+                raise ValueError(
+                    f"{shown(name)}: a column can be read as string or as decimal(p,s)"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _key_is_read(self) -> TableSettings:
+        if self.listed is not None and self.exclude:
+            raise ValueError("give 'columns' or 'exclude', not both")
+        if left := [name for name in self.key or () if not self.reads(name)]:
+            raise ValueError(f"column {shown(left[0])} is of the key, and must be read")
+        if left := [name for name in sorted(self.asked) if not self.reads(name)]:
+            raise ValueError(f"column {shown(left[0])} stands in 'where', and must be read")
+        return self
+
+
+#: What names the schema of tables that are named without one, and what it is if nothing does.
+_SCHEMA_PARTS = {
+    "mysql": "database",
+    "mariadb": "database",
+    "postgresql": "namespace",
+    "mssql": "namespace",
+}
+_OWN_SCHEMAS = {"postgresql": "public", "mssql": "dbo"}
+
+#: Of a table that the settings do not name.
+_ALL_OF_IT = TableSettings()
+
+
 class ConnectionSettings(Settings):
     """A source database, as the parts of an SQLAlchemy URL. Any text may hold `${env:…}`."""
 
@@ -138,11 +271,49 @@ class ConnectionSettings(Settings):
     username: Part | None = None
     password: str | None = Field(default=None, repr=False)
     database: Part | None = None
-    #: PostgreSQL: the schema that table names are looked up in.
+    #: PostgreSQL, SQL Server: the schema of tables that are named without one.
     namespace: str | None = Field(default=None, alias="schema")
     query: dict[str, str] = Field(default={}, repr=False)
+    #: By name, those of which not all is read, or that have no primary key.
+    tables: dict[str, TableSettings] = {}
+    load: ConnectionLoadSettings = ConnectionLoadSettings()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def table(self, name: str) -> TableSettings:
+        """What is said of a table."""
+        return self.tables.get(name, _ALL_OF_IT)
+
+    @property
+    def own_schema(self) -> str | None:
+        """The schema of tables that are named without one; None: there are no schemas.
+
+        For MySQL and MariaDB, whose databases are beside each other, the database.
+        """
+        dialect = self.drivername.partition("+")[0]
+        part = _SCHEMA_PARTS.get(dialect)
+        text = None if part is None else getattr(self, part)
+        if text is not None:
+            return reveal(text, f"connections.{self.name}.{part}")
+        return _OWN_SCHEMAS.get(dialect)
+
+    @field_validator("tables")
+    @classmethod
+    def _by_one_name(cls, value: dict[str, TableSettings]) -> dict[str, TableSettings]:
+        return {str(TableName.of(name)): settings for name, settings in value.items()}
+
+    @model_validator(mode="after")
+    def _no_second_name(self) -> ConnectionSettings:
+        dialect = self.drivername.partition("+")[0]
+        part = _SCHEMA_PARTS.get(dialect, "")
+        own = getattr(self, part, None) or _OWN_SCHEMAS.get(dialect)
+        for name in self.tables:
+            schema, table = TableName.of(name)
+            if schema and schema == own:
+                raise ValueError(
+                    f"tables: {shown(schema)} is the connection's own schema: write {shown(table)}"
+                )
+        return self
 
     @field_validator("password")
     @classmethod
@@ -155,6 +326,24 @@ class ConnectionSettings(Settings):
     @classmethod
     def _no_plain_secret(cls, value: dict[str, str]) -> dict[str, str]:
         return by_reference(value)
+
+
+#: What a database's own log is written in.
+_OWN_FORMATS = {
+    "postgresql": "pgoutput",
+    "mysql": "binlog",
+    "mariadb": "binlog",
+    "sqlite": "noted",
+}
+
+#: Whose log a source is, where the dialect of the connection is another one than its name.
+_ALSO_OF = {"mysql": ("mariadb",), "mariadb": ("mysql",)}
+
+
+def follows(source: str, drivername: str) -> bool:
+    """Whether a source of changes goes with a database; one that is no own log goes with any."""
+    dialect = drivername.partition("+")[0]
+    return source not in _OWN_FORMATS or dialect in (source, *_ALSO_OF.get(source, ()))
 
 
 class ChangesSettings(Settings):
@@ -170,19 +359,42 @@ class ChangesSettings(Settings):
     delay: Duration = Field(default=10_000, alias="T")
     #: files: the folder of change files.
     path: Path | None = None
-    #: kafka: bootstrap servers, topic pattern with {table}, and the connector's heartbeat topic.
+    #: kafka: bootstrap servers, topic with or without {table} and {schema}, and the connector's
+    #: heartbeat topic.
     bootstrap_servers: Annotated[Filled, AfterValidator(broker_list)] | None = None
-    topic: str | None = None
+    topic: Filled | None = None
+    #: The topics of some tables, by name; * stands for any letters, in tables and in topics.
+    topics: dict[str, Filled | Annotated[list[Filled], Field(min_length=1)]] = {}
+    #: What a topic is that is not there: a mistake, or that of a table which had no change yet.
+    missing_topics: Literal["error", "wait"] = "error"
     heartbeat_topic: Filled | None = None
+    #: kafka: where Debezium tells the ends of transactions (provide.transaction.metadata).
+    transaction_topic: Filled | None = None
+    #: kafka: URL of Kafka Connect's REST interface, to look up what the connector does not send.
+    connect: Annotated[Filled, AfterValidator(_connect_url)] | None = None
     #: More client settings, e.g. security.protocol; values may hold `${env:…}`.
     options: dict[str, str] = Field(default={}, repr=False)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
+    #: The connection's; see `of_schema`.
+    _own_schema: str | None = PrivateAttr(None)
+
     @property
     def section(self) -> str:
         """Its place in the configuration, for messages."""
         return f"changes.{self.connection}"
+
+    @property
+    def own_schema(self) -> str | None:
+        """The schema of tables that are named without one; None: there are no schemas."""
+        return self._own_schema
+
+    def of_schema(self, own: str | None) -> ChangesSettings:
+        """The same, with the connection's `own_schema`."""
+        copy = self.model_copy()
+        copy._own_schema = own
+        return copy
 
     @field_validator("options")
     @classmethod
@@ -197,15 +409,28 @@ class ChangesSettings(Settings):
             raise ValueError(f"there is no source {value!r}; there are {', '.join(known)}")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_format(cls, given: Any) -> Any:
+        """A database's own log has one format."""
+        if isinstance(given, dict) and (own := _OWN_FORMATS.get(str(given.get("source")))):
+            if given.get("format", own) != own:
+                raise ValueError(
+                    f"source '{given['source']}' has one format: leave out 'format', which is for "
+                    "what a program such as Debezium writes"
+                )
+            return {**given, "format": own}
+        return given
+
     @model_validator(mode="after")
     def _complete(self) -> ChangesSettings:
         # What another one needs it says in its `check`.
-        needed = {"files": ("path",), "kafka": ("bootstrap_servers", "topic")}
+        needed = {"files": ("path",), "kafka": ("bootstrap_servers",)}
         for name in needed.get(self.source, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"source '{self.source}' needs '{name}'")
-        if self.topic is not None and "{table}" not in self.topic:
-            raise ValueError("'topic' must contain {table}, e.g. 'pg.shop.{table}'")
+        if self.source == "kafka" and self.topic is None and not self.topics:
+            raise ValueError("source 'kafka' needs 'topic', e.g. 'pg.shop.{table}', or 'topics'")
         return self
 
 
@@ -216,12 +441,14 @@ class EngineSettings(Settings):
     chunk_bytes: Count = 64 << 20
     #: Chunks read per micro-batch; 0: twice the number of cores.
     chunks_per_epoch: int = Field(default=0, ge=0, lt=1 << 31, strict=True)
-    #: Changes taken per epoch at the most: what the driver holds in memory at once.
+    #: Changes taken per epoch at the most, but for a transaction of more for which there is room.
     max_changes: Count = 50_000
     #: Bytes of these as they are read at the most, and a 64th of `memory`.
     max_bytes: Count = 64 << 20
     #: Tables are held back when they are ahead of the slowest by more than this.
     max_drift: Duration = 60_000
+    #: … and whether by one, too, that has no message left and may be silent or behind.
+    alignment: Annotated[int, BeforeValidator(_alignment)] = 0
     #: Which executor maintains views: `auto`, or forced for tests.
     executor: Literal["auto", "spark", "local"] = "auto"
     #: How views follow an epoch: where it is cheaper (`auto`), or forced for tests.
@@ -230,7 +457,7 @@ class EngineSettings(Settings):
     memory: Count = 4 << 30
     #: How often `now()` moves on in views; current_date moves at midnight (UTC) in any case.
     tick: Duration = 60_000
-    #: How long epochs stay readable (`as_of`): all for ten minutes, then fewer; see README.
+    #: How long epochs stay readable (`as_of`): all for ten minutes, then fewer (docs/reading.md).
     history: Duration = 7 * DAY_MS
     #: How long files stay that a newer epoch has replaced: what a query may take that reads them.
     keep_files: Duration = 2 * 3_600_000

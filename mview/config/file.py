@@ -18,6 +18,7 @@ from mview.config import (
     FunctionSettings,
     Settings,
     SparkSettings,
+    follows,
     is_url,
 )
 from mview.errors import ConfigError, several
@@ -147,15 +148,23 @@ def _own_mistakes(document: Document) -> list[Mistake]:
 
 
 def _strange_changes(document: Document) -> list[Mistake]:
-    """Changelogs without a connection."""
+    """Changelogs without a connection, and own logs of another kind of database."""
     connections, changes = (document.value.get(name) for name in ("connections", "changes"))
     if not isinstance(connections, dict) or not isinstance(changes, dict):
         return []
-    return [
+    mistakes = [
         Mistake(_stranger(name), *document.place(("changes", name)))
         for name in changes
         if name not in connections
     ]
+    databases = dict(_sections(document.value, "connections"))
+    for name, section in _sections(document.value, "changes"):
+        source, driver = str(section.get("source")), databases.get(name, {}).get("drivername")
+        if isinstance(driver, str) and not follows(source, driver):
+            what = f"changes.{shown(name)}.source: this database has no such log"
+            hint = "name the database's own kind, or kafka or files: see docs/sources.md"
+            mistakes.append(Mistake(what, *document.place(("changes", name, "source")), hint))
+    return mistakes
 
 
 def _stranger(name: str) -> str:

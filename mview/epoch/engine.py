@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from pyspark.sql import SparkSession
-
 from mview.clock import DAY_MS, Clock, WallMs, steady_clock
 from mview.config import Config, secret_values
 from mview.connector import Sink
@@ -32,6 +30,7 @@ from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.secrets import Mask
+from mview.session.lazy import Spark
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, insist
@@ -56,10 +55,10 @@ class LiveView:
         return self.definition.name
 
     @property
-    def relations(self) -> tuple[str, ...]:
+    def relations(self) -> tuple[RelationId, ...]:
         """All that is kept beside its sink."""
-        own = [self.name] if self.is_read else []
-        own += [part.name for part in self.plan.parts]
+        own = [self.definition.relation] if self.is_read else []
+        own += [part.relation for part in self.plan.parts]
         states = [plan.state for plan in (*self.plan.parts, self.plan)]
         return (*own, *(state for state in states if state is not None))
 
@@ -132,7 +131,7 @@ class Engine:
     def __init__(
         self,
         config: Config,
-        spark: SparkSession,
+        spark: Spark,
         lease: Lease,
         clock: Clock | None = None,
         mask: Mask | None = None,
@@ -149,7 +148,7 @@ class Engine:
         self.memory = Memory(config.engine.memory)
         recent.POOL.limit, tiers.LARGE.nbytes = self.memory.files, self.memory.file
         limit_memory(self.memory.queries)
-        self.relations: dict[str, Relation] = {}
+        self.relations: dict[RelationId, Relation] = {}
         self.views: dict[str, LiveView] = {}
         #: Views that are not worked on in this run, and why.
         self.refused: dict[str, MviewError] = {}
@@ -162,12 +161,12 @@ class Engine:
             lambda: self.manifest.pinned_ms,
         )
 
-    def look_up_keys(self) -> dict[str, set[tuple[str, ...]]]:
+    def look_up_keys(self) -> dict[RelationId, set[tuple[str, ...]]]:
         """The columns by which views look rows up, by keys or in bands, per relation."""
-        keys: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        keys: dict[RelationId, set[tuple[str, ...]]] = defaultdict(set)
         for view in self.views.values():
             if view.is_read and not view.schema.key and (columns := looked_up(view.schema)):
-                keys[view.name].add(columns)
+                keys[view.definition.relation].add(columns)
             for plan in (*view.plan.parts, view.plan):
                 for step in (step for trace in plan.traces for step in trace.steps):
                     if step.columns and not is_clock(step.table):
@@ -192,14 +191,14 @@ class Engine:
         """Set what `now()` is in the next epoch; it never goes back."""
         self.pinned_ms = max(self.manifest.pinned_ms, now_ms)
 
-    def mirror(self, relation: str, schema: TableSchema) -> Mirror:
+    def mirror(self, relation: RelationId, schema: TableSchema) -> Mirror:
         """The mirror of a relation: the open one, as a process may have one only."""
         known = self.relations.get(relation)
         if known is not None:
             return known.mirror
         return Mirror(self.store.mirror(relation), schema, fence=self.lease)
 
-    def _relation(self, name: str, state: TableState) -> Relation:
+    def _relation(self, name: RelationId, state: TableState) -> Relation:
         return Relation(self.mirror(name, state.schema), state, self.memory.tails)
 
     def most_changes(self) -> int:
@@ -208,7 +207,7 @@ class Engine:
         A delete of a few bytes may be one of a row of a megabyte. Any thread may ask.
         """
         relations = [*self.relations.items()]
-        sources = [relation for name, relation in relations if RelationId.of(name).is_table]
+        sources = [relation for name, relation in relations if name.is_table]
         widest = max((relation.row_bytes for relation in sources), default=0)
         return max(1, self.memory.found // max(1, widest))
 
@@ -235,12 +234,12 @@ class Engine:
     def commit_stages(self) -> tuple[Stage, ...]:
         """Steps 5 to 7 of an epoch: each makes a `Staged` of one."""
         return (
-            Stage(self._checked, behind="after-lease"),
-            Stage(self._decided, behind="after-intent", only=_has_tokens),
-            Stage(self._shown, behind="after-commit"),
-            Stage(self._published, behind="after-publish"),
-            Stage(self._cleared, behind="after-clear"),
-            Stage(self._known),
+            Stage(self._checked, "intent", behind="after-lease"),
+            Stage(self._decided, "intent", behind="after-intent", only=_has_tokens),
+            Stage(self._shown, "commit", behind="after-commit"),
+            Stage(self._published, "publish", behind="after-publish"),
+            Stage(self._cleared, "publish", behind="after-clear"),
+            Stage(self._known, "publish"),
         )
 
     def _checked(self, staged: S) -> S:
@@ -273,7 +272,7 @@ class Engine:
         self.followers.published(staged.manifest)
         return staged
 
-    def move(self, deltas: Mapping[str, Delta]) -> None:
+    def move(self, deltas: Mapping[RelationId, Delta]) -> None:
         """Step 8: memory follows the published manifest.
 
         Args:

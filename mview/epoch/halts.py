@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from mview.errors import (
     AlreadyRunningError,
@@ -28,9 +27,11 @@ from mview.errors import (
     of_the_system,
 )
 from mview.ivm.plan import ViewPlan
+from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.session.jvm import SparkEndedError
-from mview.session.spark_errors import WorkerStartError, first_words
+from mview.session.lazy import Spark
+from mview.session.spark_errors import WorkerEndedError, WorkerStartError, first_words
 from mview.store.layout import Store
 from mview.store.manifest import NEVER, ViewState
 
@@ -48,6 +49,10 @@ _PROBE = bytes(4 << 20)
 
 _SAFE = "the view keeps the rows of its last good epoch, the other views go on"
 _NEXT = "correct the row or the query; the next `mview run` builds the view anew"
+_CRASHED = (
+    "if the system ended it for lack of memory, lower spark.driver.memory or engine.memory; if a "
+    "function of yours crashes, mend it; the next `mview run` builds the view anew"
+)
 _UNKNOWN = "the next `mview run` builds the view anew; with --debug it prints the traceback, too"
 
 
@@ -98,9 +103,7 @@ def in_a_batch(view: str) -> Iterator[None]:
         ) from error
 
 
-def halting(
-    error: Exception, view: str, store: Store, spark: SparkSession | None = None
-) -> MviewError:
+def halting(error: Exception, view: str, store: Store, spark: Spark | None = None) -> MviewError:
     """The error for the user, of a view that halts alone.
 
     Args:
@@ -120,6 +123,9 @@ def told_of(
     error: Exception, subject: str, *, safe: str = _SAFE, hint: str | None = None
 ) -> MviewError:
     """The error for the user of what failed while a view was computed."""
+    if isinstance(error, WorkerEndedError):
+        what = f"{subject} fails: {error.what}"
+        return UserError(what, safe=safe, hint=hint or _CRASHED)
     if isinstance(error, MviewError):
         return error
     if (said := _said(error)) is not None:
@@ -137,12 +143,12 @@ def told_of(
 _OF_ALL = (AlreadyRunningError, FencedError, CorruptionError, WorkerStartError, SparkEndedError)
 
 
-def _is_of_all(error: Exception, store: Store, spark: SparkSession | None) -> bool:
+def _is_of_all(error: Exception, store: Store, spark: Spark | None) -> bool:
     """Whether it is proven that other views cannot go on, either."""
     if isinstance(error, _OF_ALL):
         return not (isinstance(error, CorruptionError) and _is_of_a_view(error, store))
     # First: without a JVM all that is asked of it fails, whatever it then says.
-    if spark is not None and not _runs(spark):
+    if spark is not None and spark.is_to_blame(error):
         return True
     if isinstance(error, MviewError):
         return False
@@ -153,14 +159,6 @@ def _is_of_all(error: Exception, store: Store, spark: SparkSession | None) -> bo
 def _is_of_a_view(error: CorruptionError, store: Store) -> bool:
     """Whether what is damaged is kept for one view: it can be made anew from the tables."""
     return (error.where or "").startswith(str(store.beside_views))
-
-
-def _runs(spark: SparkSession) -> bool:
-    """Whether Spark is there; a JVM that is gone does not answer."""
-    try:
-        return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:
-        return False
 
 
 def _takes_files(folder: Path) -> bool:
@@ -203,7 +201,7 @@ def with_rows(
     error: Exception,
     engine: Engine,
     plan: ViewPlan,
-    deltas: Mapping[str, Delta],
+    deltas: Mapping[RelationId, Delta],
 ) -> MviewError:
     """What is told of an error, with the changed rows that brought it about, where found."""
     if not of_the_data(error):
@@ -221,7 +219,7 @@ def with_rows(
             listed = "; ".join(
                 str(row) for row in rows.select(part.schemas[table].names).to_pylist()
             )
-            return UserError(told.what, got=listed[:600], where=table, safe=_SAFE, hint=_NEXT)
+            return UserError(told.what, got=listed[:600], where=str(table), safe=_SAFE, hint=_NEXT)
     return told
 
 

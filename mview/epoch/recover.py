@@ -89,7 +89,7 @@ def recover(
     wrong.update(load_definitions(store, published, but=leaving).damaged)
     wrong |= _roll_back(kept, published, store, lease)
     damaged = _restore(published, store, lease, leaving)
-    wrong |= {RelationId.of(relation).view: error for relation, error in damaged.items()}
+    wrong |= {relation.view: error for relation, error in damaged.items()}
     _adopt_query(store, published.generation, lease.token)
     failpoint("recover-fenced")
     for folder in (store.manifests, store.intents):
@@ -140,21 +140,21 @@ def _roll_back(
 
 def _restore(
     published: Manifest, store: Store, lease: Lease, leaving: Collection[str]
-) -> dict[str, CorruptionError]:
+) -> dict[RelationId, CorruptionError]:
     """Bring mirrors to the published epoch; returns what is damaged beside the sinks of views.
 
     Raises:
         CorruptionError: a table is damaged: it would have to be loaded anew.
     """
-    damaged: dict[str, CorruptionError] = {}
+    damaged: dict[RelationId, CorruptionError] = {}
     for name, table in published.tables.items():
-        if name in leaving:
+        if str(name) in leaving:
             continue
         mirror = Mirror(store.mirror(name), table.schema, fence=lease)
         try:
             insist(lease, partial(mirror.restore, table))
         except CorruptionError as error:
-            if RelationId.of(name).is_table:
+            if name.is_table:
                 raise
             damaged[name] = error
         failpoint("recover-mirror")

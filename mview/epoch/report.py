@@ -33,6 +33,27 @@ class ViewChange:
 
 
 @dataclass(frozen=True)
+class LoadReport:
+    """How far the load of a table is.
+
+    Attributes:
+        table: its name.
+        rows: rows that count: they are merged with the changes that came meanwhile.
+        read: rows that were read; they count once the changelog has passed their read time plus T.
+        total: about how many there are.
+        done: the table is loaded.
+        held: why no more of it is read now; empty: it is read.
+    """
+
+    table: str
+    rows: int
+    read: int
+    total: int
+    done: bool
+    held: str = ""
+
+
+@dataclass(frozen=True)
 class EpochReport:
     """One published epoch.
 
@@ -45,6 +66,7 @@ class EpochReport:
         watermark: source milliseconds; None unknown.
         dropped: changes that were sent again and dropped: they had been taken before.
         halted: views whose query failed on the data; they keep the rows of the epoch before.
+        stages: milliseconds of each stage; none where no batch has brought the epoch.
     """
 
     epoch: int
@@ -55,17 +77,22 @@ class EpochReport:
     watermark: int | None = None
     dropped: int = 0
     halted: Mapping[str, MviewError] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
 
 
 class Listener(Protocol):
     """Who is told of progress; called from the pipeline's threads, must return quickly."""
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
-        """A table's load moved: `rows` of about `total` are in the mirror or staged."""
+    def on_load(self, load: LoadReport) -> None:
+        """A table's load moved."""
         ...
 
     def on_epoch(self, epoch: EpochReport) -> None:
         """An epoch was published."""
+        ...
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """A view halts, alone: in an epoch, when it is built, or because it was refused."""
         ...
 
     def on_message(self, text: str) -> None:
@@ -76,10 +103,13 @@ class Listener(Protocol):
 class Silence:
     """A listener that says nothing."""
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
+    def on_load(self, load: LoadReport) -> None:
         """Say nothing."""
 
     def on_epoch(self, epoch: EpochReport) -> None:
+        """Say nothing."""
+
+    def on_halt(self, view: str, error: MviewError) -> None:
         """Say nothing."""
 
     def on_message(self, text: str) -> None:

@@ -5,6 +5,7 @@ The list is built first and run second, so the order of an epoch is data: `steps
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -21,21 +22,33 @@ class Stage:
 
     Attributes:
         run: makes its value of that of the stage before; no stage changes a value.
+        name: what its time is told under.
         behind: the fail point that is passed when it is done; empty: none.
         only: whether there is anything to be done with a value; else it goes on as it is.
     """
 
     run: Callable[[Any], Any]
+    name: str
     behind: str = ""
     only: Callable[[Any], bool] = lambda value: True
 
 
-def run_stages(stages: Sequence[Stage], value: Any) -> Any:
-    """The value of the last stage."""
+def run_stages(
+    stages: Sequence[Stage],
+    value: Any,
+    took: Callable[[str, float], object] = lambda name, seconds: None,
+) -> Any:
+    """The value of the last stage.
+
+    Args:
+        took: told the seconds of each stage.
+    """
     for stage in stages:
         if stage.only(value):
+            began = time.monotonic()
             value = stage.run(value)
             failpoint(stage.behind)
+            took(stage.name, time.monotonic() - began)
     return value
 
 

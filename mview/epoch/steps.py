@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
 from mview.clock import END_OF_TIME, SourceMs
+from mview.connector import Offsets
 from mview.epoch.engine import Engine, Staged
 from mview.epoch.report import EpochReport, ViewChange
 from mview.epoch.stages import Begun, Stage, run_stages
@@ -18,6 +20,8 @@ from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.maintain import MaintainedViews, maintain, settle
 from mview.execute.delta import Delta
 from mview.ingest.batches import Batch
+from mview.relation import RelationId
+from mview.store.manifest import Cut
 
 #: Bytes of a batch after which memory is given back: it takes about a millisecond.
 _LARGE_BATCH = 8 << 20
@@ -34,12 +38,12 @@ class StagedEpoch(Staged):
     """
 
     changed: Changed
-    deltas: Mapping[str, Delta]
+    deltas: Mapping[RelationId, Delta]
     changes: Mapping[str, ViewChange]
 
 
 def stages_of(
-    engine: Engine, upkeep: Upkeep, chunks: Mapping[str, int], begun: Begun
+    engine: Engine, upkeep: Upkeep, chunks: Mapping[RelationId, int], begun: Begun
 ) -> tuple[Stage, ...]:
     """The stages of an epoch. A crash up to `stage` rolls back, after the intent rolls forward.
 
@@ -53,17 +57,19 @@ def stages_of(
     8. memory follows what is published
     """
     return (
-        Stage(partial(net, engine, upkeep), behind="after-net"),
-        Stage(partial(write_mirrors, engine, chunks), behind="after-mirrors"),
-        Stage(partial(maintain, engine, upkeep.damaged, begun), behind="after-views"),
-        Stage(lambda value: stage(engine, settle(engine, begun, value)), behind="after-stage"),
+        Stage(partial(net, engine, upkeep), "net", behind="after-net"),
+        Stage(partial(write_mirrors, engine, chunks), "mirrors", behind="after-mirrors"),
+        Stage(partial(maintain, engine, upkeep.damaged, begun), "views", behind="after-views"),
+        Stage(
+            lambda value: stage(engine, settle(engine, begun, value)), "stage", behind="after-stage"
+        ),
         *engine.commit_stages(),
-        Stage(partial(move, engine, upkeep)),
+        Stage(partial(move, engine, upkeep), "memory"),
     )
 
 
 def run_epoch(
-    engine: Engine, upkeep: Upkeep, batch: Batch, chunks: Mapping[str, int]
+    engine: Engine, upkeep: Upkeep, batch: Batch, chunks: Mapping[RelationId, int]
 ) -> EpochReport:
     """Run and publish one epoch.
 
@@ -76,8 +82,14 @@ def run_epoch(
         MviewError: the epoch failed and is not visible; the next start rolls it back or forward.
     """
     began = time.monotonic()
+    took: Counter[str] = Counter()
+
+    def note(stage: str, seconds: float) -> None:
+        took[stage] += round(seconds * 1_000_000)
+
     with Begun() as begun:
-        staged: StagedEpoch = run_stages(stages_of(engine, upkeep, chunks, begun), batch)
+        stages = stages_of(engine, upkeep, chunks, begun)
+        staged: StagedEpoch = run_stages(stages, batch, note)
     netted = staged.changed.netted.values()
     # Of what was taken only: changes that are sent again are old, and no lag.
     newest = max((ms for table in netted for ms in table.newest.values()), default=None)
@@ -85,13 +97,14 @@ def run_epoch(
         epoch=staged.manifest.epoch,
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
-        changes={name: delta.rows.num_rows for name, delta in staged.changed.deltas.items()},
+        changes={str(name): delta.rows.num_rows for name, delta in staged.changed.deltas.items()},
         views={
             name: change for name, change in staged.changes.items() if name not in staged.halted
         },
         watermark=staged.manifest.watermark,
         dropped=sum(table.duplicates for table in netted),
         halted=staged.halted,
+        stages={name: micros / 1000 for name, micros in took.items()},
     )
 
 
@@ -112,10 +125,12 @@ def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:
     # The end of a bounded log is not a time: the next run must not believe that all is read.
     if 0 <= changed.batch.offsets.watermark < END_OF_TIME:
         watermark = SourceMs(max(changed.batch.offsets.watermark, watermark or 0))
+    offsets = engine.manifest.offsets | changed.batch.offsets.connections
     manifest = engine.next_manifest(
         generation=changed.batch.generation,
         batch=changed.batch.number,
-        offsets=engine.manifest.offsets | changed.batch.offsets.connections,
+        offsets=offsets,
+        cuts=_cuts(engine.manifest.cuts, changed.batch.offsets.cuts, offsets),
         positions=changed.positions,
         newest=changed.newest,
         watermark=watermark,
@@ -130,6 +145,18 @@ def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:
         deltas={name: d for view in kept.values() for name, d in view.moved.deltas.items()},
         changes={name: view.change for name, view in kept.items() if view.change is not None},
     )
+
+
+def _cuts(
+    before: Mapping[str, Cut], reached: Mapping[str, Cut], offsets: Mapping[str, Offsets]
+) -> dict[str, Cut]:
+    """The cuts of all connections; where a log tells no time, that of the epoch before holds."""
+    cuts = {name: before[name] for name in offsets if name in before}
+    for name, cut in reached.items():
+        known = [c.until for c in (cuts.get(name), cut) if c is not None and c.until is not None]
+        until = max((ms for ms in known if ms < END_OF_TIME), default=None)
+        cuts[name] = replace(cut, until=until)
+    return cuts
 
 
 def move(engine: Engine, upkeep: Upkeep, staged: StagedEpoch) -> StagedEpoch:

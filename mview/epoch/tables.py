@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from mview.delta.parquet import read_parquet
@@ -14,10 +15,14 @@ from mview.errors import concerning
 from mview.execute.delta import Delta
 from mview.execute.program import Request
 from mview.execute.slices import difference
-from mview.ingest.batches import Batch
+from mview.ingest.batches import Batch, Reloaded
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.merge.rules import Release
 from mview.plan.clocks import CLOCKS, pinned_rows
+from mview.relation import RelationId
+from mview.rows.equality import as_shown
+from mview.rows.key_sets import KeySet
+from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
 
@@ -26,8 +31,8 @@ from mview.store.manifest import TableState
 class Moved:
     """Relations as they are after an epoch, and what has changed in them."""
 
-    tables: Mapping[str, TableState] = field(default_factory=dict)
-    deltas: Mapping[str, Delta] = field(default_factory=dict)
+    tables: Mapping[RelationId, TableState] = field(default_factory=dict)
+    deltas: Mapping[RelationId, Delta] = field(default_factory=dict)
 
     def __or__(self, other: Moved) -> Moved:
         return Moved({**self.tables, **other.tables}, {**self.deltas, **other.deltas})
@@ -50,12 +55,12 @@ class Changed:
 
     epoch: int
     batch: Batch
-    tables: Mapping[str, TableState]
-    positions: Mapping[str, dict[str, str]]
-    newest: Mapping[str, dict[str, int]]
-    netted: Mapping[str, Netted]
-    deltas: Mapping[str, Delta]
-    clocks: Mapping[str, Delta]
+    tables: Mapping[RelationId, TableState]
+    positions: Mapping[RelationId, dict[str, str]]
+    newest: Mapping[RelationId, dict[str, int]]
+    netted: Mapping[RelationId, Netted]
+    deltas: Mapping[RelationId, Delta]
+    clocks: Mapping[RelationId, Delta]
 
     @property
     def moved(self) -> Moved:
@@ -74,11 +79,14 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     engine.pin(batch.offsets.pinned_ms)
     positions, newest, netted = dict(before.positions), dict(before.newest), {}
     requests = []
-    for name, batches in batch.changes.items():
+    for name in dict.fromkeys([*batch.changes, *batch.rereads]):
         schema = engine.relations[name].schema
         known, times = positions.get(name, {}), newest.get(name, {})
         with concerning(f"table {name}"):
-            changes = netted[name] = net_changes(batches, schema, known, times)
+            changes = net_changes(batch.changes.get(name, ()), schema, known, times)
+            if name in batch.rereads:
+                changes = _with_rereads(engine, name, changes, batch.rereads[name])
+            netted[name] = changes
         positions[name] = {**known, **changes.high_water}
         newest[name] = times | {p: max(ms, times.get(p, ms)) for p, ms in changes.newest.items()}
         keys = None if changes.truncated else _touched(changes, schema)
@@ -96,6 +104,45 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     return Changed(before.epoch + 1, batch, tables, positions, newest, netted, deltas, clocks)
 
 
+def _with_rereads(
+    engine: Engine, name: RelationId, netted: Netted, rereads: Sequence[Reloaded]
+) -> Netted:
+    """Net changes, and beside them what differs in chunks that were read anew."""
+    mirror, schema = engine.relations[name].mirror, engine.relations[name].schema
+    loose, key = pa.schema([f.with_nullable(True) for f in schema.arrow]), schema.key_arrow
+    touched = KeySet.of(_touched(netted, schema).cast(key), key)
+    come, gone = [netted.upserts], [netted.deleted]
+    for reread in rereads:
+        marker = reread.release.marker
+        excluded = reread.release.excluded.union(touched)
+        there = read_parquet(mirror.staged(marker.file), loose) if marker.file else None
+        chunk = loose.empty_table() if there is None else there
+        copy = pa.concat_tables(
+            [
+                loose.empty_table(),
+                *(
+                    part.select(loose.names).filter(_in_chunk(part, reread))
+                    for part in mirror.parts(engine.manifest.tables[name])
+                ),
+            ]
+        )
+        ours, theirs = row_codes([as_shown(chunk), as_shown(copy)])
+        new = chunk.filter(pa.array(~np.isin(ours, theirs) & ~excluded.contains(chunk, key)))
+        ours, theirs = row_codes([chunk.select(key.names), copy.select(key.names)])
+        old = copy.filter(pa.array(~np.isin(theirs, ours) & ~excluded.contains(copy, key)))
+        empty = pa.nulls(new.num_rows, netted.upserts.schema.field("__unchanged").type)
+        new = new.append_column("__unchanged", empty)
+        come.append(new.cast(netted.upserts.schema))
+        gone.append(old.select(netted.deleted.column_names).cast(netted.deleted.schema))
+        if marker.file:
+            mirror.staged(marker.file).unlink()
+    return replace(netted, upserts=pa.concat_tables(come), deleted=pa.concat_tables(gone))
+
+
+def _in_chunk(rows: pa.Table, reread: Reloaded) -> pa.Array:
+    return pa.array(np.asarray(reread.plan.route(rows)) == reread.release.marker.chunk)
+
+
 def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
     keys = schema.key_arrow
     loose = pa.schema([pa.field(f.name, f.type) for f in keys])
@@ -103,7 +150,7 @@ def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
     return pa.concat_tables([part.cast(loose) for part in parts])
 
 
-def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
+def _clock_changes(before_ms: int, pinned_ms: int) -> dict[RelationId, Delta]:
     """The changes of the clocks that show another time than before."""
     deltas = {}
     for clock in CLOCKS:
@@ -116,7 +163,7 @@ def _clock_changes(before_ms: int, pinned_ms: int) -> dict[str, Delta]:
 # --- 2. mirrors ----------------------------------------------------------------------------------
 
 
-def write_mirrors(engine: Engine, chunks: Mapping[str, int], changed: Changed) -> Changed:
+def write_mirrors(engine: Engine, chunks: Mapping[RelationId, int], changed: Changed) -> Changed:
     """Append the changes and register released chunks; no manifest names either yet."""
     tables, releases = dict(changed.tables), changed.batch.releases
     for name in {*releases, *changed.deltas}:
@@ -129,14 +176,14 @@ def write_mirrors(engine: Engine, chunks: Mapping[str, int], changed: Changed) -
 
 
 def appended(
-    engine: Engine, epoch: int, relation: str, delta: Delta, state: TableState
+    engine: Engine, epoch: int, relation: RelationId, delta: Delta, state: TableState
 ) -> TableState:
     """A relation with the changes of an epoch."""
     version = engine.relations[relation].mirror.append(epoch, delta.changelog)
     return replace(state, changelog_version=version, rows=state.rows + delta.gained)
 
 
-def _release(engine: Engine, changed: Changed, name: str, chunks: int) -> TableState:
+def _release(engine: Engine, changed: Changed, name: RelationId, chunks: int) -> TableState:
     """Take released chunk files into the base, without the rows that changes have overtaken."""
     relation, state = engine.relations[name], changed.tables[name]
     released = set(state.released)
@@ -164,7 +211,9 @@ def _release(engine: Engine, changed: Changed, name: str, chunks: int) -> TableS
     )
 
 
-def _overtaken(engine: Engine, name: str, release: Release, touched: pa.Table | None) -> pa.Table:
+def _overtaken(
+    engine: Engine, name: RelationId, release: Release, touched: pa.Table | None
+) -> pa.Table:
     """The keys of a chunk file whose rows came by the changelog, before or in this epoch."""
     relation = engine.relations[name]
     key = relation.schema.key_arrow

@@ -47,14 +47,14 @@ class Upkeep:
         #: Views whose copies cannot be compacted, and why: they halt in the next epoch.
         self.damaged: dict[str, MviewError] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mview-upkeep")
-        self._compactions: dict[str, Future[tuple[int, int]]] = {}
+        self._compactions: dict[RelationId, Future[tuple[int, int]]] = {}
         self._cleaning: Future[None] | None = None
         self._retention = Retention(engine.manifests, engine.config.engine)
         # A clock that is wrong when the run begins ages nothing by years, either.
         ended_ms = last_ended_ms(engine.manifests, engine.lease.token)
         self._aging = SteadyClock(engine.clock, ended_ms)
 
-    def take_over(self, tables: dict[str, TableState]) -> dict[str, TableState]:
+    def take_over(self, tables: dict[RelationId, TableState]) -> dict[RelationId, TableState]:
         """The states of the next manifest with the compactions that are finished.
 
         What a view keeps and cannot be compacted is the view's: see `damaged`.
@@ -77,9 +77,9 @@ class Upkeep:
                 )
         return states
 
-    def _note_damage(self, relation: str, error: Exception) -> None:
+    def _note_damage(self, relation: RelationId, error: Exception) -> None:
         """Note why a view halts; raises what is of all."""
-        name = RelationId.of(relation).view
+        name = relation.view
         if not name or not isinstance(error, CorruptionError):
             raise error
         self.damaged[name] = halting(error, name, self._engine.store)
@@ -90,7 +90,7 @@ class Upkeep:
             self._tell(_LEAPT)
         manifest = self._engine.manifest
         for name, relation in self._engine.relations.items():
-            if RelationId.of(name).view in self.damaged:
+            if name.view in self.damaged:
                 continue
             if self._is_due(relation) and name not in self._compactions:
                 self._compactions[name] = self._worker.submit(
@@ -161,7 +161,7 @@ class Upkeep:
             if name in self._engine.relations:
                 self._engine.relations[name].mirror.restore(state)
 
-    def _compact(self, name: str, mirror: Mirror, state: TableState) -> tuple[int, int]:
+    def _compact(self, name: RelationId, mirror: Mirror, state: TableState) -> tuple[int, int]:
         version, folded = mirror.compact(state, self._engine.memory.folded)
         failpoint("after-compact")
         files = mirror.files(replace(state, base_version=version, folded=folded))
@@ -176,24 +176,28 @@ class Upkeep:
             if state := newest.tables.get(name):
                 begun = replace(state, base_version=0, changelog_version=0)
                 then = oldest.tables.get(name, begun)
-                view = RelationId.of(name).view
+                view = name.view
                 try:
-                    needed = engine.followers.floor(view) if name == view else sys.maxsize
+                    needed = (
+                        engine.followers.floor(view)
+                        if name == RelationId("view", view)
+                        else sys.maxsize
+                    )
                     relation.mirror.maintain(state, then, newest.generation, needed)
                 except Exception as error:
                     if not view:
                         raise
                     self._note(view, halting(error, view, engine.store))
-        for name, live in engine.views.items():
-            if name in newest.views and newest.views[name].sink:
-                old = oldest.views.get(name)
+        for view, live in engine.views.items():
+            if view in newest.views and newest.views[view].sink:
+                old = oldest.views.get(view)
                 facts = old.sink if old and old.sink else None
                 try:
                     with at_its_sink():
-                        live.sink.maintain(facts, self._retention.needed(name))
+                        live.sink.maintain(facts, self._retention.needed(view))
                 except Exception as error:
                     engine.lease.check()
-                    self._note(name, halting(error, name, engine.store))
+                    self._note(view, halting(error, view, engine.store))
 
     def close(self) -> None:
         """Wait for what is running; what it made and no manifest names goes on the next start."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
+from mview.relation import RelationId
 from mview.rows.match import row_codes
 
 #: Rows that are shown where not one row alone fails, as where a sum overflows.
@@ -16,10 +17,10 @@ _SHOWN = 3
 
 
 def failing_rows(
-    deltas: Mapping[str, pa.Table],
-    keys: Mapping[str, Sequence[str]],
-    fails: Callable[[Mapping[str, pa.Table]], bool],
-) -> tuple[str, pa.Table] | None:
+    deltas: Mapping[RelationId, pa.Table],
+    keys: Mapping[RelationId, Sequence[str]],
+    fails: Callable[[Mapping[RelationId, pa.Table]], bool],
+) -> tuple[RelationId, pa.Table] | None:
     """The changes without which an epoch of a view does not fail.
 
     Args:

@@ -63,7 +63,7 @@ class Executors:
     def __init__(
         self,
         spark: SparkExecutor,
-        relations: Mapping[str, Relation],
+        relations: Mapping[RelationId, Relation],
         choice: Choice,
         memory: Memory,
         pinned: Callable[[], int] = lambda: 0,
@@ -72,16 +72,16 @@ class Executors:
         self._pinned, self._memory = pinned, memory
         self._lookups = LocalLookups(0 if choice == "spark" else memory.tables)
         #: The columns that rows are looked up by, per relation.
-        self._keys: dict[str, set[tuple[str, ...]]] = {}
+        self._keys: dict[RelationId, set[tuple[str, ...]]] = {}
         self._evaluator = LocalEvaluator()
-        #: Why a view's SQL runs on Spark, by view.
-        self.refused: dict[str, str] = {}
+        #: Why a plan's SQL runs on Spark.
+        self.refused: dict[RelationId, str] = {}
         self._read = _Read()
-        self._news: list[str] = []
+        self._news: list[RelationId] = []
         #: Relations that could not be brought into memory as a file of theirs is damaged.
-        self.damaged: dict[str, CorruptionError] = {}
+        self.damaged: dict[RelationId, CorruptionError] = {}
 
-    def warm(self, keys: Mapping[str, Iterable[tuple[str, ...]]]) -> list[str]:
+    def warm(self, keys: Mapping[RelationId, Iterable[tuple[str, ...]]]) -> list[RelationId]:
         """Bring mirrors into memory, small ones first; returns those that did not fit.
 
         Executors of Spark then have copies of these, see `SparkExecutor.prepare`.
@@ -114,14 +114,14 @@ class Executors:
             self.prepare(name, self._relations[name].base_files)
         return left_out
 
-    def _bring(self, name: str, relation: Relation) -> bool:
+    def _bring(self, name: RelationId, relation: Relation) -> bool:
         """Make a table resident, unless its rows turn out to be too large."""
         rows = relation.mirror.scan_within(relation.state, self._lookups.room)
         if rows is None:
             return False
         return self._lookups.add(ResidentTable(name, relation.schema.key, rows))
 
-    def prepare(self, relation: str, files: Sequence[tuple[str, int]]) -> None:
+    def prepare(self, relation: RelationId, files: Sequence[tuple[str, int]]) -> None:
         """Make base files ready to be looked into on Spark; nothing where memory has the rows.
 
         May be called beside epochs.
@@ -133,17 +133,17 @@ class Executors:
         if relation in self._keys and not self._lookups.resident(relation, ()):
             self._spark.prepare(relation, files, self._keys[relation])
 
-    def rows(self, relation: str) -> int:
+    def rows(self, relation: RelationId) -> int:
         """The number of rows of a relation or clock as published."""
         return 1 if is_clock(relation) else self._relations[relation].state.rows
 
-    def numbers(self, relation: str) -> tuple[str, ...]:
+    def numbers(self, relation: RelationId) -> tuple[str, ...]:
         """The column of the numbers of rows that have no key; () where they have one."""
         return (
             () if is_clock(relation) or self._relations[relation].schema.key != (ROW,) else (ROW,)
         )
 
-    def most(self, relation: str, columns: Sequence[str]) -> int:
+    def most(self, relation: RelationId, columns: Sequence[str]) -> int:
         """How many rows of a relation or clock a look-up may bring to the driver."""
         if is_clock(relation):
             return 1
@@ -176,7 +176,7 @@ class Executors:
     def run(
         self,
         plan: ViewPlan,
-        deltas: Mapping[str, Changes],
+        deltas: Mapping[RelationId, Changes],
     ) -> tuple[ViewDelta | None, str]:
         """One epoch of one view.
 
@@ -194,29 +194,29 @@ class Executors:
         """
         lookups = _Bounded(self)
         groups = self._groups(plan.state)
-        if self._choice != "spark" and plan.name not in self.refused:
+        if self._choice != "spark" and plan.relation not in self.refused:
             try:
                 return run_view(plan, deltas, lookups, self._evaluator, groups), "local"
             except NotAdmittedError as reason:
                 if self._choice == "local":
                     raise UserError(
-                        f"view {plan.name} cannot run in process: {reason}",
+                        f"view {plan.definition.name} cannot run in process: {reason}",
                         hint="set engine.executor to 'auto'",
                     ) from None
-                self.refused[plan.name] = str(reason)
+                self.refused[plan.relation] = str(reason)
             except EvaluationError:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
 
-    def _groups(self, state: str | None) -> _State | None:
+    def _groups(self, state: RelationId | None) -> _State | None:
         return None if state is None else _State(self, state, self._relations[state])
 
     def failing_rows(
         self,
         plan: ViewPlan,
-        deltas: Mapping[str, pa.Table],
+        deltas: Mapping[RelationId, pa.Table],
         fails: Callable[[Exception], bool],
-    ) -> tuple[str, pa.Table] | None:
+    ) -> tuple[RelationId, pa.Table] | None:
         """The changed rows over which an epoch of a view fails, see `execute/culprit.py`.
 
         Args:
@@ -226,9 +226,9 @@ class Executors:
         """
         lookups = _Bounded(self)
         groups = self._groups(plan.state)
-        local = self._choice != "spark" and plan.name not in self.refused
+        local = self._choice != "spark" and plan.relation not in self.refused
 
-        def failing(some: Mapping[str, pa.Table]) -> bool:
+        def failing(some: Mapping[RelationId, pa.Table]) -> bool:
             changes = {name: Changes(rows) for name, rows in some.items()}
             try:
                 run_view(plan, changes, lookups, self._evaluator if local else self._spark, groups)
@@ -242,10 +242,10 @@ class Executors:
                 return True
             return False
 
-        searched = [name for name in deltas if not RelationId.of(name).is_inner]
+        searched = [name for name in deltas if not name.is_inner]
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
-    def move(self, deltas: Mapping[str, pa.Table]) -> None:
+    def move(self, deltas: Mapping[RelationId, pa.Table]) -> None:
         """Follow a published epoch: weighted rows per relation; what outgrew its share is news."""
         changes = {}
         for name, rows in deltas.items():
@@ -254,7 +254,7 @@ class Executors:
             changes[name] = (content.filter(pc.invert(comes)), content.filter(comes))
         self._news += self._lookups.apply(changes)
 
-    def news(self) -> list[str]:
+    def news(self) -> list[RelationId]:
         """Tables that memory has no more since this was asked last."""
         news, self._news = self._news, []
         return news
@@ -302,7 +302,7 @@ class _Bounded:
 class _State:
     """The aggregate state of a view."""
 
-    def __init__(self, executors: Executors, name: str, relation: Relation) -> None:
+    def __init__(self, executors: Executors, name: RelationId, relation: Relation) -> None:
         self._executors, self._name, self._relation = executors, name, relation
 
     def fetch(self, keys: pa.Table | None) -> pa.Table:

@@ -15,6 +15,7 @@ from mview.connector import WEIGHT
 from mview.execute.program import Request
 from mview.execute.slices import distinct, weighted
 from mview.ivm.tracing.fetches import comparable
+from mview.relation import RelationId
 from mview.rows.equality import as_shown
 from mview.rows.match import Positions, row_codes
 from mview.schema import Column, TableSchema, as_schema
@@ -42,7 +43,7 @@ def number_first(rows: pa.Table, begin: int) -> pa.Table:
 
 
 def number_changes(
-    relation: str,
+    relation: RelationId,
     schema: TableSchema,
     changes: pa.Table,
     epoch: int,

@@ -64,7 +64,7 @@ class Request:
         most: so many rows may come.
     """
 
-    table: str
+    table: RelationId
     keys: pa.Table | None
     select: tuple[str, ...]
     null_safe: bool = False
@@ -104,7 +104,7 @@ class Evaluator(Protocol):
 
         Args:
             sql: Spark SQL over the relations.
-            relations: rows by relation name.
+            relations: rows by their names there.
             result: the result's columns as Spark analyzes them; None when not known yet.
         """
         ...
@@ -133,7 +133,7 @@ class ViewDelta:
 
 @dataclass(frozen=True)
 class Slices:
-    """The rows a view is evaluated over, by relation name; empty when nothing changed for it."""
+    """The rows a view is evaluated over, by their names in SQL; empty when nothing changed."""
 
     relations: Mapping[str, pa.Table]
 
@@ -141,7 +141,9 @@ class Slices:
 Rounds = Generator[list[Request], list[pa.Table], Slices]
 
 
-def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes], evaluator: Evaluator) -> Rounds:
+def fetch_slices(
+    plan: ViewPlan, deltas: Mapping[RelationId, Changes], evaluator: Evaluator
+) -> Rounds:
     """The slices of an epoch.
 
     Args:
@@ -163,9 +165,9 @@ def fetch_slices(plan: ViewPlan, deltas: Mapping[str, Changes], evaluator: Evalu
     values = plan.maintained.values if plan.maintained else ()
     followed = [trace for trace in plan.traces if trace.table in changed]
     # A part with one row that the final query reads: always at hand.
-    followed += [Trace(table, table, (Whole(table),)) for table in values]
+    followed += [Trace(table, table.sql_name, (Whole(table),)) for table in values]
     traces = [_Walk(trace, changed, schemas, evaluator) for trace in followed]
-    fetched: dict[str, list[pa.Table]] = {table: [] for table in plan.tables}
+    fetched: dict[RelationId, list[pa.Table]] = {table: [] for table in plan.tables}
     while True:
         requests: dict[tuple[object, ...], Request] = {}
         waiting = [(walk, step) for walk in traces for step in walk.ready()]
@@ -213,8 +215,8 @@ class _Walk:
     def __init__(
         self,
         trace: Trace,
-        changed: Mapping[str, Change],
-        schemas: Mapping[str, TableSchema],
+        changed: Mapping[RelationId, Change],
+        schemas: Mapping[RelationId, TableSchema],
         evaluator: Evaluator,
     ) -> None:
         self.trace, self.changed, self.schemas = trace, changed, schemas
@@ -289,7 +291,7 @@ def evaluate_slices(
     result = evaluator.run(plan.delta_sql, relations, plan.delta_schema)
     if plan.maintained is None:
         return ViewDelta(consolidate(result))
-    assert state is not None, f"view {plan.name} has a state table"
+    assert state is not None, f"view {plan.relation} has a state table"
     return _finalize(plan, plan.maintained, consolidate(result), slices, evaluator, state)
 
 
@@ -348,7 +350,7 @@ def _overflows(plan: ViewPlan) -> Iterator[None]:
         yield
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"the query of view {RelationId.of(plan.name).view} fails on the data: "
+            f"the query of view {plan.definition.name} fails on the data: "
             f"ARITHMETIC_OVERFLOW: a sum does not fit its type: {error}",
             safe="the view keeps the rows of its last good epoch, the other views go on",
             hint="correct the row or the query; the next `mview run` builds the view anew",
@@ -383,7 +385,7 @@ def _values(plan: ViewPlan, slices: Slices, when: Literal["old", "new"]) -> dict
 def _run_top(
     top: Top,
     plan: ViewPlan,
-    deltas: Mapping[str, Changes],
+    deltas: Mapping[RelationId, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
     state: StateTable,
@@ -413,7 +415,7 @@ def _run_top(
 
 def run_view(
     plan: ViewPlan,
-    deltas: Mapping[str, Changes],
+    deltas: Mapping[RelationId, Changes],
     lookups: Lookups,
     evaluator: Evaluator,
     state: StateTable | None = None,
@@ -434,7 +436,7 @@ def run_view(
         DataError: a sum does not fit its type.
     """
     if plan.top is not None:
-        assert state is not None, f"view {plan.name} has a state table"
+        assert state is not None, f"view {plan.relation} has a state table"
         return _run_top(plan.top, plan, deltas, lookups, evaluator, state)
 
     def sliced(traced: ViewPlan) -> Slices:
@@ -469,7 +471,7 @@ def run_view(
 
 def _with_all_rows(plan: ViewPlan) -> ViewPlan:
     """The plan for an epoch in which all rows of all tables are fetched."""
-    whole = replace(plan, traces=tuple(Trace(t, t, _all(plan)) for t in plan.tables))
+    whole = replace(plan, traces=tuple(Trace(t, t.sql_name, _all(plan)) for t in plan.tables))
     if plan.maintained is not None:
         whole = replace(whole, maintained=_with_known_extremes(plan.maintained))
     return whole

@@ -27,6 +27,21 @@ def record(kind: type[T], data: object) -> T:
     return kind(**_fields(data, _readers(cast(Hashable, kind))))
 
 
+def plain(value: Any) -> Any:
+    """The JSON form of a dataclass, which `record` reads.
+
+    A class with a method `to_json` is written by it.
+    """
+    if (own := getattr(value, "to_json", None)) is not None:
+        return own()
+    if dataclasses.is_dataclass(value):
+        kept = (field.name for field in dataclasses.fields(value) if field.compare)
+        return {name: plain(getattr(value, name)) for name in kept}
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def fields(data: object, types: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a JSON object that has exactly these names, each of its type.
 
@@ -84,11 +99,11 @@ def _reader(kind: Any) -> _Reader:
             lambda data: origin(_at(n, item, value) for n, value in enumerate(data)),
         )
     if origin in _OBJECTS:
-        item = _reader(inner[1])
+        key, item = map(_reader, inner)
         return _checked(
             kind,
             lambda data: isinstance(data, dict),
-            lambda data: {name: _at(name, item, value) for name, value in data.items()},
+            lambda data: {key(name): _at(name, item, value) for name, value in data.items()},
         )
     if (own := getattr(kind, "from_json", None)) is not None:
         return cast(_Reader, own)

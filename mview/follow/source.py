@@ -10,6 +10,7 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.follow.following import Content, ViewChanges
 from mview.follow.net import netted
+from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
@@ -21,12 +22,13 @@ class ViewSource:
 
     def __init__(self, store: Store, view: str) -> None:
         self._store, self._view = store, view
+        self._relation = RelationId("view", view)
         self._published: tuple[int, ViewState, TableState] | None = None
         self._mirror: Mirror | None = None
 
     def move(self, manifest: Manifest) -> None:
         """Follow a published epoch; a view that has halted stays as it was."""
-        view, table = manifest.views.get(self._view), manifest.tables.get(self._view)
+        view, table = manifest.views.get(self._view), manifest.tables.get(self._relation)
         if view is None or view.stale or table is None:
             return
         self._published = manifest.epoch, view, table
@@ -94,7 +96,7 @@ class ViewSource:
         mirror = self._mirror
         if mirror is None or mirror.schema != table.schema:
             # Its own: the engine's is for the thread that writes.
-            mirror = Mirror(self._store.mirror(self._view), table.schema)
+            mirror = Mirror(self._store.mirror(self._relation), table.schema)
             self._mirror = mirror
         mirror.changelog.refresh()
         return mirror

@@ -7,8 +7,8 @@ the batch runs: two header lines (version, metadata), then one JSON line per sou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from mview.changelog import from_ipc
 from mview.files.jsonfile import damage_told
 from mview.files.records import fields
 from mview.merge.rules import Release
+from mview.relation import RelationId
+from mview.snapshot import ChunkPlan
+from mview.store.manifest import Cut
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,27 @@ class BatchOffsets:
         watermark: source milliseconds, -1 unknown.
         chunks: snapshot chunks handed out so far, by table; none in the live query.
         pinned_ms: what `now()` is in the batch's epoch; 0: no view asks.
+        cuts: where that is, by connection.
     """
 
     connections: dict[str, dict[str, Any]]
     watermark: int
-    chunks: dict[str, int]
+    chunks: dict[RelationId, int]
     pinned_ms: int = 0
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """A chunk of a loaded table that was read anew.
+
+    Attributes:
+        plan: how the table is split.
+        release: the rows; those of `excluded` keys do not count: changes have overtaken them.
+    """
+
+    plan: ChunkPlan
+    release: Release
 
 
 @dataclass(frozen=True)
@@ -48,38 +66,47 @@ class Batch:
         offsets: where the batch ends.
         generation: number of the query.
         number: of the batch in the query.
+        rereads: chunks of loaded tables that were read anew, by table.
     """
 
-    changes: Mapping[str, list[pa.Table]]
-    releases: Mapping[str, list[Release]]
+    changes: Mapping[RelationId, list[pa.Table]]
+    releases: Mapping[RelationId, list[Release]]
     offsets: BatchOffsets
     generation: int
     number: int
+    rereads: Mapping[RelationId, Sequence[Reloaded]] = field(default_factory=dict)
 
 
 #: Handles a batch. Returns when it is published; never runs twice at once.
 OnBatch = Callable[[Batch], None]
 
 
-def sorted_rows(rows: pa.Table) -> tuple[dict[str, list[pa.Table]], dict[str, list[Release]]]:
+def sorted_rows(
+    rows: pa.Table,
+) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, list[Release]]]:
     """The changes and the releases that came through Spark (STREAM_ARROW), by table."""
-    changes: dict[str, list[pa.Table]] = defaultdict(list)
-    releases: dict[str, list[Release]] = defaultdict(list)
+    changes: dict[RelationId, list[pa.Table]] = defaultdict(list)
+    releases: dict[RelationId, list[Release]] = defaultdict(list)
     columns = (rows[name] for name in ("kind", "table", "body"))
     for kind, table, body in zip(*columns, strict=True):
         if kind.as_py() == "changes":
             # The table lies in the body: to make bytes of it would be a copy.
-            changes[table.as_py()].append(from_ipc(body.as_buffer()))
+            changes[RelationId.of(table.as_py())].append(from_ipc(body.as_buffer()))
         elif kind.as_py() == "release":
-            releases[table.as_py()].append(Release.from_body(body.as_py()))
+            releases[RelationId.of(table.as_py())].append(Release.from_body(body.as_py()))
         elif kind.as_py() != "heartbeat":
             raise TypeError(f"nobody knows what an epoch does with a row {kind}")
     return dict(changes), dict(releases)
 
 
 #: What the two sources of a load say, see `mview.ingest.sources`.
-_CHANGES = {"connections": dict[str, dict[str, Any]], "watermark": int, "pinned_ms": int}
-_CHUNKS = {"chunks": dict[str, int]}
+CHANGES = {
+    "connections": dict[str, dict[str, Any]],
+    "watermark": int,
+    "pinned_ms": int,
+    "cuts": dict[str, Cut],
+}
+_CHUNKS = {"chunks": dict[RelationId, int]}
 
 
 def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
@@ -102,4 +129,4 @@ def batch_offsets(checkpoint: Path, batch: int) -> BatchOffsets:
         if len(sources) != 2:
             raise ValueError(f"{len(sources)} sources instead of the chunks and the changelogs")
         changes, chunks = sources
-        return BatchOffsets(**fields(changes, _CHANGES), **fields(chunks, _CHUNKS))
+        return BatchOffsets(**fields(changes, CHANGES), **fields(chunks, _CHUNKS))

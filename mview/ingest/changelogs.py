@@ -1,8 +1,9 @@
 """The changelogs of all connections as one stream: how far the next batch reads, and its rows.
 
-Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms}`. The watermark (-1:
-unknown) is part of the offset so that a replayed batch stamps the same heartbeat, and so is the
-time that its epoch pins. A tick is news like any change.
+Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms, "cuts": {name:
+cut}}`. The watermark (-1: unknown) is part of the offset so that a replayed batch stamps the same
+heartbeat, and so are the time that its epoch pins and where it cuts each log. A tick is news like
+any change.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from pyspark.sql.datasource import InputPartition
 
 from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
-from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split
+from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split
+from mview.files.records import plain
 from mview.ingest.decode import Decoded, decode_split
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec, spec_file
 from mview.memory import Memory
+from mview.store.manifest import Cut
 
 #: Made beside the spec when all chunks of a load are read: a bounded log may end then.
 CHUNKS_READ = "chunks-read"
@@ -81,7 +84,12 @@ class Changelogs:
     def begin(self) -> dict[str, Any]:
         """Where the manifest or the start of the load says."""
         spec = read_spec(self.spec)
-        return {"connections": spec.start, "watermark": spec.watermark, "pinned_ms": spec.pinned_ms}
+        return {
+            "connections": spec.start,
+            "watermark": spec.watermark,
+            "pinned_ms": spec.pinned_ms,
+            "cuts": {},
+        }
 
     def finish(self) -> None:
         """From now on stop at the ends of all logs, and at the time, as they are at this moment."""
@@ -98,7 +106,9 @@ class Changelogs:
         """
         spec = read_spec(self.spec)
         self._end_load(spec)
-        ends, watermark, moved = self._advance(start, spec, most)
+        reached, watermark = self._advance(start, spec, most)
+        ends = {name: progress.offsets for name, progress in reached.items()}
+        moved = ends != start["connections"]
         pinned = start["pinned_ms"]
         if spec.tick_ms:
             now = steady_clock().now() if self._ended_ms is None else self._ended_ms
@@ -107,7 +117,8 @@ class Changelogs:
         if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
             return start
         self._last_progress = time.monotonic()
-        return {"connections": ends, "watermark": watermark, "pinned_ms": pinned}
+        cuts = {name: plain(Cut(part.watermark, part.whole)) for name, part in reached.items()}
+        return {"connections": ends, "watermark": watermark, "pinned_ms": pinned, "cuts": cuts}
 
     def keep_pace(self) -> None:
         """Wait until a live epoch may follow the one before."""
@@ -124,8 +135,8 @@ class Changelogs:
         if not self._changelogs:
             spec = read_spec(self.spec)
             for name in spec.start:
-                tables = [table.source_name for table in spec.tables_of(name)]
-                self._changelogs[name] = open_changelog(spec.config, name, tables)
+                read = {t.source_name: t.column_names for t in spec.tables_of(name)}
+                self._changelogs[name] = open_changelog(spec.config, name, list(read), read)
             if self._bounded:
                 self._finish()
         return self._changelogs
@@ -158,21 +169,23 @@ class Changelogs:
 
     def _advance(
         self, start: dict[str, Any], spec: QuerySpec, changes: int
-    ) -> tuple[dict[str, Offsets], int, bool]:
+    ) -> tuple[dict[str, Progress], int]:
         changelogs, patience_ms = self._open(), self._patience_ms(spec)
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
         turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
         engine, logs = spec.config.engine, max(1, len(changelogs))
         share = max(1, min(engine.max_changes, changes) // logs)
-        most = min(engine.max_bytes, Memory(engine.memory).batch) // logs
-        align = Align(engine.max_drift)
+        room = Memory(engine.memory).batch // logs
+        most = min(engine.max_bytes // logs, room)
+        align = Align(engine.max_drift, None, max(1, changes // logs), room)
         while True:
             reached = {
                 name: changelog.advance(start["connections"][name], share, turn_ms, most, align)
                 for name, changelog in changelogs.items()
             }
-            slowest = slowest_of(reached)
+            # The end of a bounded run is no time for which anybody could wait.
+            slowest = slowest_of(reached, 0 if self._bounded else engine.alignment)
             if slowest is not None:
                 until = replace(align, until=SourceMs(slowest + engine.max_drift))
                 for name in ahead_of(reached, slowest):
@@ -187,7 +200,7 @@ class Changelogs:
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
             news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
             if news or self._bounded or time.monotonic() >= deadline:
-                return ends, watermark, moved
+                return reached, watermark
             turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
 
     def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
@@ -215,7 +228,7 @@ class Changelogs:
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them."""
         rows = [
-            StreamRow("changes", table, chunk, changes.num_rows, body=to_ipc(changes))
+            StreamRow("changes", str(table), chunk, changes.num_rows, body=to_ipc(changes))
             for table, chunk, changes in self.changes(piece)
         ]
         if piece.watermark >= 0:
@@ -242,13 +255,21 @@ def _is_loading(spec: QuerySpec) -> bool:
     return any(table.plan is not None for table in spec.tables.values())
 
 
-def slowest_of(progress: Mapping[str, Progress]) -> SourceMs | None:
+def slowest_of(progress: Mapping[str, Progress], patience: int = 0) -> SourceMs | None:
     """How far the slowest connection is, if there is one that others must wait for.
 
-    Only a log that still has messages to be read counts as slow: one that is silent has told all it
-    knows, and must not stop the others.
+    A log that still has messages to be read counts as slow. One that is silent has told all it
+    knows; whether nothing has happened there, or what reads it is behind, nobody can tell.
+
+    Args:
+        progress: how far each would be read.
+        patience: milliseconds of source time by which a silent one may hold the others.
     """
     slow = [p.watermark for p in progress.values() if p.backlog and p.watermark is not None]
+    known = [p.watermark for p in progress.values() if p.watermark is not None]
+    if patience and known:
+        behind = min(known) if len(known) == len(progress) else SourceMs(0)
+        slow.append(SourceMs(max(behind, max(known) - patience, 0)))
     return min(slow) if slow and len(progress) > 1 else None
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mview.clock import SourceMs
@@ -20,7 +21,8 @@ from mview.errors import AwayError, ConfigError, UserError
 from mview.failpoints import failpoint
 from mview.files.durable import force
 from mview.ingest.spec import TableSpec, open_database
-from mview.schema import Column
+from mview.rows.where import Condition, columns_of, holds, parse_where
+from mview.schema import Column, TableSchema
 from mview.snapshot import Chunk, Marker
 
 V = TypeVar("V")
@@ -30,21 +32,33 @@ _AGAIN_S = (1, 3)
 
 
 def read_chunk(
-    config: Config, table: TableSpec, number: int, pause: Callable[[float], None] = time.sleep
+    config: Config,
+    table: TableSpec,
+    number: int,
+    pause: Callable[[float], None] = time.sleep,
+    *,
+    open_end: bool = False,
 ) -> Marker:
     """Stage a chunk as one Parquet file.
+
+    Args:
+        config: the configuration.
+        table: the table, with its plan.
+        number: of the chunk.
+        pause: waits for so many seconds.
+        open_end: the last chunk is read with the rows that came after planning.
 
     Raises:
         AwayError: the database was lost more than once.
         UserError: the table is not what it was when its load began.
     """
     assert table.plan is not None
-    chunk = table.plan.chunks[number]
+    chunk = (table.plan.open_chunks if open_end else table.plan.chunks)[number]
 
     def staged() -> Marker:
         take = partial(stage_chunk, table=table, chunk=chunk)
         facts, high = chunk_rows(config, table, chunk, take)
-        return Marker(table=table.name, chunk=chunk.number, high_ms=high, **facts)
+        return Marker(table=str(table.name), chunk=chunk.number, high_ms=high, **facts)
 
     for seconds in _AGAIN_S:
         try:
@@ -72,8 +86,10 @@ def chunk_rows(
         search, began = database.clock(), time.monotonic()
         try:
             batches = database.read(table.source_name, table.schema, table.plan, chunk)
+            is_declared = config.connections[table.connection].table(table.source_name).key
             try:
-                taken = take(batches)
+                rows = distinct(batches, table) if is_declared else batches
+                taken = take(rows_within(rows, table.schema))
             finally:
                 if isinstance(batches, Generator):
                     batches.close()  # what it has opened goes before its connection does
@@ -86,6 +102,45 @@ def chunk_rows(
         return taken, high_ms(search, database.clock(), time.monotonic() - began)
     finally:
         database.close()
+
+
+def rows_within(batches: Iterator[pa.RecordBatch], schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """The rows that fulfil the table's condition; the database may have given more."""
+    if not schema.where:
+        return batches
+    condition = parse_where(schema.where)
+    return (_within(batch, condition, schema) for batch in batches)
+
+
+def _within(batch: pa.RecordBatch, condition: Condition, schema: TableSchema) -> pa.RecordBatch:
+    columns = {name: batch.column(name) for name in columns_of(condition)}
+    return batch.filter(holds(condition, columns, schema))
+
+
+def distinct(batches: Iterator[pa.RecordBatch], table: TableSpec) -> Iterator[pa.RecordBatch]:
+    """The batches of a chunk, and an error at their end where two rows have one key.
+
+    Rows of one key are in one chunk: the chunks are ranges of it. Kept are the keys alone.
+    """
+    names = list(table.schema.key)
+    keys = []
+    for batch in batches:
+        keys.append(pa.Table.from_batches([batch]).select(names))
+        yield batch
+    if not keys:
+        return
+    counted = pa.concat_tables(keys).group_by(names).aggregate([([], "count_all")])
+    twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()
+    if twice:
+        count = twice[0].pop("count_all")
+        raise UserError(
+            f"the declared key of {table.name} does not tell its rows apart: {count} rows have one",
+            got=", ".join(f"{name}={value!r}" for name, value in twice[0].items()),
+            allowed=f"rows that differ in ({', '.join(names)})",
+            safe="nothing of this chunk was taken",
+            hint="correct the rows at the source; or name more columns under "
+            f"connections.{table.connection}.tables.{table.source_name}.key",
+        )
 
 
 def high_ms(search: SourceMs, after: SourceMs, seconds: float) -> SourceMs:
@@ -105,7 +160,7 @@ def check_table(database: Database, table: TableSpec) -> None:
     hint = f"`mview drop {table.name}` and run again: it is loaded anew, as it is now"
     safe = "nothing of this chunk was taken"
     try:
-        now = database.describe(table.source_name)
+        now = database.describe(table.source_name, table.schema.names.__contains__)
     except ConfigError:
         raise
     except UserError as error:
@@ -128,7 +183,7 @@ def check_table(database: Database, table: TableSpec) -> None:
             )
     if now.key != table.schema.key:
         raise UserError(
-            f"the primary key of {table.name} was changed while it is being loaded",
+            f"the key of {table.name} was changed while it is being loaded",
             got=", ".join(now.key),
             allowed=", ".join(table.schema.key),
             safe=safe,

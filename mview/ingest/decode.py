@@ -20,14 +20,20 @@ from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Format, Message, events_of, reload_hint
 from mview.errors import DecodeError, shown
 from mview.ingest.spec import TableSpec
+from mview.ingest.statements import moves_rows
+from mview.relation import RelationId
+from mview.rows.where import Condition, columns_of, holds
 
 _SAFE = "nothing after it was taken; published epochs are untouched"
+
+#: The cell of a column that a delete does not tell, as it tells the key only.
+_NOT_SENT = object()
 
 
 class Decoded(NamedTuple):
     """Changes of a table (`changelog.batch_schema`) in a chunk; 0 where the table is loaded."""
 
-    table: str
+    table: RelationId
     chunk: int
     changes: pa.Table
 
@@ -55,6 +61,7 @@ def decode_split(
             table = tables.get(event.table)
             if table is None or event.offset < table.since.get(event.partition, 0):
                 continue
+            _check_order(event, table)
             if changed := _changes(event, table):
                 taken[event.table] += changed
     rows: list[Decoded] = []
@@ -85,32 +92,58 @@ def _key_of(
     raise _no_key(event, table)
 
 
+def _check_order(event: ChangeEvent, table: TableSpec) -> None:
+    """Raise where changes of a row are in several partitions, so that nobody knows their order.
+
+    They are, where the message's key has a column that may change while ours does not.
+    """
+    if event.key is None or event.key.keys() <= set(table.schema.key):
+        return
+    key = ", ".join(table.schema.key)
+    raise DecodeError(
+        f"the key of a message has other columns than the key of {table.name}: changes of a row "
+        "may stand in several partitions, in no order",
+        where=_place(event),
+        got=", ".join(event.key),
+        allowed=f"columns of ({key})",
+        safe=_SAFE,
+        hint=f"debezium: message.key.columns=<schema>.{table.name.sql_name}:"
+        f"{','.join(table.schema.key)}; or declare the message's key under connections."
+        f"{table.connection}.tables.{table.source_name}.key; then {reload_hint(str(table.name))}",
+    )
+
+
 def _no_key(event: ChangeEvent, table: TableSpec) -> DecodeError:
     return DecodeError(
         f"the message has no value for the key ({', '.join(table.schema.key)})",
         where=_place(event),
         safe=_SAFE,
-        hint="the connector must send the table's primary key; then " + reload_hint(table.name),
+        hint="the connector must send the key of the table, or whole rows as they were before "
+        "(PostgreSQL: REPLICA IDENTITY FULL); then " + reload_hint(str(table.name)),
     )
 
 
 def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     key_names = table.schema.key
+    if event.kind == "ddl" and moves_rows(event.detail or ""):
+        raise _moved(event, table)
     if event.kind in ("ddl", "heartbeat"):
         return []  # no change of a row
+    if event.kind == "r" and not table.rereads:
+        raise _read_again(event, table)
     if event.kind == "truncate":
         return [_Change("truncate", {}, event)]
     if event.kind == "d":
         key = _key_of(event, event.before, table)
         return [_Change("d", dict(zip(key_names, key, strict=True)), event)]
-    if event.kind not in ("c", "u"):
+    if event.kind not in ("c", "u", "r"):
         raise TypeError(f"nobody knows what an event {event.kind!r} changes")
     if event.after is None:
         raise DecodeError(
             "a create or update has no after-image",
             where=_place(event),
             safe=_SAFE,
-            hint=f"correct what writes it; then {reload_hint(table.name)}",
+            hint=f"correct what writes it; then {reload_hint(str(table.name))}",
         )
     if not event.after.keys() >= table.column_names:
         missing = [name for name in table.schema.names if name not in event.after]
@@ -119,7 +152,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
             where=_place(event),
             got=f"columns {', '.join(event.after)}",
             safe=_SAFE,
-            hint=f"was the column dropped or renamed? {reload_hint(table.name)}",
+            hint=f"was the column dropped or renamed? {reload_hint(str(table.name))}",
         )
     change = _Change(event.kind, event.after, event)
     # An update that moves a row to another key is a delete and a create: each goes its own way.
@@ -131,7 +164,35 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     return [change]
 
 
+def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
+    """The error of a statement after which nobody knows the table's rows."""
+    return DecodeError(
+        f"rows of {table.name} go or come by a statement, and no message tells which",
+        where=_place(event),
+        got=shown(event.detail or "", 200),
+        allowed="changes of rows, TRUNCATE TABLE, and statements that change columns",
+        safe=_SAFE,
+        hint=f"if the table is there still: {reload_hint(str(table.name))}; else also remove the "
+        "views that read it",
+    )
+
+
+def _read_again(event: ChangeEvent, table: TableSpec) -> DecodeError:
+    """The error of a snapshot: a row that was deleted before it is in no message."""
+    return DecodeError(
+        f"the connector reads {table.name} anew, which is followed already: rows that were deleted "
+        "while it did not follow would stay for ever",
+        where=_place(event),
+        got="a row of a snapshot (op r)",
+        safe=_SAFE,
+        hint=f"wait until the connector's snapshot is done; then `mview drop {table.name}` and run "
+        "again: the table is loaded anew, from after the snapshot",
+    )
+
+
 def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Decoded]:
+    if table.condition is not None:
+        changes = _within(changes, table.condition, table, decoder)
     batch = _typed(changes, table, decoder)
     if table.plan is None:
         return [Decoded(table.name, 0, batch)]
@@ -150,22 +211,69 @@ def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Dec
     return rows
 
 
+def _within(
+    changes: list[_Change], condition: Condition, table: TableSpec, decoder: Format
+) -> list[_Change]:
+    """The changes, where a row that does not fulfil the table's condition is deleted.
+
+    So it goes where it was there, and nothing happens where it was not. Snapshot rows tell that the
+    table is to be read anew, whatever they are.
+    """
+    asked = [change for change in changes if change.kind in ("c", "u")]
+    if not asked:
+        return changes
+    cells = {}
+    for name in sorted(columns_of(condition)):
+        values = [change.cells[name] for change in asked]
+        if UNCHANGED in values:
+            raise _not_sent(asked[values.index(UNCHANGED)].event, name, table)
+        cells[name] = _converted(asked, values, table, name, decoder)
+    outside = {
+        id(change)
+        for change, holds_ in zip(
+            asked, holds(condition, cells, table.schema).to_pylist(), strict=True
+        )
+        if not holds_
+    }
+    return [
+        _Change("d", {key: change.cells[key] for key in table.schema.key}, change.event)
+        if id(change) in outside
+        else change
+        for change in changes
+    ]
+
+
+def _not_sent(event: ChangeEvent, name: str, table: TableSpec) -> DecodeError:
+    """The error of a row of which nobody knows whether it fulfils the table's condition."""
+    return DecodeError(
+        f"column {name!r} of {table.name} stands in its 'where', and is not in the message",
+        where=_place(event),
+        allowed="messages with the whole row",
+        safe=_SAFE,
+        hint=f"PostgreSQL: ALTER TABLE {table.source_name} REPLICA IDENTITY FULL; then "
+        + reload_hint(str(table.name)),
+    )
+
+
 def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
     events = [change.event for change in changes]
     cells = [change.cells for change in changes]
     truncates = sum(change.kind == "truncate" for change in changes)
     unchanged: list[list[str] | None] = [None] * len(changes)
     columns = []
+    whole = not {"d", "truncate"} & {change.kind for change in changes}
     for column in table.schema.columns:
-        values = [row.get(column.name) for row in cells]
-        if UNCHANGED in values:
+        values = [row.get(column.name, _NOT_SENT) for row in cells]
+        if whole and UNCHANGED not in values:
+            array = _converted(changes, values, table, column.name, decoder)
+        else:
             _note_unchanged(column.name, values, unchanged)
-            values = [None if value is UNCHANGED else value for value in values]
-        try:
-            columns.append(decoder.convert(values, column))
-        except Exception:
-            raise _misfit(changes, values, table, column.name, decoder) from None
-        if column.name in table.schema.key and columns[-1].null_count > truncates:
+            # What was not sent is no NULL of the source, of which a format may think its part.
+            sent = [n for n, value in enumerate(values) if value not in (UNCHANGED, _NOT_SENT)]
+            told, there = [changes[n] for n in sent], [values[n] for n in sent]
+            array = _placed(_converted(told, there, table, column.name, decoder), sent, len(values))
+        columns.append(array)
+        if column.name in table.schema.key and array.null_count > truncates:
             rows = (change for change in changes if change.kind != "truncate")
             raise _no_key(next(r.event for r in rows if r.cells[column.name] is None), table)
     meta = [
@@ -178,6 +286,22 @@ def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Tabl
     ]
     arrays = [pa.array(values, kind) for values, (_, kind) in zip(meta, META, strict=True)]
     return pa.Table.from_arrays(arrays + columns, schema=batch_schema(table.schema))
+
+
+def _converted(
+    changes: list[_Change], values: list[Any], table: TableSpec, name: str, decoder: Format
+) -> pa.Array:
+    try:
+        return decoder.convert(values, table.schema.column(name))
+    except Exception:
+        raise _misfit(changes, values, table, name, decoder) from None
+
+
+def _placed(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
+    """Values at some places of an array that is null elsewhere."""
+    taken = np.full(length, -1, dtype=np.int64)
+    taken[places] = np.arange(len(places))
+    return array.take(pa.array(taken, mask=taken < 0))
 
 
 def _note_unchanged(name: str, values: Sequence[Any], unchanged: list[list[str] | None]) -> None:
@@ -202,13 +326,13 @@ def _misfit(
                 got=shown(value),
                 safe=_SAFE,
                 hint="correct the row at the source, or its type in the format's settings; then "
-                + reload_hint(table.name),
+                + reload_hint(str(table.name)),
             )
     return DecodeError(
         f"the values of column {table.name}.{name} cannot be read together",
         where=_place(changes[0].event),
         safe=_SAFE,
-        hint=reload_hint(table.name),
+        hint=reload_hint(str(table.name)),
     )
 
 

@@ -3,7 +3,7 @@
 There is no state to keep and the manifest says where to go on, so Spark's checkpoint would only
 cost: planning and logging a micro-batch took 0.27 of a core at five epochs per second (measured),
 and most of the time that a change waited. Few changes are read where the epoch runs, many by tasks
-of Spark.
+of Spark, if it is there: nothing waits for its start.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
-from pyspark.sql import SparkSession
 
 from mview.changelog import STREAM_DDL
 from mview.errors import AwayError, MviewError, RetryableError, of_the_system
-from mview.ingest.batches import Batch, BatchOffsets, OnBatch, sorted_rows
+from mview.files.records import fields
+from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
 from mview.ingest.changelogs import WORTH_A_TASK, Changelogs, Piece
+from mview.ingest.rereads import Rereads
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
+from mview.relation import RelationId
+from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
 from mview.session.worker import settle_worker
 
 #: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
 _AWAKE_S = 45.0
+
+#: Messages that pay for a start of Spark: it costs as much CPU as to decode so many.
+_WORTH_A_START = 500_000
 
 
 class LiveQuery:
@@ -41,18 +47,24 @@ class LiveQuery:
         folder: the query's folder: its spec lives in it.
         on_batch: takes a batch, in a thread of its own.
         most: tells how many changes a batch may have at this time.
+        rereads: folder of the requests to read chunks anew.
+        say: is told of their progress.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         spec: QuerySpec,
         folder: Path,
         on_batch: OnBatch,
         most: Callable[[], int] = lambda: sys.maxsize,
+        rereads: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._spark, self._spec, self._on_batch, self._most = spark, spec, on_batch, most
         self._spec_file = folder / "spec.json"
+        self._rereads, self._say = rereads or folder / "rereads", say
+        self._caught_up = threading.Event()
 
     def run(self, until: Callable[[], bool]) -> None:
         """Run until `until()` is true, all is read (bounded), or an epoch fails.
@@ -64,43 +76,61 @@ class LiveQuery:
         """
         spec = self._spec.write(self._spec_file)
         with self._workers(spec), Epochs(self._on_batch) as epochs:
-            logs = Changelogs(spec)
+            logs, rereads = Changelogs(spec), Rereads(self._spec, self._rereads, self._say)
             try:
-                self._follow(logs, epochs, until)
+                self._follow(logs, rereads, epochs, until)
             finally:
+                rereads.close()
                 logs.close()
 
     @contextmanager
     def _workers(self, spec: str) -> Iterator[None]:
-        """Workers for a burst of changes; a bounded run starts those that it needs."""
+        """Workers for a burst of changes, once all that was there has been taken.
+
+        A bounded run starts those that it needs.
+        """
         if self._spec.once:
             yield
             return
-        workers = WakefulWorkers(self._spark, spec)
+        workers = WakefulWorkers(self._spark, spec, self._caught_up)
         workers.start()
         try:
             yield
         finally:
             workers.stop()
 
-    def _follow(self, logs: Changelogs, epochs: Epochs, until: Callable[[], bool]) -> None:
+    def _follow(
+        self, logs: Changelogs, rereads: Rereads, epochs: Epochs, until: Callable[[], bool]
+    ) -> None:
         with _reading():
             at = logs.begin()
-            if self._spec.once:
-                logs.finish()
-        batch = 0
+        batch, ends = 0, False
         while not until():
+            with _reading():
+                rereads.look()
+                if self._spec.once and not ends and rereads.may_end():
+                    logs.finish()
+                    rereads.end()
+                    ends = True
             end, pieces = self._next(logs, at, epochs)
-            if end != at:
+            if end != at or rereads.is_due(end["watermark"]):
                 with _reading():
-                    changes = self._read(logs, pieces)
-                offsets = BatchOffsets(end["connections"], end["watermark"], {}, end["pinned_ms"])
-                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch))
+                    changes = rereads.without_snapshots(self._read(logs, pieces))
+                    anew = rereads.step(changes, end["watermark"])
+                offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
+                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch, anew))
                 at, batch = end, batch + 1
-            elif self._spec.once:
+                if batch > 1 and _messages(pieces) <= WORTH_A_TASK:
+                    self._caught_up.set()
+                if anew:
+                    epochs.finish()
+                    rereads.published()
+            elif ends:
                 return
             else:
                 epochs.check()
+                if not epochs.running:
+                    self._caught_up.set()
 
     def _next(
         self, logs: Changelogs, at: dict[str, Any], epochs: Epochs
@@ -118,10 +148,13 @@ class LiveQuery:
             end = logs.advance(at, self._most())
             return end, logs.pieces(at, end)
 
-    def _read(self, logs: Changelogs, pieces: list[Piece]) -> dict[str, list[pa.Table]]:
+    def _read(self, logs: Changelogs, pieces: list[Piece]) -> dict[RelationId, list[pa.Table]]:
         """Changes by table."""
-        if _messages(pieces) <= WORTH_A_TASK:
-            near: dict[str, list[pa.Table]] = {}
+        messages = _messages(pieces)
+        if messages > _WORTH_A_START:
+            self._spark.begin()
+        if messages <= WORTH_A_TASK or (spark := self._spark.running) is None:
+            near: dict[RelationId, list[pa.Table]] = {}
             for decoded in (decoded for piece in pieces for decoded in logs.changes(piece)):
                 near.setdefault(decoded.table, []).append(decoded.changes)
             return near
@@ -131,7 +164,7 @@ class LiveQuery:
                 yield from logs.rows(pieces[number])
             settle_worker()
 
-        tasks = self._spark.range(len(pieces), numPartitions=len(pieces))
+        tasks = spark.range(len(pieces), numPartitions=len(pieces))
         return sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())[0]
 
 
@@ -214,25 +247,34 @@ class WakefulWorkers:
     """Gives every core's worker something to do, now and then, in a thread of its own.
 
     Args:
+        spark: is started for it, where nobody has.
         spec: of the query whose changes the workers will read.
+        begin: set when there is time for that: a start takes longer than an epoch.
     """
 
-    def __init__(self, spark: SparkSession, spec: str) -> None:
-        self._spark, self._spec = spark, spec
+    def __init__(self, spark: Spark, spec: str, begin: threading.Event) -> None:
+        self._spark, self._spec, self._begin = spark, spec, begin
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="mview-workers", daemon=True)
 
     def start(self) -> None:
-        """Begin; the workers start at once."""
+        """Begin; the workers start when there is time."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; waits for a task that runs."""
+        """End; waits for a task that runs, or a start."""
         self._ended.set()
+        self._begin.set()
         self._thread.join()
 
     def _keep(self) -> None:
-        spec, cores = self._spec, self._spark.sparkContext.defaultParallelism
+        self._begin.wait()
+        if not self._ended.is_set():
+            self._spark.begin()
+            self._spark.settle()
+        if (spark := self._spark.running) is None:
+            return
+        spec, cores = self._spec, self._spark.slots
 
         def wake(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import_readers(spec)
@@ -241,7 +283,7 @@ class WakefulWorkers:
         while not self._ended.is_set():
             # A worker that cannot start fails the batch that needs it, with a better message.
             with suppress(PySparkException, Py4JError, OSError):
-                woken = self._spark.range(cores, numPartitions=cores).mapInArrow(wake, "id long")
+                woken = spark.range(cores, numPartitions=cores).mapInArrow(wake, "id long")
                 woken.write.format("noop").mode("overwrite").save()
             self._ended.wait(_AWAKE_S)
 

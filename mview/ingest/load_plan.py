@@ -14,7 +14,7 @@ from mview.connector import Changelog, Offsets
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
-from mview.ingest.spec import chunk_bytes, open_changelog, open_database
+from mview.ingest.spec import chunk_bytes, load_chunk_rows, open_changelog, open_database
 from mview.relation import RelationId, by_connection
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan
@@ -66,22 +66,21 @@ class LoadPlan:
 
 def plan_load(
     config: Config,
-    table: str,
+    table: RelationId,
     schema: TableSchema,
     start: LoadStart,
     begin: Mapping[str, str],
     since: Mapping[str, int],
 ) -> LoadPlan:
     """Ask the database how to split a table."""
-    name = RelationId.of(table).name
-    database = open_database(config, RelationId.of(table).connection)
+    database = open_database(config, table.connection)
     try:
         asked = database.clock()
         size = chunk_bytes(config.engine)
-        chunks = database.plan(name, schema, config.engine.chunk_rows, size)
+        chunks = database.plan(table.name, schema, load_chunk_rows(config, table), size)
     finally:
         database.close()
-    return LoadPlan(start, replace(chunks, table=table), begin, since, asked)
+    return LoadPlan(start, replace(chunks, table=str(table)), begin, since, asked)
 
 
 def write_plan(file: Path, plan: LoadPlan) -> None:
@@ -112,7 +111,10 @@ def read_plan(file: Path) -> LoadPlan:
 
 
 def begin_offsets(
-    config: Config, read: Mapping[str, Offsets], tables: Iterable[str], new: Collection[str]
+    config: Config,
+    read: Mapping[str, Offsets],
+    tables: Iterable[RelationId],
+    new: Collection[RelationId],
 ) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
     """By connection, where reading goes on when tables are added, and where the logs end now.
 
@@ -129,7 +131,7 @@ def begin_offsets(
     ends: dict[str, Offsets] = {}
     for connection, names in by_connection(tables).items():
         changelog = open_changelog(config, connection, names)
-        kept = [name for name in names if str(RelationId("table", name, connection)) not in new]
+        kept = [name for name in names if RelationId("table", name, connection) not in new]
         others = open_changelog(config, connection, kept) if kept else None
 
         def is_kept(entry: str, others: Changelog | None = others) -> bool:
@@ -150,7 +152,7 @@ def begin_offsets(
 
 
 def begin_positions(
-    config: Config, name: str, ends: Mapping[str, Offsets], taken: Mapping[str, str]
+    config: Config, table: RelationId, ends: Mapping[str, Offsets], taken: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, int]]:
     """By partition, the first position after what was sent before `ends`; and these ends.
 
@@ -159,15 +161,14 @@ def begin_positions(
 
     Args:
         config: the configuration.
-        name: the table.
+        table: the table.
         ends: by connection, where the logs end now.
         taken: by partition, positions that are taken in any case.
     """
-    source = RelationId.of(name)
-    changelog = open_changelog(config, source.connection, [source.name])
-    end = ends[source.connection]
+    changelog = open_changelog(config, table.connection, [table.name])
+    end = ends[table.connection]
     try:
-        sent, since = changelog.sent(source.name, end), changelog.first(end)
+        sent, since = changelog.sent(table.name, end), changelog.first(end)
     finally:
         changelog.close()
     begin = dict(taken)

@@ -5,7 +5,8 @@ Both keep their offsets in the streaming checkpoint, so a replayed batch plans t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from mview.changelog import STREAM_DDL, StreamRow, stream_batch
 from mview.ingest.changelogs import Changelogs, Piece
 from mview.ingest.chunks import read_chunk
+from mview.ingest.pace import HELD_S, Pacer
 from mview.ingest.spec import chunks_per_epoch, read_spec
+from mview.relation import RelationId, by_text
 from mview.session.worker import settle_worker
 
 SNAPSHOT = "mview_snapshot"
@@ -53,7 +56,7 @@ class SnapshotSource(_MviewSource):
 class ChunkPartition(InputPartition):
     """One chunk to read: its table, and its number in the table's plan."""
 
-    table: str
+    table: RelationId
     chunk: int
 
 
@@ -64,22 +67,29 @@ class SnapshotReader(DataSourceStreamReader):
     no plan any more, and its entry stays as it is.
     """
 
-    def __init__(self, spec: str) -> None:
-        self.spec = spec
+    def __init__(self, spec: str, wait: Callable[[float], None] = time.sleep) -> None:
+        self.spec, self._wait = spec, wait
+        self._pace: Pacer | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing was read."""
         return {"chunks": {}}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """A few chunks more; the limit is the configured number of chunks per epoch."""
+        """A few chunks more, as many as may be read now; the same place where none may be."""
         spec = read_spec(self.spec)
         step = chunks_per_epoch(spec.config.engine, spec.tasks)
-        handed = dict(start["chunks"])
-        for table, chunk in spec.chunks_after(handed)[:step]:
+        if self._pace is None:
+            self._pace = Pacer(spec.config)
+        handed = _handed(start)
+        waiting = spec.chunks_after(handed)
+        taken = self._pace.take(waiting, step) if waiting else []
+        if waiting and not taken:
+            self._wait(HELD_S)  # Spark asks again at once
+        for table, chunk in taken:
             handed[table.name] = chunk.number + 1
         # Spark compares offsets as texts.
-        return {"chunks": dict(sorted(handed.items()))}
+        return {"chunks": by_text(dict(sorted(handed.items())))}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The chunk limit applies inside `latestOffset`."""
@@ -87,11 +97,11 @@ class SnapshotReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ChunkPartition]:
         """One task per chunk; none for what was loaded before the batch is done again."""
-        spec = read_spec(self.spec)
+        spec, until = read_spec(self.spec), _handed(end)
         return [
             ChunkPartition(table.name, chunk.number)
-            for table, chunk in spec.chunks_after(start["chunks"])
-            if chunk.number < end["chunks"].get(table.name, 0)
+            for table, chunk in spec.chunks_after(_handed(start))
+            if chunk.number < until.get(table.name, 0)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -111,6 +121,11 @@ class SnapshotReader(DataSourceStreamReader):
             ]
         )
         settle_worker()
+
+
+def _handed(offset: dict[str, Any]) -> dict[RelationId, int]:
+    """The chunks of each table that were handed out, in an offset of Spark's."""
+    return {RelationId.of(table): number for table, number in offset["chunks"].items()}
 
 
 class ChangelogSource(_MviewSource):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -31,7 +31,8 @@ from mview.connector import (
 from mview.errors import CorruptionError, DecodeError, RetryableError
 from mview.files.durable import put
 from mview.memory import MESSAGE_PART, Memory
-from mview.relation import RelationId
+from mview.relation import RelationId, TableName
+from mview.rows.where import Condition, parse_where
 from mview.schema import TableSchema
 from mview.snapshot import Chunk, ChunkPlan
 
@@ -41,7 +42,7 @@ class TableSpec:
     """One source table as a query reads it.
 
     Attributes:
-        name: `<connection>.<table>`.
+        name: the table.
         schema: columns and key, frozen when the table was added.
         base: folder of the mirror's base.
         stage: folder for chunk files, below `base`.
@@ -49,29 +50,37 @@ class TableSpec:
         since: by source partition, the offset at which the load began. What stands before it is in
             the chunks: it is not looked at, whatever it is. Empty when the table is loaded: by then
             the log was read beyond it.
+        rereads: rows of a connector's snapshot are handed on: the table is read anew then. Else
+            they are refused.
     """
 
-    name: str
+    name: RelationId
     schema: TableSchema
     base: Path
     stage: str
     plan: ChunkPlan | None
     since: Mapping[str, int] = field(default_factory=dict)
+    rereads: bool = False
 
     @property
     def connection(self) -> str:
         """The connection's name."""
-        return RelationId.of(self.name).connection
+        return self.name.connection
 
     @cached_property
     def column_names(self) -> frozenset[str]:
         """The names of the schema's columns."""
         return frozenset(self.schema.names)
 
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The condition that all rows fulfil, if there is one."""
+        return parse_where(self.schema.where) if self.schema.where else None
+
     @property
     def source_name(self) -> str:
         """The table's name in its database."""
-        return RelationId.of(self.name).name
+        return self.name.name
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class QuerySpec:
 
     generation: int
     config: Config
-    tables: dict[str, TableSpec]
+    tables: dict[RelationId, TableSpec]
     start: dict[str, Offsets]
     watermark: int
     tasks: int
@@ -103,7 +112,7 @@ class QuerySpec:
     @property
     def chunks(self) -> list[tuple[TableSpec, Chunk]]:
         """The chunks of all loading tables, interleaved so that tables finish together."""
-        queue: list[tuple[float, str, TableSpec, Chunk]] = []
+        queue: list[tuple[float, RelationId, TableSpec, Chunk]] = []
         for table in self.tables.values():
             if table.plan is not None:
                 chunks = table.plan.chunks
@@ -112,7 +121,7 @@ class QuerySpec:
                 ]
         return [(table, chunk) for _, _, table, chunk in sorted(queue, key=lambda q: q[:2])]
 
-    def chunks_after(self, handed: Mapping[str, int]) -> list[tuple[TableSpec, Chunk]]:
+    def chunks_after(self, handed: Mapping[RelationId, int]) -> list[tuple[TableSpec, Chunk]]:
         """The chunks that are left when those of each table below a number were handed out."""
         return [
             (table, chunk)
@@ -132,12 +141,13 @@ class QuerySpec:
             "places": _places_of(self.config),
             "tables": [
                 {
-                    "name": table.name,
+                    "name": str(table.name),
                     "schema": table.schema.to_json(),
                     "base": str(table.base),
                     "stage": table.stage,
                     "plan": None if table.plan is None else table.plan.to_json(),
                     "since": table.since,
+                    "rereads": table.rereads,
                 }
                 for table in self.tables.values()
             ],
@@ -182,13 +192,14 @@ def read_spec(reference: str) -> QuerySpec:
         )
     data: dict[str, Any] = json.loads(content)
     tables = {
-        table["name"]: TableSpec(
-            table["name"],
+        (name := RelationId.of(table["name"])): TableSpec(
+            name,
             TableSchema.from_json(table["schema"]),
             Path(table["base"]),
             table["stage"],
             None if table["plan"] is None else ChunkPlan.from_json(table["plan"]),
             table["since"],
+            table["rereads"],
         )
         for table in data["tables"]
     }
@@ -216,6 +227,13 @@ def read_spec(reference: str) -> QuerySpec:
 def _places_of(config: Config) -> str:
     """A digest of where databases and changelogs are, and how they are read."""
     settings = config.model_dump(mode="json", include={"connections", "changes"})
+    for connection in settings["connections"].values():
+        # How gently is read may be edited at any time: it is no place, and counts from the next
+        # start on.
+        for part in (connection, *connection["tables"].values()):
+            del part["load"]
+        tables = connection["tables"].items()
+        connection["tables"] = {name: said for name, said in tables if any(said.values())}
     return _digest_of(json.dumps(settings, sort_keys=True).encode())
 
 
@@ -226,6 +244,18 @@ def _digest_of(content: bytes) -> str:
 def chunk_bytes(engine: EngineSettings) -> int:
     """Bytes of a chunk at the most: it becomes a file of the table's mirror."""
     return min(engine.chunk_bytes, Memory(engine.memory).file)
+
+
+#: Seconds that a chunk of a table with a rate takes at the most: reads come in small steps.
+_CHUNK_S = 10
+
+
+def load_chunk_rows(config: Config, table: RelationId) -> int:
+    """Rows of a chunk of a load at the most."""
+    connection = config.connections[table.connection]
+    loads = (connection.load, connection.table(table.name).load)
+    rates = [load.rows_per_second * _CHUNK_S for load in loads if load.rows_per_second]
+    return min(config.engine.chunk_rows, *rates) if rates else config.engine.chunk_rows
 
 
 def chunks_per_epoch(engine: EngineSettings, tasks: int) -> int:
@@ -272,17 +302,88 @@ class BoundedFormat:
         return self._format.decode(message)
 
 
+class ScopedFormat:
+    """A format whose events name tables as we do (`TableName`): those of all schemas apart.
+
+    Args:
+        format: decodes messages; its events have the name in the schema, and maybe the schema.
+        own: the schema of tables that are named without one; None: there are no schemas.
+        folds: names of schemas may differ by their letters' case only for some servers.
+    """
+
+    def __init__(self, format: Format, own: str | None, *, folds: bool = False) -> None:
+        self._format, self._own, self._folds = format, own, folds
+        self._names: dict[tuple[str | None, str], str] = {}
+        self.in_band_heartbeats = format.in_band_heartbeats
+        self.convert = format.convert
+
+    def decode(self, message: Message) -> Iterable[ChangeEvent]:
+        """See `Format`."""
+        return [self._named(event, message) for event in self._format.decode(message)]
+
+    def _named(self, event: ChangeEvent, message: Message) -> ChangeEvent:
+        schema, own = event.namespace, self._own
+        name = self._names.get((schema, event.table))
+        if name is None:
+            if (
+                self._folds
+                and None not in (schema, own)
+                and schema != own
+                and str(schema).lower() == str(own).lower()
+            ):
+                raise _other_case(event, message, str(own))
+            is_ours = schema is None or own is None or schema == own
+            name = str(TableName("" if is_ours else str(schema), event.table))
+            self._names[schema, event.table] = name
+        return event if name == event.table else event._replace(table=name)
+
+
+def _other_case(event: ChangeEvent, message: Message, own: str) -> DecodeError:
+    return DecodeError(
+        "a change is of a database whose name differs in case from the connection's",
+        where=place_of(message),
+        got=event.namespace,
+        allowed=f"{own}, as under 'connections'",
+        safe="nothing after it was taken; published epochs are untouched",
+        hint=f"write the name under 'connections' as the server does; then "
+        f"{reload_hint(event.table)}",
+    )
+
+
 def open_format(config: Config, connection: str) -> Format:
     """The change format of a connection."""
     settings = config.changes[connection]
     decoder: Format = load("formats", settings.format)(settings.options)
+    database = config.connections[connection]
+    folds = database.drivername.startswith(("mysql", "mariadb"))
+    decoder = ScopedFormat(decoder, database.own_schema, folds=folds)
     return BoundedFormat(decoder, config.engine.memory)
 
 
-def open_changelog(config: Config, connection: str, tables: list[str]) -> Changelog:
-    """The changelog of a connection for these tables (names as the database has them)."""
-    settings = config.changes[connection]
-    changelog: Changelog = load("changelogs", settings.source)(
-        settings, open_format(config, connection), tables
-    )
+def open_changelog(
+    config: Config,
+    connection: str,
+    tables: list[str],
+    columns: Mapping[str, Collection[str]] | None = None,
+) -> Changelog:
+    """The changelog of a connection for these tables (names as the database has them).
+
+    Args:
+        config: the configuration.
+        connection: its name.
+        tables: those that are followed.
+        columns: those that are read, by table. A changelog that looks whether tables are as they
+            were (it has a method `only`) need not look at others.
+    """
+    settings = config.changes[connection].of_schema(config.connections[connection].own_schema)
+    format = open_format(config, connection)
+    factory = load("changelogs", settings.source)
+    changelog: Changelog
+    if (own := getattr(factory, "of_database", None)) is not None:
+        database = config.connections[connection]
+        changelog = own(settings, database, format, tables, config.store)
+    else:
+        changelog = factory(settings, format, tables)
+    if columns is not None and (only := getattr(changelog, "only", None)) is not None:
+        only(columns)
     return changelog

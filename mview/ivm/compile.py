@@ -31,6 +31,7 @@ from mview.plan.operators.ir import Unsupported
 from mview.plan.operators.rules import rewrite
 from mview.plan.text.place import did_you_mean
 from mview.plan.text.syntax import not_too_deep
+from mview.relation import RelationId
 from mview.schema import TableSchema, check_free
 
 
@@ -39,15 +40,15 @@ class OtherColumnsError(Exception):
 
 
 #: The columns that are read of every table.
-Used = Mapping[str, frozenset[str]]
+Used = Mapping[RelationId, frozenset[str]]
 
 #: Completes the plan of a part or view with what Spark says of its columns.
-Analyze = Callable[[ViewPlan, Mapping[str, TableSchema]], ViewPlan]
+Analyze = Callable[[ViewPlan, Mapping[RelationId, TableSchema]], ViewPlan]
 
 
 def compile_view(
     definition: ViewDefinition,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
     analyze: Analyze = lambda plan, schemas: plan,
 ) -> ViewPlan:
     """The plan of a view, with the plans of its parts.
@@ -79,7 +80,7 @@ def _check(definition: ViewDefinition) -> None:
 
 
 def _compiled(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema], analyze: Analyze
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema], analyze: Analyze
 ) -> ViewPlan:
     try:
         timed = _timed(definition, schemas)
@@ -100,7 +101,7 @@ def _named(plan: ViewPlan) -> ViewPlan:
         check_free(names)
     except UserError as error:
         raise UserError(
-            f"view {plan.name}: {error.what}",
+            f"view {plan.definition.name}: {error.what}",
             where=f"{plan.definition.file}:{plan.definition.line}",
             allowed=error.allowed,
             hint="give the column another name with AS",
@@ -108,11 +109,11 @@ def _named(plan: ViewPlan) -> ViewPlan:
     return plan
 
 
-def _uncut(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewParts:
+def _uncut(definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]) -> ViewParts:
     return ViewParts((), definition)
 
 
-def _timed(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> ViewDefinition:
+def _timed(definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]) -> ViewDefinition:
     """The view over clocks; errors have their places in the user's text."""
     timed = with_clocks(definition)
     check_result_types(definition, build(definition, schemas).root, schemas)
@@ -143,7 +144,7 @@ class _Compiler:
         names: parts that have a name already.
     """
 
-    schemas: dict[str, TableSchema]
+    schemas: dict[RelationId, TableSchema]
     analyze: Analyze
     parts: list[ViewPlan] = field(default_factory=list)
     names: int = 0
@@ -152,8 +153,10 @@ class _Compiler:
         """The plan of a view that is cut into parts."""
         self.names = len(cut.parts)
         for part in cut.parts:
-            self._add(_allowed(self._analyzed_part(self._compiled(part, cut.tops.get(part.name)))))
-        main = self._compiled(cut.main, cut.tops.get(cut.main.name))
+            self._add(
+                _allowed(self._analyzed_part(self._compiled(part, cut.tops.get(part.relation))))
+            )
+        main = self._compiled(cut.main, cut.tops.get(cut.main.relation))
         whole = replace(main, declared=definition, parts=tuple(self.parts))
         if main.plain is not None:
             plain = replace(main.plain, declared=definition, parts=tuple(self.parts))
@@ -169,27 +172,27 @@ class _Compiler:
 
     def _add(self, part: ViewPlan) -> None:
         self.parts.append(part)
-        self.schemas[part.name] = part.output
+        self.schemas[part.relation] = part.output
 
     def _compiled(self, definition: ViewDefinition, first: Top | None = None) -> ViewPlan:
         """The plan of a view that is cut already, or of a part; its indexes become parts."""
         built = build(definition, self.schemas)
         root = rewrite(built.root)
         plan = _planned(definition, root, built.used, self.schemas, first)
-        without: frozenset[str] = frozenset()
+        without: frozenset[RelationId] = frozenset()
         while failing := _without_keys(plan):
             indexer = Indexer(definition, self.names + 1, without)
             indexed = indexer.rewritten(root, failing)
             known, indexes = dict(self.schemas), []
             for part in indexer.parts():
                 indexes.append(self.analyze(_planned(part, *_root(part, known), known), known))
-                known[part.name] = indexes[-1].output
+                known[part.relation] = indexes[-1].output
             better = _planned(definition, indexed, built.used, known)
             useless = {
                 table
                 for index in indexes
                 for table in index.tables
-                if index.name not in _looked_up(better) or not _has_order(index.output)
+                if index.relation not in _looked_up(better) or not _has_order(index.output)
             }
             if useless:
                 without |= useless
@@ -203,7 +206,9 @@ class _Compiler:
         return plan
 
 
-def _root(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> tuple[ir.Node, Used]:
+def _root(
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
+) -> tuple[ir.Node, Used]:
     built = build(definition, schemas)
     return rewrite(built.root), built.used
 
@@ -217,7 +222,7 @@ def _without_keys(plan: ViewPlan) -> set[ir.Node]:
     }
 
 
-def _looked_up(plan: ViewPlan) -> set[str]:
+def _looked_up(plan: ViewPlan) -> set[RelationId]:
     """The tables in which some trace looks rows up."""
     traces = [*plan.traces, *(plan.plain.traces if plan.plain is not None else ())]
     return {step.table for trace in traces for step in trace.steps}
@@ -232,7 +237,7 @@ def _planned(
     definition: ViewDefinition,
     root: ir.Node,
     used: Used,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
     first: Top | None = None,
 ) -> ViewPlan:
     """The plan of a tree."""
@@ -268,7 +273,7 @@ def _maintained(
     plain: ViewPlan,
     root: ir.Node,
     notes: Mapping[ir.Node, Note],
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> ViewPlan | None:
     """The plan with a state table for the top aggregate, where that is possible and cheaper."""
     maintained, top = maintain(plain.definition, root, schemas), top_aggregate(root)
@@ -298,7 +303,7 @@ def _maintained(
 def _traces(
     root: ir.Node,
     scans: tuple[ir.Scan, ...],
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
     view: ir.Node,
 ) -> tuple[tuple[Trace, ...], dict[ir.Node, Note]]:
     """What is fetched for each scan that is below the root; nothing for the others."""
@@ -347,7 +352,7 @@ def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:
 
 
 def _full_plan(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema], reason: Unsupported
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema], reason: Unsupported
 ) -> ViewPlan:
     clocks = clocks_of(definition)
     read = {name: schemas[name] for name in (*definition.table_names, *clocks)}
@@ -359,7 +364,7 @@ def _full_plan(
         key=definition.key,
         schemas=read,
         used={name: schema.names for name, schema in read.items()},
-        traces=tuple(Trace(table, table, wholes) for table in read),
+        traces=tuple(Trace(table, table.sql_name, wholes) for table in read),
         evaluation="full",
         indexes=clocks,
         refused=Note(reason.code, reason.message, reason.hint),
@@ -382,7 +387,7 @@ def _key(definition: ViewDefinition, root: ir.Node) -> tuple[str, ...]:
 
 
 def _evaluation(
-    traces: tuple[Trace, ...], notes: Mapping[ir.Node, Note], read: Mapping[str, TableSchema]
+    traces: tuple[Trace, ...], notes: Mapping[ir.Node, Note], read: Mapping[RelationId, TableSchema]
 ) -> Evaluation:
     everything = {Whole(table) for table in read}
     whole = traces and all(everything <= set(trace.steps) for trace in traces)
@@ -447,7 +452,8 @@ def _allowed(plan: ViewPlan) -> ViewPlan:
     note = plan.refused or next((n.note for n in plan.nodes if n.strategy == "FULL"), None)
     if note is not None:
         raise UserError(
-            f"view {plan.name!r} must be incremental, but needs FULL ({note.code}): {note.message}",
+            f"view {plan.definition.name!r} must be incremental, but needs FULL ({note.code}): "
+            f"{note.message}",
             where=f"{plan.definition.file}:{plan.definition.line}",
             hint=f"{note.hint}; or remove policy='incremental_only'",
         )

@@ -9,7 +9,6 @@ from mview.ivm.tracing.notes import Note
 from mview.ivm.tracing.steps import Band, KeySource, Step, Trace, Whole
 from mview.plan.operators import ir
 from mview.plan.operators.tree import print_tree
-from mview.relation import RelationId
 
 _MEANING: dict[Strategy, str] = {
     "LINEAR": "works on changed rows alone",
@@ -44,7 +43,7 @@ def explain(plan: ViewPlan, cost: Callable[[ViewPlan], Sequence[str]] = lambda _
 
 def _block(plan: ViewPlan) -> str:
     what = "part" if plan.declared is None and plan.refused is None else "view"
-    lines = [f"{what} {plan.name}: {_evaluation(plan)}"]
+    lines = [f"{what} {plan.relation}: {_evaluation(plan)}"]
     lines.append(f"  key: {', '.join(plan.key) if plan.key else 'none, equal rows are counted'}")
     lines.append(f"  kept beside it: {_kept(plan)}")
     if plan.root is not None:
@@ -110,9 +109,8 @@ def _reason(note: Note) -> list[str]:
 
 
 def _use(trace: Trace) -> str:
-    last = RelationId.of(trace.table).sql_name
-    if trace.relation in (last, trace.table):
-        return trace.table
+    if trace.relation in (trace.table.sql_name, str(trace.table)):
+        return str(trace.table)
     return f"{trace.table} as {trace.relation}"
 
 

@@ -67,20 +67,27 @@ class ViewPlan:
     root: ir.Node | None
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    schemas: Mapping[str, TableSchema]
-    used: Mapping[str, tuple[str, ...]]
+    schemas: Mapping[RelationId, TableSchema]
+    used: Mapping[RelationId, tuple[str, ...]]
     traces: tuple[Trace, ...]
     evaluation: Evaluation
     maintained: Maintained | None = None
     nodes: tuple[NodeNote, ...] = ()
     refused: Note | None = None
-    indexes: tuple[str, ...] = ()
+    indexes: tuple[RelationId, ...] = ()
     parts: tuple[ViewPlan, ...] = ()
     declared: ViewDefinition | None = None
     plain: ViewPlan | None = None
     top: Top | None = None
     result: pa.Schema | None = None
     state_result: pa.Schema | None = None
+
+    @property
+    def strategy(self) -> str:
+        """The strategy of the whole view: of its top operator that is not linear."""
+        if self.evaluation == "full":
+            return "FULL"
+        return next((n.strategy for n in self.nodes if n.strategy != "LINEAR"), "LINEAR")
 
     @property
     def state_definition(self) -> ViewDefinition | None:
@@ -110,17 +117,17 @@ class ViewPlan:
         return None if self.result is None else _weighted(self.result)
 
     @property
-    def name(self) -> str:
-        """The view's name."""
-        return self.definition.name
+    def relation(self) -> RelationId:
+        """What the view or part is called where it is read."""
+        return self.definition.relation
 
     @property
-    def state(self) -> str | None:
-        """The relation of what is kept to maintain it, where something is."""
-        return None if self.state_definition is None else str(RelationId.of(self.name).state)
+    def state(self) -> RelationId | None:
+        """What is kept to maintain it, where something is."""
+        return None if self.state_definition is None else self.relation.state
 
     @property
-    def tables(self) -> tuple[str, ...]:
+    def tables(self) -> tuple[RelationId, ...]:
         """The tables, views, parts and clocks that are read, in text order; indexes last."""
         return (*self.definition.table_names, *self.indexes)
 
@@ -139,13 +146,13 @@ class ViewPlan:
         return self.root is not None and is_by_order(self.root, self.schemas)
 
     @property
-    def clocks(self) -> tuple[str, ...]:
+    def clocks(self) -> tuple[RelationId, ...]:
         """The clocks that the view or a part of it asks."""
         names = [name for plan in (*self.parts, self) for name in plan.tables if is_clock(name)]
         return tuple(dict.fromkeys(names))
 
     @property
-    def sources(self) -> tuple[str, ...]:
+    def sources(self) -> tuple[RelationId, ...]:
         """The tables and views that the user's text reads."""
         return (self.declared or self.definition).table_names
 
@@ -171,12 +178,12 @@ class ViewPlan:
             columns.append(Column(ref.column, kinds.pop() if len(kinds) == 1 else pa.string()))
         return TableSchema(tuple(columns), self.key)
 
-    def slice_name(self, table: str, when: Literal["old", "new"]) -> str:
+    def slice_name(self, table: RelationId, when: Literal["old", "new"]) -> str:
         """The relation name of a table's slice in the SQL of this plan."""
         return f"__{when}_{self.tables.index(table)}"
 
     @cached_property
-    def slice_schemas(self) -> Mapping[str, TableSchema]:
+    def slice_schemas(self) -> Mapping[RelationId, TableSchema]:
         """The schema of each table's slice."""
         return {
             table: TableSchema(

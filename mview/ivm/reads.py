@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mview.ivm.plan import ViewPlan
 from mview.ivm.tracing.steps import Band, Fetch, KeySource, Trace, Whole
+from mview.relation import RelationId
 
 #: Rows of a group or partition whose number nobody knows: a guess.
 _GROUP_ROWS = 10
@@ -29,32 +30,34 @@ class Reads:
     rows: float
 
 
-def foreseen_reads(plan: ViewPlan, changed: Mapping[str, int], rows: Mapping[str, int]) -> Reads:
+def foreseen_reads(
+    plan: ViewPlan, changed: Mapping[RelationId, int], rows: Mapping[RelationId, int]
+) -> Reads:
     """The look-ups of an incremental epoch, as if keys were spread evenly.
 
     Args:
         plan: of the view or part.
-        changed: changed rows by table, as the plan names them.
+        changed: changed rows by table.
         rows: rows of every table that the plan reads.
     """
     if plan.top is not None:
         return Reads(1, min(plan.top.kept, rows[plan.top.part]))
     rows = {**dict.fromkeys(plan.clocks, 1), **rows}
-    lookups, needed = 0, defaultdict[str, float](float)
+    lookups, needed = 0, defaultdict[RelationId, float](float)
     for trace in plan.traces:
         if changed.get(trace.table):
             lookups += len(trace.steps)
             for step, more in zip(trace.steps, _sizes(plan, trace, changed, rows), strict=True):
                 needed[step.table] += more
+    read = sum(min(more, rows[table]) for table, more in needed.items())
     if plan.maintained is not None:
         lookups += 1
-        needed[""] = sum(changed.values())  # at most a group of the state table per changed row
-    read = (min(more, rows[name]) if name else more for name, more in needed.items())
-    return Reads(lookups, sum(read))
+        read += sum(changed.values())  # at most a group of the state table per changed row
+    return Reads(lookups, read)
 
 
 def _sizes(
-    plan: ViewPlan, trace: Trace, changed: Mapping[str, int], rows: Mapping[str, int]
+    plan: ViewPlan, trace: Trace, changed: Mapping[RelationId, int], rows: Mapping[RelationId, int]
 ) -> list[float]:
     """The rows that each step of a trace finds."""
     sizes: list[float] = []
@@ -76,7 +79,9 @@ def _sizes(
     return sizes
 
 
-def _matches(plan: ViewPlan, step: Fetch, source: KeySource, rows: Mapping[str, int]) -> float:
+def _matches(
+    plan: ViewPlan, step: Fetch, source: KeySource, rows: Mapping[RelationId, int]
+) -> float:
     """Rows that a key from a row of the source finds."""
     key = plan.schemas[step.table].key
     if key and set(key) <= set(step.columns):

@@ -21,7 +21,7 @@ from mview.errors import CorruptionError, MviewError, RetryableError
 from mview.files.modes import make_shared_folder, users_umask
 from mview.java.runtime import check_java, find_java
 
-__all__ = ["LOCK", "Jar", "cache_folder", "check_java", "read_lock", "resolve"]
+__all__ = ["LOCK", "Jar", "absent", "cache_folder", "check_java", "read_lock", "resolve"]
 
 LOCK = Path(__file__).with_suffix(".lock")
 
@@ -106,6 +106,11 @@ def resolve(name: str = "runtime", lock: Path = LOCK) -> list[Path]:
             if missing:
                 _fetch(missing, folder)
     return [folder / jar.file_name for jar in jars]
+
+
+def absent(name: str = "runtime", lock: Path = LOCK) -> list[Jar]:
+    """The jars of a set that are not cached, or damaged there: the first run fetches them."""
+    return [jar for jar in read_lock(lock, name) if not _is_cached(jar, cache_folder())]
 
 
 def _is_cached(jar: Jar, folder: Path) -> bool:

@@ -58,8 +58,8 @@ def _major(java: Path) -> int:
     return int(match.group(1))
 
 
-def check_java() -> None:
-    """Make sure that Spark can start.
+def check_java() -> int:
+    """Make sure that Spark can start; returns the version of Java.
 
     Raises:
         ConfigError: no Java, or a version that Spark does not run on; it names the one found.
@@ -74,3 +74,4 @@ def check_java() -> None:
             allowed=_ALLOWED,
             hint=_HINT,
         )
+    return major

@@ -22,6 +22,7 @@ from mview.changelog import OP
 from mview.clock import END_OF_TIME, SourceMs
 from mview.errors import UserError
 from mview.merge.net import is_fresh
+from mview.relation import RelationId
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.snapshot import Marker
@@ -40,7 +41,7 @@ class LoadingTable:
     """What the merge must know of a table that is being loaded.
 
     Attributes:
-        table: `<connection>.<table>`.
+        table: the table.
         schema: the table's columns and primary key.
         delay_ms: T: covers how far the stamps of the log and the clock of the database can differ.
         begin: by source partition, the first position (encoded) after the last change that was in
@@ -49,7 +50,7 @@ class LoadingTable:
             position of a truncate that was taken before.
     """
 
-    table: str
+    table: RelationId
     schema: TableSchema
     delay_ms: int
     begin: Mapping[str, str] = field(default_factory=dict)

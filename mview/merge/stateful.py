@@ -37,7 +37,7 @@ def merge_stream(stream: DataFrame, tables: Sequence[LoadingTable]) -> DataFrame
         Rows of STREAM_DDL: every `changes` row as it came, and one `release` row per chunk (body:
         `rules.Release`), in the epoch in which the chunk's file begins to count.
     """
-    by_name = {table.table: table for table in tables}
+    by_name = {str(table.table): table for table in tables}
 
     def merge(
         key: tuple[str, int], frames: Iterable[pd.DataFrame], state: GroupState

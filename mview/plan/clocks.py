@@ -23,11 +23,11 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 
 #: The clocks; like those of parts, their names are none that a user can give.
-DAY, INSTANT = (str(RelationId("clock", name)) for name in ("day", "now"))
+DAY, INSTANT = (RelationId("clock", name) for name in ("day", "now"))
 
 #: What views see of the clocks. Each has one column: a value that is kept by itself is one. No
 #: alias of a user may hide it.
-CLOCKS: Mapping[str, TableSchema] = {
+CLOCKS: Mapping[RelationId, TableSchema] = {
     DAY: TableSchema((Column("__today", pa.date32(), nullable=False),), ()),
     INSTANT: TableSchema((Column("__now", pa.timestamp("us", "UTC"), nullable=False),), ()),
 }
@@ -49,12 +49,12 @@ _WORDS = ("now", "today", "tomorrow", "yesterday")
 _DATES = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate, exp.Timestamp)
 
 
-def is_clock(name: str) -> bool:
-    """Whether a name in SQL is that of a clock."""
+def is_clock(name: RelationId) -> bool:
+    """Whether a relation is a clock."""
     return name in CLOCKS
 
 
-def clocks_of(definition: ViewDefinition) -> tuple[str, ...]:
+def clocks_of(definition: ViewDefinition) -> tuple[RelationId, ...]:
     """The clocks that a view's text asks."""
     return tuple(dict.fromkeys(clock for _, clock, _ in _calls(definition.tree)))
 
@@ -75,8 +75,8 @@ def with_clocks(definition: ViewDefinition) -> ViewDefinition:
     return definition.with_tree(tree) if is_changed else definition
 
 
-def _value_of(clock: str, column: str) -> exp.Expr:
-    table = exp.Table(this=exp.to_identifier(clock, quoted=True))
+def _value_of(clock: RelationId, column: str) -> exp.Expr:
+    table = exp.Table(this=exp.to_identifier(clock.sql_name, quoted=True))
     return exp.select(exp.column(column)).from_(table).subquery()
 
 
@@ -85,7 +85,7 @@ def pin_time(tree: exp.Query, pinned_ms: int) -> None:
     _put(tree, {name: verbatim(sql) for name, sql in _literals(pinned_ms).items()})
 
 
-def pinned_relations(pinned_ms: int) -> dict[str, str]:
+def pinned_relations(pinned_ms: int) -> dict[RelationId, str]:
     """SQL of the clocks at a pinned time."""
     literals = _literals(pinned_ms)
     return {
@@ -93,7 +93,7 @@ def pinned_relations(pinned_ms: int) -> dict[str, str]:
     }
 
 
-def pinned_rows(clock: str, pinned_ms: int) -> pa.Table:
+def pinned_rows(clock: RelationId, pinned_ms: int) -> pa.Table:
     """The one row of a clock at a pinned time."""
     schema = CLOCKS[clock].arrow
     value = _instant(pinned_ms)
@@ -105,13 +105,13 @@ def _instant(pinned_ms: int) -> dt.datetime:
     return start + dt.timedelta(milliseconds=pinned_ms)
 
 
-def _literals(pinned_ms: int) -> dict[str, str]:
+def _literals(pinned_ms: int) -> dict[RelationId, str]:
     """The values of the clocks in SQL; the session's time zone is always UTC."""
     value = _instant(pinned_ms)
     return {DAY: f"DATE'{value:%Y-%m-%d}'", INSTANT: f"TIMESTAMP'{value:%Y-%m-%d %H:%M:%S.%f}Z'"}
 
 
-def _put(tree: exp.Query, values: Mapping[str, exp.Expr]) -> bool:
+def _put(tree: exp.Query, values: Mapping[RelationId, exp.Expr]) -> bool:
     """Put the values of the clocks in the place of time functions; whether there are some."""
     calls = list(_calls(tree))
     for node, clock, form in calls:
@@ -119,7 +119,7 @@ def _put(tree: exp.Query, values: Mapping[str, exp.Expr]) -> bool:
     return bool(calls)
 
 
-def _calls(tree: exp.Query) -> Iterator[tuple[exp.Expr, str, str]]:
+def _calls(tree: exp.Query) -> Iterator[tuple[exp.Expr, RelationId, str]]:
     """Every call of a time function: its node, its clock, what it makes of it."""
     for node in tree.walk(prune=_is_call):
         if _is_call(node):

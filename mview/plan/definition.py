@@ -18,7 +18,7 @@ from mview.plan.functions.declared import Function, calls
 from mview.plan.text.place import Text, did_you_mean, span
 from mview.plan.text.query import Query
 from mview.plan.text.syntax import FOLLOWER_PREFIX, SINK_PREFIX, VIEW_NAME, Header, not_too_deep
-from mview.relation import RelationId
+from mview.relation import RelationId, TableName
 
 Policy = Literal["auto", "incremental_only"]
 Mode = Literal["full", "light"]
@@ -34,7 +34,7 @@ _OWN = ("key", "sink", "sinks", "freshness", "policy", "mode")
 class TableUse:
     """One place where the text names a table: characters [start, end) of the name."""
 
-    name: str
+    name: RelationId
     start: int
     end: int
     alias: str | None
@@ -62,6 +62,8 @@ class ViewDefinition:
         parsed: the query as a tree, where somebody has it already.
         sinks: what follows the view beside its sink: options by name.
         mode: `light`: nothing is kept of it but its tables in `sinks`.
+        part: number of the part of the view that this is, from 1; 0: the view itself. No file
+            declares a part, and none is kept.
     """
 
     name: str
@@ -81,6 +83,12 @@ class ViewDefinition:
     parsed: Query | None = field(default=None, compare=False, repr=False)
     sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mode: Mode = "full"
+    part: int = field(default=0, compare=False)
+
+    @cached_property
+    def relation(self) -> RelationId:
+        """What the view or part is called where it is read."""
+        return RelationId("view", self.name, part=self.part)
 
     def with_tree(self, tree: exp.Query, **changes: Any) -> ViewDefinition:
         """The definition with another query, which was made of a copy of its own."""
@@ -116,9 +124,14 @@ class ViewDefinition:
         )
 
     @property
-    def table_names(self) -> tuple[str, ...]:
+    def table_names(self) -> tuple[RelationId, ...]:
         """The distinct tables and views that are read, in text order."""
         return tuple(dict.fromkeys(use.name for use in self.tables))
+
+    @property
+    def read_views(self) -> tuple[str, ...]:
+        """The distinct views that are read, in text order."""
+        return tuple(dict.fromkeys(use.name.view for use in self.tables if use.name.view))
 
     @property
     def called(self) -> tuple[Function, ...]:
@@ -293,19 +306,33 @@ def find_tables(tree: exp.Query, text: Text) -> tuple[TableUse, ...]:
     for table in tables_of(tree):
         parts = table.parts
         start, end = _place(table)
-        if len(parts) > 2 or "." in parts[0].name:
+        if len(parts) > 3 or "." in parts[0].name:
             raise text.error(
                 f"{'.'.join(part.name for part in parts)!r} has too many parts",
                 (start, end),
-                allowed="<connection>.<table>, or the name of another view",
+                allowed="<connection>.<table>, <connection>.<schema>.<table>, or the name of "
+                "another view",
             )
         uses.append(TableUse(name_of(table), start, end, table.alias or None))
     return tuple(sorted(uses, key=lambda use: use.start))
 
 
-def name_of(table: exp.Table) -> str:
-    """What a table of a query is called in plans and stores."""
-    return str(RelationId("table", table.name, table.db)) if table.db else table.name
+def name_of(table: exp.Table) -> RelationId:
+    """The relation that a query names."""
+    if not table.db:
+        return RelationId.of(table.name)
+    schema, connection = (table.db, table.catalog) if table.catalog else ("", table.db)
+    return RelationId("table", str(TableName(schema, table.name)), connection)
+
+
+def table_of(relation: RelationId) -> exp.Table:
+    """What a query names a relation by; see `name_of`."""
+    if not relation.is_table:
+        return exp.Table(this=exp.to_identifier(str(relation), quoted=True))
+    schema, name = relation.table_name
+    parts = [relation.connection, schema, name] if schema else [relation.connection, name]
+    named = [exp.to_identifier(part, quoted=True) for part in reversed(parts)]
+    return exp.Table(**dict(zip(("this", "db", "catalog"), named, strict=False)))
 
 
 def _place(table: exp.Table) -> tuple[int, int]:
@@ -438,7 +465,7 @@ def order_views(views: Sequence[ViewDefinition]) -> list[ViewDefinition]:
         if view.name in path:
             circle = " -> ".join([*path[path.index(view.name) :], view.name])
             raise UserError(f"views read each other in a circle: {circle}", where=view.file)
-        for name in view.table_names:
+        for name in view.read_views:
             if name in named:
                 visit(named[name], (*path, view.name))
         done.append(view)

@@ -11,15 +11,16 @@ from mview.plan.clocks import pin_time, pinned_relations
 from mview.plan.definition import ViewDefinition, name_of, tables_of
 from mview.plan.functions.lists import sort_lists
 from mview.plan.text.dialect import verbatim, write
+from mview.relation import RelationId
 
 
 def bind_tables(
-    definition: ViewDefinition, names: Mapping[str, str], pinned_ms: int | None = None
+    definition: ViewDefinition, names: Mapping[RelationId, str], pinned_ms: int | None = None
 ) -> str:
     """The view's SELECT reading other relations.
 
     A table without an alias gets its old (last) name as alias, so that columns written
-    `orders.id` still resolve; `shop.orders.id` loses its first part.
+    `orders.id` still resolve; `shop.orders.id` and `shop.sales.orders.id` lose what is before it.
 
     Args:
         names: for every table of the view, the SQL of the relation to read instead.
@@ -47,15 +48,21 @@ def bind_tables(
             table.set("alias", exp.TableAlias(this=alias))
         table.set("this", verbatim(names[name_of(table)]))
         table.set("db", None)
+        table.set("catalog", None)
     return write(tree)
 
 
 def _shorten_columns(tree: exp.Query, tables: list[exp.Table]) -> None:
-    """Cut the connection off `connection.table.column`."""
-    pairs = {
-        (table.db.lower(), table.name.lower()) for table in tables if table.db and not table.alias
+    """Cut connection and schema off `connection.schema.table.column`."""
+    full = {
+        tuple(part.name.lower() for part in table.parts)
+        for table in tables
+        if table.db and not table.alias
     }
     for column in tree.find_all(exp.Column):
-        parts = column.parts
-        if len(parts) > 2 and (parts[0].name.lower(), parts[1].name.lower()) in pairs:
-            parts[0].pop()
+        names = tuple(part.name.lower() for part in column.parts[:-1])
+        for size in (3, 2):
+            if len(names) >= size and names[:size] in full:
+                for part in column.parts[: size - 1]:
+                    part.pop()
+                break

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from mview.catalog.definitions import load_definitions
 from mview.epoch.engine import Engine
+from mview.epoch.recover import forget_folders
+from mview.epoch.without import without
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import (
     LoadStart,
@@ -18,8 +22,31 @@ from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
+def begin_anew(
+    engine: Engine,
+    tables: Mapping[RelationId, str],
+    spared: Collection[Path],
+    say: Callable[[str], None],
+) -> None:
+    """Have tables that are loaded be loaded once more, as if they had been dropped.
+
+    Args:
+        tables: by name, why.
+        spared: folders that stay, whatever names them.
+        say: is told of them.
+    """
+    for name, why in tables.items():
+        say(f"{name} is loaded anew: {why}")
+    store, manifest = engine.store, engine.manifest
+    after = without(load_definitions(store, manifest), manifest, [*map(str, tables)])
+    engine.manifest = engine.manifests.publish_after(after, engine.clock.now())
+    engine.open_relations()  # what is open of them goes first
+    # Only now: what a manifest names must be there.
+    forget_folders(store, engine.manifest, engine.lease, spared)
+
+
 def begin_tables(
-    engine: Engine, schemas: Mapping[str, TableSchema], say: Callable[[str], None]
+    engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Callable[[str], None]
 ) -> None:
     """Note where the changelogs are, then plan the chunks, then publish that loading began.
 
@@ -56,12 +83,13 @@ def begin_tables(
         tables[name] = engine.mirror(name, schema).create()
         positions[name] = begin
         # The log may be stamped by another clock than the one that was asked.
-        asked = plan.asked_ms + engine.config.changes[RelationId.of(name).connection].delay
+        asked = plan.asked_ms + engine.config.changes[name.connection].delay
         newest[name] = dict.fromkeys(begin, asked)
     manifest = engine.next_manifest(
         generation=generation,
         batch=-1,
         offsets=offsets,
+        cuts={name: cut for name, cut in engine.manifest.cuts.items() if name in offsets},
         tables=tables,
         positions=positions,
         newest=newest,

@@ -12,22 +12,32 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from mview.catalog.definitions import all_definitions, mend_definitions, published_definitions
+from mview.catalog.definitions import (
+    all_definitions,
+    digest_of,
+    mend_definitions,
+    published_definitions,
+)
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, is_declared, with_functions
 from mview.catalog.places import check_store, check_targets
 from mview.catalog.sinks import forget_views, sink_options
-from mview.catalog.tables import cautions, check_changelogs, describe_tables
-from mview.clock import steady_clock, utc_text
+from mview.catalog.tables import (
+    cautions,
+    check_changelogs,
+    describe_tables,
+)
+from mview.clock import SystemClock, steady_clock, utc_text
 from mview.config import Config, secret_values
 from mview.epoch.engine import Engine, LiveView, empty_manifest, tick_of
 from mview.epoch.halts import halted
 from mview.epoch.recover import forget_folders, recover
-from mview.epoch.report import EpochReport, Listener, Silence, ViewChange
+from mview.epoch.report import EpochReport, Listener, LoadReport, Silence, ViewChange
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.epoch.views.build import build_views, unbuilt
+from mview.epoch.views.build import build_views, unbuilt, why_unbuilt
 from mview.epoch.views.opening import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
 from mview.execute.queries import limit_memory
@@ -41,27 +51,42 @@ from mview.ingest.load_plan import (
     LoadStart,
     read_plan,
 )
+from mview.ingest.pace import held
+from mview.ingest.rereads import RereadLog, ask_anew, without_snapshots
 from mview.ingest.sources import register_sources
 from mview.ingest.spec import QuerySpec, TableSpec
 from mview.memory import Memory
 from mview.merge.rules import LoadingTable
-from mview.plan.definition import ViewDefinition
+from mview.plan.definition import ViewDefinition, order_views
 from mview.relation import RelationId
-from mview.run.begin import begin_tables
+from mview.run.applying import (
+    Applying,
+    KeptViews,
+    followed,
+    loaded_schemas,
+    refuse_requests,
+    tables_anew,
+    without_unread,
+)
+from mview.run.begin import begin_anew, begin_tables
 from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.disks import disks_told
 from mview.session.jvm import check_jvm, jvm_errors
-from mview.session.spark import release_heap, spark_session
-from mview.session.spark_errors import WorkerStartError
+from mview.session.lazy import Spark
+from mview.session.spark import release_heap
+from mview.session.spark_errors import SparkWorkerError
+from mview.store.applies import ApplyLog
+from mview.store.asked import keep_asked
 from mview.store.failure import failure_kept
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
-from mview.store.manifest import Manifest
+from mview.store.manifest import Cut, Manifest
+from mview.store.paused import paused_tables
 
 __all__ = ["EpochReport", "Listener", "Pipeline", "ViewChange"]
 
@@ -75,12 +100,18 @@ class Pipeline:
 
     Args:
         views: views to add or replace; those of the store are kept as well.
+        files: what they were read from, absolute: `mview apply` reads it again.
     """
 
     def __init__(
-        self, config: Config, views: Sequence[ViewDefinition], *, listener: Listener | None = None
+        self,
+        config: Config,
+        views: Sequence[ViewDefinition],
+        *,
+        listener: Listener | None = None,
+        files: Sequence[str] = (),
     ) -> None:
-        self.config, self.given = config, list(views)
+        self.config, self.given, self._files = config, list(views), files
         self._full = [view for view in self.given if view.mode == "full"]
         self.listener: Listener = listener or Silence()
         self._stop = threading.Event()
@@ -123,6 +154,7 @@ class Pipeline:
             mend_definitions(store, newest, with_functions(self._full, functions))
             opener = partial(open_sinks, self.config, fence=lease)
             manifest, refused = recover(store, lease, clock, opener, mask)
+            unworkable = dict(refused)
             left = forget_views(self.config, manifest, lease)
             forget_folders(store, manifest, lease, left.folders)
             for error in left.errors:
@@ -137,9 +169,8 @@ class Pipeline:
             wrong = check_targets(self.config, definitions, manifest)
             if wrong := wrong | check_followers(self.config, given):
                 raise several([*wrong.values()], "views are refused")
-            known = {name: state.schema for name, state in manifest.source_tables.items()}
-            schemas = describe_tables(self.config, definitions, known)
-            schemas |= followed(self.config, manifest)
+            anew = self._lacking(definitions, manifest)
+            schemas = self._schemas(definitions, manifest, anew)
             limit_memory(Memory(self.config.engine.memory).queries)
             lights = lights_of(self.config, store, self.given, manifest)
             if not schemas and not lights:
@@ -151,29 +182,35 @@ class Pipeline:
                 )
             declared = [*definitions, *(light.definition for light in lights)]
             check_changelogs(self.config, declared)
-            for caution in cautions(self.config, declared):
+            keep_asked(store, [definition.name for definition in definitions], self._files)
+            for caution in cautions(self.config, declared, schemas):
                 self.listener.on_message(caution)
             keep(store, lights, lease)
-            followers = Followers(
-                self.config,
-                definitions,
-                lease,
-                clock,
-                mask,
-                self.listener.on_message,
-                lights=lights,
-                once=once,
-            )
+
+            def follow(definitions: Sequence[ViewDefinition]) -> Followers:
+                say = self.listener.on_message
+                return Followers(
+                    self.config, definitions, lease, clock, mask, say, lights=lights, once=once
+                )
+
+            followers = follow(definitions)
             if not schemas:
                 self._follow_lights(followers, lease, manifest, once)
                 return
-            self.listener.on_message("starting Spark")
             with jvm_errors():
-                spark = spark_session(self.config)
-                register_sources(spark)
+                spark = Spark.of_config(self.config, self.listener.on_message)
+                spark.once_started(register_sources)
                 engine = Engine(self.config, spark, lease, clock, mask)
                 engine.manifest = manifest
                 opened = open_views(self.config, spark, definitions, schemas, lease, refused)
+                if anew and opened.refused:
+                    # For a view that is refused no table is loaded anew.
+                    sound = [view.definition for view in opened.views.values()]
+                    anew = self._lacking(sound, manifest)
+                    schemas = self._schemas(definitions, manifest, anew)
+                    opened = open_views(
+                        self.config, spark, definitions, schemas, lease, opened.refused
+                    )
                 if texts := wrong_texts(definitions, opened.refused, manifest):
                     raise several(texts, "views are refused")
                 if opened.refused and not opened.views:
@@ -182,15 +219,66 @@ class Pipeline:
                 if wrong := check_followers(self.config, given, columns):
                     raise several([*wrong.values()], "views are refused")
                 engine.views, engine.refused = opened
+                if anew:
+                    begin_anew(engine, anew, left.folders, self.listener.on_message)
                 engine.manifest = without_unread(engine)
+                applying = Applying(
+                    engine,
+                    KeptViews(definitions, schemas, followers),
+                    follow,
+                    lights,
+                    unworkable,
+                    self._files,
+                    self.listener.on_message,
+                )
                 try:
                     engine.followers = followers
                     followers.start(engine.manifest)
-                    Run(engine, schemas, definitions, self.listener, self._stop, once).go()
-                    self._finish(followers, once)
+                    self._go_on(engine, applying, once)
+                    self._finish(applying.kept.followers, once)
                 finally:
-                    followers.close()
+                    applying.kept.followers.close()
                     engine.executors.close()
+                    spark.settle()
+
+    def _go_on(self, engine: Engine, applying: Applying, once: bool) -> None:
+        """Load, build, follow; again with other views, whenever it is asked for."""
+        try:
+            while True:
+                kept = applying.kept
+                run = Run(
+                    engine,
+                    kept.schemas,
+                    kept.definitions,
+                    self.listener,
+                    self._stop,
+                    once,
+                    applying,
+                )
+                run.go()
+                if not run.is_interrupted or self._stop.is_set():
+                    return
+                applying.take()
+        except BaseException as error:
+            applying.failed(error)
+            raise
+
+    def _lacking(
+        self, definitions: Sequence[ViewDefinition], manifest: Manifest
+    ) -> dict[RelationId, str]:
+        """The tables that are to be loaded anew, and why."""
+        return tables_anew(self.config, definitions, manifest)
+
+    def _schemas(
+        self,
+        definitions: Sequence[ViewDefinition],
+        manifest: Manifest,
+        anew: Collection[RelationId],
+    ) -> dict[RelationId, TableSchema]:
+        """What is read of each table: as it was loaded, but for those that are loaded anew."""
+        known = {n: schema for n, schema in loaded_schemas(manifest).items() if n not in anew}
+        tables = followed(self.config, manifest)
+        return tables | describe_tables(self.config, definitions, known)
 
     def _follow_lights(
         self, followers: Followers, lease: Lease, manifest: Manifest, once: bool
@@ -198,8 +286,10 @@ class Pipeline:
         """A run of views in light mode alone: nothing is there for Spark to do."""
         try:
             followers.start(manifest)
+            log = ApplyLog(Store(self.config.store).applies)
             while not once and not self._stop.wait(_LOOK_S):
                 lease.check()
+                refuse_requests(log)
             self._finish(followers, once)
         finally:
             followers.close()
@@ -209,16 +299,6 @@ class Pipeline:
             raise behind[0] if len(behind) == 1 else _all_behind(behind)
 
 
-def without_unread(engine: Engine) -> Manifest:
-    """The manifest without the mirrors of views that nobody reads or follows any more.
-
-    They are not kept right from now on: one that is read again is built anew.
-    """
-    unread = {view.name for view in engine.views.values() if not view.is_read}
-    tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
-    return replace(engine.manifest, tables=tables)
-
-
 def _all_behind(errors: Sequence[MviewError]) -> MviewError:
     return RetryableError(
         "\n\n".join(str(error.render()) for error in errors),
@@ -226,50 +306,74 @@ def _all_behind(errors: Sequence[MviewError]) -> MviewError:
     )
 
 
-def followed(config: Config, manifest: Manifest) -> dict[str, TableSchema]:
-    """Loaded tables; they go on without a view that reads them, to be right when one does again.
-
-    Half loaded ones that no view reads, and those whose connection is gone, are left.
-    """
-    return {
-        name: state.schema
-        for name, state in manifest.source_tables.items()
-        if state.phase == "loaded" and RelationId.of(name).connection in config.changes
-    }
-
-
-#: Starts of a query before it is given up.
+#: Starts of a query without an epoch between before it is given up.
 _STARTS = 3
 
 #: Seconds between two explanations of a load that waits for the changelog.
 _EXPLAIN_EVERY_S = 30
 
 
+class Requests(Protocol):
+    """What others ask of a run."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether something is."""
+        ...
+
+    def live(self, *, all_built: bool = True) -> None:
+        """What could be built is built, and changes are followed from now on.
+
+        Args:
+            all_built: False: some views wait for tables that are being loaded.
+        """
+        ...
+
+
+class NoRequests:
+    """Nobody asks for anything."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Nothing is."""
+        return False
+
+    def live(self, *, all_built: bool = True) -> None:
+        """Nobody is told."""
+
+
 class Run:
-    """One run over an open engine.
+    """One run over an open engine, until its end or a request.
 
     Args:
         schemas: of every source table the views read.
         definitions: of all views, in DAG order; `engine.views` are these.
         stop: set when the run shall end after the running epoch.
         once: take what is there and return.
+        requests: what others ask for ends it, and is told when all is live; None: nobody asks.
     """
 
     def __init__(
         self,
         engine: Engine,
-        schemas: Mapping[str, TableSchema],
+        schemas: Mapping[RelationId, TableSchema],
         definitions: Sequence[ViewDefinition],
         listener: Listener,
         stop: threading.Event,
         once: bool,
+        requests: Requests | None = None,
     ) -> None:
         self._engine, self._schemas, self._definitions = engine, schemas, definitions
         self._listener, self._stop, self._once = listener, stop, once
-        self._plans: dict[str, LoadPlan] = {}
+        self._requests = requests or NoRequests()
+        #: Whether it has ended between two epochs, for a request.
+        self.is_interrupted = False
+        self._plans: dict[RelationId, LoadPlan] = {}
         self._upkeep = Upkeep(engine)
         self._explained = 0.0
-        self._chunks_read = False
+        self._chunks_read = self._watches = False
+        self._handed: Mapping[RelationId, int] = {}
+        self._held: dict[RelationId, str] = {}
         self._halted: dict[str, MviewError] = {}
 
     def go(self) -> None:
@@ -280,8 +384,13 @@ class Run:
         """
         try:
             self._go()
+            if self.is_interrupted:
+                self._upkeep.finish()  # what is compacted must be published, or begin anew
+                self._tell_of_upkeep()
         finally:
             self._upkeep.close()
+        if self.is_interrupted:
+            return  # what has halted is built anew, as a start does, or halts once more
         for error in self._halted.values():
             raise error
 
@@ -297,21 +406,25 @@ class Run:
         }
         if self._plans:
             self._load()
-        if self._stop.is_set():
+        if self._stop.is_set() or self.is_interrupted:
             return
         views = unbuilt(engine)
         if views or news:
             self._build(views)
         if self._plans or views:
-            release_heap(engine.spark)  # what that needed, before mirrors come into memory
+            # What that needed, before mirrors come into memory.
+            release_heap(engine.spark.session())
+        elif not self._once and any(v.plan.evaluation == "full" for v in engine.views.values()):
+            engine.spark.begin()  # an epoch will wait for it: beside the mirrors it is there sooner
         self._tell_of_far(self._warm())
+        self._requests.live()
         self._query(load=False)
-        if self._once:
+        if self._once and not self.is_interrupted:
             self._upkeep.finish()
             self._tell_of_upkeep()
             self._note_halts(self._upkeep.damaged)
 
-    def _warm(self) -> list[str]:
+    def _warm(self) -> list[RelationId]:
         """Bring mirrors into memory, and build views anew of which a file is damaged.
 
         Returns:
@@ -323,7 +436,7 @@ class Run:
         engine = self._engine
         left_out = engine.executors.warm(engine.look_up_keys())
         for name, error in engine.executors.damaged.items():
-            if not (view := RelationId.of(name).view):
+            if not (view := name.view):
                 raise error
             states = engine.manifest.views
             self._listener.on_message(f"view {view} is built anew: {error.render()}")
@@ -334,9 +447,11 @@ class Run:
             left_out = engine.executors.warm(engine.look_up_keys())
         return left_out
 
-    def _tell_of_far(self, tables: Sequence[str]) -> None:
+    def _tell_of_far(self, tables: Sequence[RelationId]) -> None:
         if tables:
-            self._listener.on_message(f"looked up on Spark, beyond memory: {', '.join(tables)}")
+            self._listener.on_message(
+                f"looked up on Spark, beyond memory: {', '.join(map(str, tables))}"
+            )
 
     def _tell_of_upkeep(self) -> None:
         for text in self._upkeep.news():
@@ -372,34 +487,76 @@ class Run:
         if failed and all(state.stale for state in engine.manifest.views.values()):
             raise next(iter(failed.values()))
 
-    def _built(self, views: Sequence[LiveView]) -> dict[str, MviewError]:
+    def _built(self, views: Sequence[LiveView], *, in_load: bool = False) -> dict[str, MviewError]:
         """Build views once; returns those that failed."""
-        names = ", ".join(view.name for view in views)
-        self._listener.on_message(f"building {names} from the mirrors")
+        why = why_unbuilt(self._engine)
+        names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
+        self._listener.on_message(f"building from the mirrors: {names}")
+        before = {name: state.strategy for name, state in self._engine.manifest.views.items()}
         self._upkeep.finish()
         self._tell_of_upkeep()
         self._upkeep.close()  # a mirror that begins anew must not be compacted meanwhile
         self._upkeep = Upkeep(self._engine)
-        failed = build_views(self._engine, views, self._definitions)
-        self._announce_builds([view for view in views if view.name not in failed])
+        failed = build_views(self._engine, views, self._definitions, in_load=in_load)
+        self._announce_builds([view for view in views if view.name not in failed], before)
         return failed
 
     def _load(self) -> None:
-        """Load tables while the published views go on as they are; new ones come afterwards."""
+        """Load tables while the published views go on as they are.
+
+        New views are built as soon as the tables are loaded that they read, all others afterwards.
+        """
         engine = self._engine
         for name, plan in self._plans.items():
-            self._listener.on_load(name, 0, plan.chunks.rows, False)
-        published = [
-            view
-            for view in published_definitions(engine.store, engine.manifest)
-            if is_declared(engine.config, view)
-        ]
-        if published:
-            tables = engine.manifest.tables
-            self._open_views(published, {v.name for v in published if v.name in tables})
-        self._query(load=True)
-        if published:
+            self._listener.on_load(LoadReport(str(name), 0, 0, plan.chunks.rows, False))
+        opened = False
+        while True:
+            published = [
+                view
+                for view in published_definitions(engine.store, engine.manifest)
+                if is_declared(engine.config, view)
+            ]
+            ready = self._ready()
+            if published or ready:
+                opened = True
+                tables, read = engine.manifest.tables, self._mirrored()
+                mirrored = {view.name for view in published if view.relation in tables}
+                mirrored |= {view.name for view in ready if view.name in read}
+                self._open_views(order_views([*published, *ready]), mirrored)
+            if views := [engine.views[v.name] for v in ready if v.name in engine.views]:
+                if failed := self._built(views, in_load=True):
+                    names = ", ".join(failed)
+                    self._listener.on_message(f"{names}: built again when all tables are loaded")
+                self._requests.live(all_built=False)
+            self._query(load=True)
+            if self._stop.is_set() or self.is_interrupted or not self._tables("loading"):
+                break
+        if opened:
             self._open_views(self._definitions)
+
+    def _mirrored(self) -> set[str]:
+        """The views of which a mirror is kept: others read them, or sinks follow them."""
+        read = {name for view in self._definitions for name in view.read_views}
+        return read | {view.name for view in self._definitions if view.sinks}
+
+    def _ready(self) -> list[ViewDefinition]:
+        """New views that can be built while tables are loaded which they do not read, in DAG order.
+
+        What they read of other views must be there, too, as it is to be.
+        """
+        engine, manifest = self._engine, self._engine.manifest
+        there = {n for n, state in manifest.source_tables.items() if state.phase == "loaded"}
+        ready = []
+        for view in self._definitions:
+            state = manifest.views.get(view.name)
+            if state is not None:
+                is_right = not state.stale and state.definition == digest_of(view)
+                if is_right and view.relation in manifest.tables:
+                    there.add(view.relation)
+            elif view.name not in engine.refused and there.issuperset(view.table_names):
+                ready.append(view)
+                there.add(view.relation)
+        return ready
 
     def _open_views(
         self, definitions: Sequence[ViewDefinition], mirrored: Collection[str] | None = None
@@ -418,21 +575,30 @@ class Run:
         )
         engine.refused = refused
 
-    def _tables(self, phase: str) -> list[str]:
+    def _tables(self, phase: str) -> list[RelationId]:
         tables = self._engine.manifest.source_tables
         return [name for name, state in tables.items() if state.phase == phase]
 
     def _note_halts(self, halted: Mapping[str, MviewError]) -> None:
         for name, error in halted.items():
             self._halted[name] = error
-            told = self._engine.mask(error.render())
-            self._listener.on_message(f"view {name} halts, alone: {told}")
+            self._listener.on_halt(name, error)
 
-    def _announce_builds(self, views: Sequence[LiveView]) -> None:
+    def _announce_builds(self, views: Sequence[LiveView], before: Mapping[str, str]) -> None:
+        """Tell of views that were built.
+
+        Args:
+            before: the strategies that views had, by name.
+        """
         manifest = self._engine.manifest
         changes = {}
         for view in views:
             state = manifest.views[view.name]
+            if before.get(view.name, state.strategy) != state.strategy:
+                self._listener.on_message(
+                    f"view {view.name} is kept by {state.strategy} from now on, "
+                    f"before by {before[view.name]}; why: mview explain"
+                )
             changes[view.name] = ViewChange(state.rows, 0, 0, state.rows, state.strategy, "spark")
         self._listener.on_epoch(
             EpochReport(manifest.epoch, 0, None, {}, changes, manifest.watermark)
@@ -447,26 +613,32 @@ class Run:
             load: load tables on the way.
             once: only take what is there; None: as the run does.
         """
+        self._watches = once is None
         starts, epoch = 1, self._engine.manifest.epoch
         patience = Patience(self._stop, self._listener.on_message)
-        while True:
+        while not self._stop.is_set() and not self._is_asked():
             try:
                 self._follow(load, self._once if once is None else once)
                 return
-            except WorkerStartError as error:
-                if starts == _STARTS or self._stop.is_set():
-                    raise
-                starts += 1
-                self._listener.on_message(f"{error.what}; trying again")
+            except (SparkWorkerError, AwayError) as error:
                 self._upkeep.take_back()
-            except AwayError as error:
-                self._upkeep.take_back()
+                # What fails again and again is given up, not what fails now and then for months.
                 if self._engine.manifest.epoch > epoch:
-                    epoch = self._engine.manifest.epoch
+                    starts, epoch = 1, self._engine.manifest.epoch
                     patience.renew()
-                patience.wait(error)
-                if self._stop.is_set():
-                    return
+                if isinstance(error, AwayError):
+                    patience.wait(error)
+                elif starts == _STARTS or self._stop.is_set():
+                    raise
+                else:
+                    starts += 1
+                    self._listener.on_message(f"{error.what}; trying again")
+
+    def _is_asked(self) -> bool:
+        """Whether to end for a request; what only takes the changes on the way goes on."""
+        if self._watches and self._requests.is_asked:
+            self.is_interrupted = True
+        return self.is_interrupted
 
     def _follow(self, load: bool, once: bool) -> None:
         engine = self._engine
@@ -480,9 +652,15 @@ class Run:
         def on_batch(batch: Batch) -> None:
             if (generation, batch.number) <= (engine.manifest.generation, engine.manifest.batch):
                 return  # published before a crash; Spark replays what it had not noted
+            if load:
+                changes, anew = without_snapshots(batch.changes)
+                ask_anew(RereadLog(engine.store.rereads), anew, self._listener.on_message)
+                batch = replace(batch, changes=changes)
             chunks = {name: len(plan.chunks.chunks) for name, plan in self._plans.items()}
+            before = engine.manifest.cuts
             report = run_epoch(engine, self._upkeep, batch, chunks)
             self._listener.on_epoch(report)
+            self._tell_of_parts(before)
             self._tell_of_upkeep()
             self._tell_of_far(engine.executors.news())
             self._note_halts(report.halted)
@@ -491,21 +669,44 @@ class Run:
             if load:
                 self._after_load_epoch(spec, batch.offsets, folder)
 
+        begun = len(self._tables("loading")) if load else 0
+
         def until() -> bool:
             check_jvm()
             engine.lease.check()  # also where nothing changes, a runner that was replaced must end
             if load:
+                self._tell_of_held()
                 self._explain_a_wait(folder / CHUNKS_READ)
-            return self._stop.is_set() or (load and not self._tables("loading"))
+            loading = len(self._tables("loading")) if load else 0
+            done = self._stop.is_set() or (load and not loading)
+            return done or self._is_asked() or (loading < begun and bool(self._ready()))
 
         if load:
             loading = [self._loading_table(name) for name in self._plans]
-            LoadQuery(engine.spark, spec, folder, loading, on_batch).run(until)
+            LoadQuery(engine.spark.session(), spec, folder, loading, on_batch).run(until)
         else:
-            LiveQuery(engine.spark, spec, folder, on_batch, engine.most_changes).run(until)
+            live = LiveQuery(
+                engine.spark,
+                spec,
+                folder,
+                on_batch,
+                engine.most_changes,
+                engine.store.rereads,
+                self._listener.on_message,
+            )
+            live.run(until)
 
-    def _loading_table(self, name: str) -> LoadingTable:
-        delay = self._engine.config.changes[RelationId.of(name).connection].delay
+    def _tell_of_parts(self, before: Mapping[str, Cut]) -> None:
+        """Say where the newest epoch is the first that ends inside of a transaction."""
+        for name, cut in self._engine.manifest.cuts.items():
+            if cut.whole is False and (name not in before or before[name].whole is not False):
+                self._listener.on_message(
+                    f"{name}: a transaction is larger than engine.memory has room for: it is "
+                    "published in parts. With more engine.memory it would be in one epoch"
+                )
+
+    def _loading_table(self, name: RelationId) -> LoadingTable:
+        delay = self._engine.config.changes[name.connection].delay
         return LoadingTable(name, self._schemas[name], delay, self._plans[name].begin)
 
     def _spec(self, generation: int, load: bool, once: bool) -> QuerySpec:
@@ -524,6 +725,7 @@ class Run:
                 str(stage),
                 None if plan is None else plan.chunks,
                 {} if plan is None else plan.since,
+                rereads=plan is None,
             )
         start = LoadStart.at(engine.manifest)
         if load:
@@ -534,24 +736,42 @@ class Run:
             tables=tables,
             start=dict(start.offsets),
             watermark=start.watermark,
-            tasks=engine.spark.sparkContext.defaultParallelism,
+            tasks=engine.spark.slots,
             once=once,
             pinned_ms=start.pinned_ms,
             tick_ms=tick_of(kept, engine.config.engine.tick),
         )
 
     def _after_load_epoch(self, spec: QuerySpec, offsets: BatchOffsets, folder: Path) -> None:
-        for name, plan in self._plans.items():
-            total = len(plan.chunks.chunks)
-            read = offsets.chunks.get(name, 0)
-            state = self._engine.manifest.tables[name]
-            done = state.phase == "loaded"
-            rows = state.rows if done else plan.chunks.rows * read // total
-            self._listener.on_load(name, rows, max(rows, plan.chunks.rows), done)
+        self._handed = offsets.chunks
+        self._report_loads()
         if not self._chunks_read and not spec.chunks_after(offsets.chunks):
             # Once: a bounded load waits T from here, and epochs may come more often than that.
             (folder / CHUNKS_READ).touch()
             self._chunks_read = True
+
+    def _report_loads(self) -> None:
+        for name, plan in self._plans.items():
+            state = self._engine.manifest.tables[name]
+            done, total = state.phase == "loaded", plan.chunks.rows
+            # How many rows were read is an estimate: a chunk's are counted when it counts.
+            handed = self._handed.get(name, len(state.released))
+            read = state.rows if done else total * handed // len(plan.chunks.chunks)
+            rows, why = state.rows, "" if done else self._held.get(name, "")
+            self._listener.on_load(LoadReport(str(name), rows, read, max(rows, total), done, why))
+
+    def _tell_of_held(self) -> None:
+        """Say when tables are held back, and when they go on."""
+        engine, before = self._engine, self._held
+        paused, now = paused_tables(engine.store), SystemClock().now()
+        self._held = held(engine.config, self._tables("loading"), paused, now)
+        if self._held == before:
+            return
+        for name in [*self._held, *(name for name in before if name not in self._held)]:
+            why = self._held.get(name, "")
+            if why != before.get(name, ""):
+                self._listener.on_message(f"{name}: {why or 'read on'}")
+        self._report_loads()
 
     def _explain_a_wait(self, chunks_read: Path) -> None:
         """Say now and then why a table whose chunks are all read is not loaded yet."""
@@ -563,7 +783,7 @@ class Run:
         self._explained = time.time()
         watermark = self._engine.manifest.watermark
         seen = "unknown" if watermark is None else f"{utc_text(watermark)} UTC"
-        tables = ", ".join(self._tables("loading"))
+        tables = ", ".join(map(str, self._tables("loading")))
         self._listener.on_message(
             f"waiting for {tables}: all chunks are read; they count when the changelog has passed "
             f"their read time plus T. Its watermark is {seen}. It moves by changes and by the "

@@ -28,6 +28,8 @@ _AT_START = (
     "spark.hadoop.fs.file.", "spark.hadoop.fs.permissions.",
 )  # fmt: skip
 _OPTIONS = "spark.driver.extraJavaOptions"
+#: The raw output of the JVM, of which a process has one at the most.
+_words = Path("spark.out")
 #: Seconds in which the end of a JVM that does not answer is noted.
 _NOTED_S = 5.0
 
@@ -56,6 +58,8 @@ def start_jvm(settings: Mapping[str, str], hidden: set[str], logs: Path) -> Spar
     Raises:
         PySparkRuntimeError: it did not start; `spark.out` says why.
     """
+    global _words
+    _words = logs / "spark.out"
     started = {key: settings[key] for key in settings if _is_for_start(key) and key not in hidden}
     environment = {"PYTHONSAFEPATH": "1"}
     if settings["spark.master"].startswith("local"):
@@ -65,7 +69,7 @@ def start_jvm(settings: Mapping[str, str], hidden: set[str], logs: Path) -> Spar
         options = Path(private) / "java.options"
         _write_private(options, _options_file(settings.get(_OPTIONS, "")))
         started[_OPTIONS] = f'"@{options}"'
-        raw = os.open(logs / "spark.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        raw = os.open(_words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         popen = {"stdout": raw, "stderr": raw, "cwd": str(logs), "start_new_session": True}
         popen["umask"] = PRIVATE
         try:
@@ -178,5 +182,5 @@ def _ended(code: int) -> SparkEndedError:
         got=how,
         safe="every published epoch stays; the running one was not published",
         hint="run the same command again; if the system ends it for lack of memory, "
-        "lower spark.driver.memory or engine.memory. Its last words: <store>/logs/spark.out",
+        f"lower spark.driver.memory or engine.memory. Its last words: {_words}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,6 +41,8 @@ _CLOSED = {"spark.sql.variable.substitute": "false", "spark.sql.runSQLOnFiles": 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 #: Which Python the workers run; pyspark itself asks the environment.
 _PYTHON = "spark.pyspark.python"
+#: A process has one session, and several threads may ask for the first.
+_starting = threading.Lock()
 
 
 def spark_session(config: Config) -> SparkSession:
@@ -50,8 +53,22 @@ def spark_session(config: Config) -> SparkSession:
         RetryableError: a jar cannot be fetched, or the cluster cannot be reached.
         UserError: this process has a Spark session without Delta.
     """
-    if SparkContext._active_spark_context is not None:
-        return _adopted(SparkSession.builder.getOrCreate())
+    with _starting:
+        if SparkContext._active_spark_context is not None:
+            return _adopted(SparkSession.builder.getOrCreate())
+        return _new_session(config)
+
+
+def cores_of(config: Config) -> int | None:
+    """The tasks that a local Spark runs at once; None: a cluster's are known when it is there."""
+    master = config.spark.master
+    said = config.spark.conf.get("spark.default.parallelism")
+    if said is not None or not master.startswith("local") or master.startswith("local-cluster"):
+        return None
+    return _cores(master)
+
+
+def _new_session(config: Config) -> SparkSession:
     check_java()
     logs = config.store / "logs"
     logs.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,12 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 
 #: Spark's words for it.
 _NO_WORKER = "Python worker failed to connect back"
-_WORKER_GONE = "Python worker exited unexpectedly"
+_WORKER_GONE = (
+    "Python worker exited unexpectedly",
+    # Of the process that makes workers.
+    "occurred while reading the port number from pyspark.daemon",
+)
+_WAITED = "Exception thrown in awaitResult"
 
 #: A field of an error's block, and what goes on in the next line.
 _FIELD = re.compile(r"  (in|where|got|allowed|data|next): +(.*)")
@@ -27,8 +32,24 @@ _MORE = re.compile(r" {11}(.*)")
 _ARGUMENTS = {"where": "where", "got": "got", "allowed": "allowed", "data": "safe", "next": "hint"}
 
 
-class WorkerStartError(RetryableError):
+class SparkWorkerError(RetryableError):
+    """A Python worker of Spark is not there: the same may pass when it is tried again."""
+
+
+class WorkerStartError(SparkWorkerError):
     """Spark waits ten seconds for a Python worker to start, which no setting changes."""
+
+
+class WorkerEndedError(SparkWorkerError):
+    """A Python worker of Spark has ended under a task: the system ended it, or what it ran did."""
+
+
+def unwrapped(error: PySparkException) -> PySparkException:
+    """What made the part of a query fail that others waited for."""
+    cause = getattr(error, "_cause", None)
+    while isinstance(cause, PySparkException) and _WAITED in str(error):
+        error, cause = cause, getattr(cause, "_cause", None)
+    return error
 
 
 def first_words(error: Exception) -> str:
@@ -57,8 +78,8 @@ def translate_failure(text: str) -> MviewError:
         )
     if (refused := of_the_system(RuntimeError(text))) is not None:
         return refused
-    if _WORKER_GONE in text:
-        return RetryableError(
+    if any(words in text for words in _WORKER_GONE):
+        return WorkerEndedError(
             "a Python worker of Spark was killed, or has crashed",
             safe="published epochs are untouched; the failed one was not published",
             hint="run the same command again; if the system ends it for lack of memory, "

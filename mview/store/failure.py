@@ -15,6 +15,7 @@ from mview.files.numbered import numbered
 from mview.files.records import record
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
+from mview.store.identity import STORE_MARK
 from mview.store.layout import Store
 
 
@@ -82,7 +83,9 @@ def failure_kept(store: Store, token: int, clock: Clock, mask: Mask) -> Iterator
         with suppress(OSError):
             failure = asdict(_failure(store, clock, error))
             masked = {k: mask(v) if isinstance(v, str) else v for k, v in failure.items()}
-            put(file, checked(masked))
+            # Where the store was taken away, this would stand in the way of putting it back.
+            if (store.root / STORE_MARK).exists():
+                put(file, checked(masked))
         raise
     for older in store.failures.glob("*.json"):
         if older.name <= file.name:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mview.errors import CorruptionError
-from mview.relation import RelationId
 from mview.store.manifest import FIRST_EPOCH, Manifest
 
 Predicate = Callable[[Manifest | None, Manifest], str | None]
@@ -60,7 +59,7 @@ def mirror_versions_never_go_back(old: Manifest | None, new: Manifest) -> str | 
     """Within a generation Delta versions and the folded epoch only grow: readers cache by them."""
     for name, then in old.tables.items() if old and old.generation == new.generation else ():
         now = new.tables.get(name)
-        if now is None and not RelationId.of(name).is_table:
+        if now is None and not name.is_table:
             continue  # what a view keeps goes when it is damaged, or not read
         if now is None:
             return f"table {name} is gone"
@@ -101,7 +100,7 @@ def pinned_time_never_goes_back(old: Manifest | None, new: Manifest) -> str | No
 
 def row_counts_are_possible(old: Manifest | None, new: Manifest) -> str | None:
     """Counts are sums of weights: a negative one means a row was deleted that was never there."""
-    counts = [(name, table.rows) for name, table in new.tables.items()]
+    counts = [(str(name), table.rows) for name, table in new.tables.items()]
     counts += [(name, view.rows) for name, view in new.views.items()]
     for name, rows in counts:
         if rows < 0:

@@ -74,6 +74,31 @@ class Store:
         return self.root / "failure"
 
     @property
+    def asked(self) -> Path:
+        """The views that the newest run was asked for."""
+        return self.root / "asked.json"
+
+    @property
+    def analyses(self) -> Path:
+        """What Spark has said of the views' columns, so that it need not be asked again."""
+        return self.root / "analyses.json"
+
+    @property
+    def rereads(self) -> Path:
+        """Folder of the requests to read chunks of loaded tables anew."""
+        return self.root / "rereads"
+
+    @property
+    def applies(self) -> Path:
+        """Folder of what runs are asked for while they go on."""
+        return self.root / "applies"
+
+    @property
+    def paused(self) -> Path:
+        """Folder of the tables whose loads are paused, a file each."""
+        return self.root / "paused"
+
+    @property
     def lease(self) -> Path:
         """Folder of the lease."""
         return self.root / "lease"
@@ -98,10 +123,10 @@ class Store:
         """Folder of what is being deleted."""
         return self.root / "trash"
 
-    def mirror(self, relation: str) -> Path:
+    def mirror(self, relation: RelationId) -> Path:
         """Folder of a relation's mirror: `base` and `changelog` are in it."""
-        parent = self.mirrors if RelationId.of(relation).is_table else self.beside_views
-        return parent / folder_name("table", relation)
+        parent = self.mirrors if relation.is_table else self.beside_views
+        return parent / folder_name("table", str(relation))
 
     def view(self, name: str) -> Path:
         """Folder of what a view needs: its state, its definition."""
@@ -149,7 +174,7 @@ class Store:
         }
         return [folders[older] for older in sorted(folders) if older < token]
 
-    def plan(self, generation: int, token: int, table: str) -> Path:
+    def plan(self, generation: int, token: int, table: RelationId) -> Path:
         """File of a table's chunk plan: it belongs to the checkpoint of one load."""
         folder = self.checkpoint(generation, token) / "plans"
-        return folder / f"{folder_name('table', table)}.json"
+        return folder / f"{folder_name('table', str(table))}.json"

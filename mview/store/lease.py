@@ -22,6 +22,8 @@ from mview.clock import Clock, SystemClock
 from mview.errors import (
     AlreadyRunningError,
     FencedError,
+    LostStoreError,
+    MviewError,
     RetryableError,
     of_the_system,
 )
@@ -91,6 +93,7 @@ class Lease:
         self._takes_over = False
         self._fenced = False
         self._owner: Owner | None = None
+        self._handle: int | None = None
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
 
@@ -156,6 +159,8 @@ class Lease:
         token = max(newest, self._above) + 1
         if not put_if_absent(self._file(token), _content(self._owner)):
             raise self._held(self._read(token))
+        # Open until the release: a number of an inode is its own for so long, on any file system.
+        self._handle = os.open(self.folder, os.O_RDONLY)
         self._token = token
         for token in numbers(self.folder):
             if token <= newest - _KEPT:
@@ -168,9 +173,13 @@ class Lease:
 
         Raises:
             FencedError: another runner has taken it over.
+            LostStoreError: the store is not where it was, another one is, or its lease is gone.
         """
+        self._check_place()
         newest = self.newest()
-        if newest != self._token:
+        if newest < self._token:
+            raise self._deleted(f"{self._file(self._token)} is gone")
+        if newest > self._token:
             owner = self._read(newest)
             raise FencedError(
                 "another runner has taken this store over",
@@ -186,10 +195,15 @@ class Lease:
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()
-        if self._owner is not None and self.newest() == self._token:
+        if self._owner is not None:
             ended = 0 if self._fenced or not self._takes_over else _LONG_AGO
-            self._give_back(_content(replace(self._owner, expires_ms=ended)))
+            with suppress(MviewError, OSError):
+                self.check()
+                self._give_back(_content(replace(self._owner, expires_ms=ended)))
         self._owner = None
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
     def _give_back(self, content: bytes) -> None:
         file = self._file(self._token)
@@ -217,7 +231,8 @@ class Lease:
         while not self._stop.wait(self._ttl_ms / 1000 / _RENEWALS):
             owner = self._owner
             # A full disk or a lost mount: try again; `check` speaks up if somebody took over.
-            with suppress(OSError):
+            with suppress(OSError, LostStoreError):
+                self._check_place()
                 if owner is None or self.newest() != self._token:
                     return
                 renewed = replace(owner, expires_ms=self._clock.now() + self._ttl_ms)
@@ -232,6 +247,38 @@ class Lease:
     def newest(self) -> int:
         """The token of the newest holder, whether it holds it still; 0: there was none."""
         return max(numbers(self.folder), default=0)
+
+    def _check_place(self) -> None:
+        """Raise unless the folder is the one in which the lease was taken."""
+        if self._handle is None:
+            return
+        try:
+            if os.path.samestat(os.fstat(self._handle), self.folder.stat()):
+                return
+            how = "is another folder now"
+        except (FileNotFoundError, NotADirectoryError):
+            how = "is gone"
+            if self.folder.parent.is_dir():
+                raise self._deleted(f"{self.folder} {how}") from None
+        raise LostStoreError(
+            "the folder of the store was taken away under a run",
+            where=str(self.folder.parent),
+            got=f"{self.folder} {how}",
+            safe="every published epoch is where the folder is now; nothing was published since",
+            hint="put it back, or mount its disk: what may stand at its name now is to go first; "
+            "then run the same command again",
+        )
+
+    def _deleted(self, got: str) -> LostStoreError:
+        return LostStoreError(
+            "the lease of the store was deleted under a run",
+            where=str(self.folder.parent),
+            got=got,
+            safe="every published epoch is there, if no more than the lease was deleted; nothing "
+            "was published since",
+            hint="leave the store's files alone while a run is there; then run the same command "
+            "again: it makes a new lease",
+        )
 
     def _read(self, token: int) -> Owner:
         file = self._file(token)

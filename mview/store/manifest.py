@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from mview.clock import SourceMs
 from mview.connector import Offsets
-from mview.files.records import record
-from mview.relation import RelationId
+from mview.files.records import plain, record
+from mview.relation import RelationId, by_text
 from mview.schema import TableSchema
 
 #: The first epoch of a store.
@@ -20,6 +20,19 @@ FIRST_EPOCH = 1
 
 #: `ViewState.built_epoch` of a view whose first build has failed: it has no content.
 NEVER = 0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the changes of a connection end in an epoch.
+
+    Attributes:
+        until: every change up to this source time was taken; None: unknown.
+        whole: whether it is between two transactions of the source; None: the log does not tell.
+    """
+
+    until: SourceMs | None
+    whole: bool | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,7 @@ class Manifest:
         views: views by name.
         newest: beside each position, the newest source time that was taken up to it.
         pinned_ms: what `now()` is in this epoch, wall milliseconds; 0: no view has asked yet.
+        cuts: per connection, where this epoch ends in its changelog.
     """
 
     epoch: int
@@ -117,24 +131,28 @@ class Manifest:
     generation: int
     batch: int
     offsets: dict[str, Offsets] = field(default_factory=dict)
-    positions: dict[str, dict[str, str]] = field(default_factory=dict)
+    positions: dict[RelationId, dict[str, str]] = field(default_factory=dict)
     watermark: SourceMs | None = None
-    tables: dict[str, TableState] = field(default_factory=dict)
+    tables: dict[RelationId, TableState] = field(default_factory=dict)
     views: dict[str, ViewState] = field(default_factory=dict)
-    newest: dict[str, dict[str, int]] = field(default_factory=dict)
+    newest: dict[RelationId, dict[str, int]] = field(default_factory=dict)
     pinned_ms: int = 0
+    cuts: dict[str, Cut] = field(default_factory=dict)
 
     @property
-    def source_tables(self) -> dict[str, TableState]:
+    def source_tables(self) -> dict[RelationId, TableState]:
         """The mirrors of source tables, without what views keep."""
-        return {n: state for n, state in self.tables.items() if RelationId.of(n).is_table}
+        return {n: state for n, state in self.tables.items() if n.is_table}
 
     def to_json(self) -> dict[str, Any]:
         """A form for orjson; see `from_json`."""
         return {
             **_shallow(self),
-            "tables": {name: state.to_json() for name, state in self.tables.items()},
+            "positions": by_text(self.positions),
+            "newest": by_text(self.newest),
+            "tables": by_text({name: state.to_json() for name, state in self.tables.items()}),
             "views": {name: state.to_json() for name, state in self.views.items()},
+            "cuts": plain(self.cuts),
         }
 
     @classmethod

@@ -27,6 +27,7 @@ from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest
 from tests.follow.test_source import published
+from tests.relations import rel
 from tests.store.mirrors import MirrorDriver
 
 
@@ -45,7 +46,7 @@ class World:
         sql = "CREATE MATERIALIZED VIEW v WITH (sinks = 'lake, cache') AS SELECT 1"
         self.definition: ViewDefinition = parse_view(sql, "v")
         save_definition(self.store, self.definition)
-        self.driver = MirrorDriver(self.store.mirror("v"), 1, chunks=0)
+        self.driver = MirrorDriver(self.store.mirror(rel("v")), 1, chunks=0)
         self.log = ManifestLog(self.store.manifests)
 
     def publish(self) -> Manifest:

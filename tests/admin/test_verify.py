@@ -14,6 +14,7 @@ from mview.cli.render import verified_text
 from mview.schema import Column, TableSchema
 from mview.store.mirror import KIND
 from tests.epoch.epochs import Epochs
+from tests.relations import rel
 
 pytestmark = [pytest.mark.spark]
 
@@ -37,9 +38,9 @@ def test_the_error_of_a_batch_query_is_a_block(tmp_path: Path, spark: SparkSessi
         assert not world.build()
         engine, name = world.engine, "shop.sums"
         # Rows that no view has seen: by them the batch queries fail now.
-        state = engine.manifest.tables[name]
+        state = engine.manifest.tables[rel(name)]
         rows = pa.table({KIND: ["+I", "+I"], "id": [2, 3], "v": [0, 1]})
-        version = engine.relations[name].mirror.append(engine.manifest.epoch + 1, rows)
+        version = engine.relations[rel(name)].mirror.append(engine.manifest.epoch + 1, rows)
         tables = {**engine.manifest.tables, name: replace(state, changelog_version=version, rows=3)}
         engine.commit(engine.next_manifest(tables=tables), {})
     results = verify(world.config, world.definitions)

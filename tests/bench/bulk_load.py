@@ -33,6 +33,7 @@ from mview.session.spark import spark_session
 from mview.snapshot import Chunk, Marker
 from mview.store.mirror import Mirror
 from tests.bench.results import Result
+from tests.relations import rel
 from tests.services.kafka import LOCK
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
@@ -122,7 +123,7 @@ class Loads:
         mirror = Mirror(folder / "mirror", schema)
         mirror.create()
         stage = mirror.stage_folder(1).relative_to(mirror.base.folder)
-        spec = TableSpec(name, schema, mirror.base.folder, str(stage), plan)
+        spec = TableSpec(rel(name), schema, mirror.base.folder, str(stage), plan)
 
         def load(chunk: Chunk) -> Marker:
             source = open_database(config, spec.connection)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.index import ResidentTable
+from tests.relations import rel
 
 KEYS = {
     "customer": ("c_custkey",),
@@ -176,7 +177,7 @@ def main() -> None:
     rng = np.random.default_rng(7)
     tables = make_tables(options.sf, rng)
     start = time.perf_counter()
-    resident = {name: ResidentTable(name, KEYS[name], rows) for name, rows in tables.items()}
+    resident = {name: ResidentTable(rel(name), KEYS[name], rows) for name, rows in tables.items()}
     for name, rows in tables.items():
         resident[name].lookup(KEYS[name], rows.select(list(KEYS[name])).slice(0, 1))
     resident["orders"].lookup(["o_custkey"], pa.table({"k": [1]}))

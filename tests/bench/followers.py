@@ -35,23 +35,27 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
-from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.clickhouse.follower import ClickhouseFollower, ClickhouseSettings
 from mview_connectors.followers.delta.follower import DeltaFollower
 from mview_connectors.followers.delta.settings import DeltaSettings
-from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.files.follower import FilesFollower, FilesSettings
+from mview_connectors.followers.hudi.environment import LOCK as HUDI_LOCK
+from mview_connectors.followers.hudi.environment import command as hudi_command
+from mview_connectors.followers.hudi.follower import HudiFollower
+from mview_connectors.followers.hudi.settings import HudiSettings
 from mview_connectors.followers.iceberg.follower import IcebergFollower
 from mview_connectors.followers.iceberg.settings import IcebergSettings
-from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
+from mview_connectors.followers.kafka.follower import KafkaFollower, KafkaSettings
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.follower import PaimonFollower
 from mview_connectors.followers.paimon.settings import PaimonSettings
-from mview_connectors.followers.sql import SqlFollower, SqlSettings
-from mview_connectors.followers.sqlite import SqliteFollower
-from mview_connectors.followers.starrocks import (
+from mview_connectors.followers.sql.follower import SqlFollower, SqlSettings
+from mview_connectors.followers.sql.sqlite import SqliteFollower
+from mview_connectors.followers.starrocks.follower import (
     StarrocksFollower,
     StarrocksSettings,
 )
-from mview_connectors.followers.starrocks_rows import requests_of
+from mview_connectors.followers.starrocks.rows import requests_of
 from mview_connectors.formats.written import json_keys, json_rows
 
 from mview.changelog import KIND
@@ -59,6 +63,7 @@ from mview.clock import SystemClock
 from mview.follow.cursor import CursorLog
 from mview.follow.following import Content, Following, ViewChanges, delta_schema, rows_schema
 from mview.follower import Follower, FollowerTarget, gone_keys, new_rows
+from mview.java.jars import resolve
 from mview.rows.match import row_codes
 from mview.testing.contract import schema_of
 from tests.bench.results import Result
@@ -68,6 +73,7 @@ from tests.connectors.test_followers_servers import (
     ServerHarness,
 )
 from tests.services.clickhouse import ClickhouseServer
+from tests.services.hudi import read_hudi
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
@@ -112,6 +118,31 @@ class Bench(NamedTuple):
 def target_of(settings: Any) -> FollowerTarget:
     """The target of a sink in a bench."""
     return FollowerTarget("bench", "s", SCHEMA, settings, "store/bench/s", 1)
+
+
+class Other:
+    """A process that writes the plain way: a step is an Arrow stream, answered by a line."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.pid, self.calls = self._process.pid, self._process.stdin
+        self.answers = self._process.stdout
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a step."""
+        with pa.ipc.new_stream(self.calls, batch.schema) as stream:
+            stream.write_batch(batch)
+        self.calls.flush()
+        assert self.answers.readline() == b"done\n"
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self.calls.close()
+        self.answers.close()
 
 
 @contextmanager
@@ -449,32 +480,48 @@ def paimon() -> Iterator[Bench]:
         follower.create()
         place = Path(__file__).with_name("paimon_plain.py")
         assert follower._worker is not None
-        worker = follower._worker
-        other = subprocess.Popen(
-            [interpreter(), "-I", place, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert other.stdin is not None
-        assert other.stdout is not None
-        pipe, answers = other.stdin, other.stdout
+        with closing(Other([interpreter(), "-I", str(place), folder])) as other:
 
-        def plain(batch: pa.RecordBatch) -> None:
-            with pa.ipc.new_stream(pipe, batch.schema) as stream:
-                stream.write_batch(batch)
-            pipe.flush()
-            assert answers.readline() == b"done\n"
+            def count() -> tuple[int, int]:
+                ours = follower.read().read_all().num_rows
+                other.calls.close()
+                return ours, int(other.answers.readline())
 
-        def count() -> tuple[int, int]:
-            ours = follower.read().read_all().num_rows
-            pipe.close()
-            return ours, int(answers.readline())
+            pids = (follower._worker.pid, other.pid)
+            yield Bench(follower, target, other.write, pids, count)
+        follower.close()
 
-        try:
-            yield Bench(follower, target, plain, (worker.pid, other.pid), count)
-        finally:
-            follower.close()
-            other.kill()
-            other.wait()
-            answers.close()
+
+@contextmanager
+def hudi() -> Iterator[Bench]:
+    """A folder, one bucket; plain: the upsert of Hudi's own client for Java, in a process of the
+    same kind; all rows by its bulk insert."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = target_of(HudiSettings(type="hudi", path=folder, table="t", every=0))
+        follower = HudiFollower(target)
+        follower.create()
+        assert follower._worker is not None
+        *java, jars, _ = hudi_command()
+        (compiler,) = resolve("compiler", HUDI_LOCK)
+        classes, table = Path(folder) / "classes", Path(folder) / "plain"
+        source = Path(__file__).with_name("HudiPlain.java")
+        options = ("-17", "-nowarn", "-proc:none", "-classpath", jars, "-d", classes)
+        subprocess.run([java[0], "-jar", compiler, *options, source], check=True)
+        command = [*java, f"{jars}:{classes}", "worker.HudiPlain", str(table)]
+        with closing(Other(command)) as other:
+
+            def plain(batch: pa.RecordBatch) -> None:
+                other.write(batch.rename_columns(["kind", *SCHEMA.names]))
+
+            def count() -> tuple[int, int]:
+                ours, theirs = (
+                    len(read_hudi(Path(folder) / name, SCHEMA.arrow) or ())
+                    for name in ("t", "plain")
+                )
+                return ours, theirs
+
+            yield Bench(follower, target, plain, (follower._worker.pid, other.pid), count)
+        follower.close()
 
 
 @contextmanager
@@ -543,6 +590,7 @@ BENCHES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "delta": delta,
     "delta-s3": delta_s3,
     "paimon": paimon,
+    "hudi": hudi,
     "starrocks": starrocks,
 }
 

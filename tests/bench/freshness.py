@@ -57,16 +57,17 @@ def main() -> None:
         + (f", {options.memory / 1e6:,.0f} MB for mirrors" if options.memory != MEMORY else "")
         + (", deletion vectors" if vectors else "")
         + (f", into {', '.join(sinks)}" if sinks else "")
+        + (f", a commit every {options.every}" if options.every else "")
         + (", kill -9 in the middle" if options.kill else ""),
         ["what", "value"],
-        variant_of(options, "rate", "sinks"),
+        variant_of(options, "rate", "sinks", "every"),
     )
     extra = (
         f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
         f"spark: {{master: '{options.master}'}}"
     )
     changes = Changes(tables).take(int(options.rate * (options.seconds + _WARM_UP)))
-    with running(tables, extra, vectors, sinks) as run:
+    with running(tables, extra, vectors, sinks, options.every) as run:
         run.wait_for_sinks(run.wait_until_live())
         time.sleep(_SETTLE)
         idle = _cores(run, _IDLE)
@@ -94,6 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--memory", type=int, default=MEMORY, help="bytes for mirrors in process")
     parser.add_argument("--sinks", default="", help=", ".join(PLACES))
+    parser.add_argument("--every", default="", help="between two commits, for sinks that wait")
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--deletion-vectors", action="store_true")
     return parser.parse_args()

@@ -26,17 +26,20 @@ from mview.epoch.engine import Engine
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.build import build_views, unbuilt
-from mview.epoch.views.opening import open_views, strategy_of
+from mview.epoch.views.opening import open_views
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import load_views
+from mview.relation import RelationId
+from mview.session.lazy import Spark
 from mview.session.spark import spark_session
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.bench.running import Meter
 from tests.bench.seed import seed_store, write_config
 from tests.bench.w1 import CONNECTION, KEYS, Changes, Tables, message, view_sql
+from tests.relations import keyed, rel
 
 T = TypeVar("T")
 
@@ -84,16 +87,16 @@ class Bench:
         seed_store(config, tables, {})
         self._views, self._folder = views, config.path.parent
         self._spark = spark_session(config)
-        self._engine = Engine(config, self._spark, lease)
+        self._engine = Engine(config, Spark.of(self._spark), lease)
         self.schemas = {
-            name: self._engine.manifest.tables[f"{CONNECTION}.{name}"].schema for name in KEYS
+            name: self._engine.manifest.tables[rel(f"{CONNECTION}.{name}")].schema for name in KEYS
         }
         self.build_seconds = self._build(config, vectors)
         self._engine.executors.warm(self._engine.look_up_keys())
         self._upkeep = Upkeep(self._engine)
         self._format = open_format(config, CONNECTION)
         self._specs = {
-            name: TableSpec(f"{CONNECTION}.{name}", schema, Path(), "", None)
+            name: TableSpec(rel(f"{CONNECTION}.{name}"), schema, Path(), "", None)
             for name, schema in self.schemas.items()
         }
         self._sent = self._taken = 0
@@ -106,7 +109,7 @@ class Bench:
         for name, select in self._views.items():
             (folder / f"{name}.sql").write_text(view_sql(select, name, vectors))
         schemas = {f"{CONNECTION}.{name}": schema for name, schema in self.schemas.items()}
-        opened = open_views(config, self._spark, load_views([folder]), schemas)
+        opened = open_views(config, Spark.of(self._spark), load_views([folder]), keyed(schemas))
         assert not opened.refused, opened.refused
         self._engine.views.update(opened.views)
         self._engine.open_relations()
@@ -117,7 +120,7 @@ class Bench:
 
     def strategy(self, view: str) -> str:
         """How a view is maintained."""
-        return strategy_of(self._engine.views[view].plan)
+        return self._engine.views[view].plan.strategy
 
     def messages(self, changes: Changes, count: int) -> list[Message]:
         """The next changes, as they stand in a topic."""
@@ -131,7 +134,7 @@ class Bench:
     def epoch(self, messages: Sequence[Message]) -> float:
         """Run one epoch from messages; returns its seconds."""
         start = time.perf_counter()
-        changes: dict[str, list[pa.Table]] = {}
+        changes: dict[RelationId, list[pa.Table]] = {}
         for row in decode_split(messages, self._format, self._specs):
             changes.setdefault(row.table, []).append(row.changes)
         self.apply(changes, len(messages))
@@ -145,20 +148,24 @@ class Bench:
         seconds = [self.epoch(batch) for batch in batches]
         return Epochs(seconds, self._meter.cpu_seconds() - before)
 
-    def apply(self, changes: Mapping[str, list[pa.Table]], count: int) -> float:
+    def apply(
+        self,
+        changes: Mapping[str, list[pa.Table]] | Mapping[RelationId, list[pa.Table]],
+        count: int,
+    ) -> float:
         """Run one epoch from decoded batches (`batch_schema`) by relation; returns its seconds."""
         start = time.perf_counter()
         self._taken += count
         manifest = self._engine.manifest
         offsets = BatchOffsets({CONNECTION: {_PARTITION: self._taken + 1}}, -1, {})
-        batch = Batch(changes, {}, offsets, manifest.generation, manifest.batch + 1)
+        batch = Batch(keyed(changes), {}, offsets, manifest.generation, manifest.batch + 1)
         run_epoch(self._engine, self._upkeep, batch, {})
         return time.perf_counter() - start
 
     def recompute(self, view: str) -> float:
         """Compute a view from scratch by plain Spark; returns the seconds."""
         for name in KEYS:
-            relation = self._engine.relations[f"{CONNECTION}.{name}"]
+            relation = self._engine.relations[rel(f"{CONNECTION}.{name}")]
             files = [path for path, _ in relation.base_files]
             self._spark.read.parquet(*files).createOrReplaceTempView(name)
         query = self._views[view].format(**{name: name for name in KEYS})

@@ -38,6 +38,7 @@ from mview.schema import Column, TableSchema
 from mview.session.spark import spark_session
 from mview.snapshot import Marker
 from tests.conftest import small_config
+from tests.relations import rel
 
 START = 1_700_000_000_000
 
@@ -56,7 +57,7 @@ class Case:
     def table(self) -> LoadingTable:
         """The table that is loaded."""
         kind = pa.int64() if self.key == "int" else pa.string()
-        return LoadingTable("db.t", TableSchema((Column("id", kind, False),), ("id",)), 1_000)
+        return LoadingTable(rel("db.t"), TableSchema((Column("id", kind, False),), ("id",)), 1_000)
 
     @property
     def chunks(self) -> int:

@@ -13,7 +13,8 @@ from tests.bench.results import Result, as_markdown, read_all
 _TOPICS = {
     "Loading": ("bulk_load", "load_live", "first_build"),
     "An epoch": ("epoch", "growth", "views", "strategies"),
-    "Freshness and catching up": ("freshness", "catchup"),
+    "Formats": ("decode",),
+    "Freshness and catching up": ("freshness", "catchup", "restart"),
     "Memory": ("memory",),
     "The pilot's workload": ("w2",),
     "Sinks": ("followers", "light"),

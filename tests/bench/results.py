@@ -98,7 +98,7 @@ def variant_of(options: argparse.Namespace, *more: str) -> str:
         value = getattr(options, name, None)
         if value is True:
             parts.append(name.replace("_", "-"))
-        elif value not in (None, False, usual.get(name)):
+        elif value not in (None, False, "", usual.get(name)):
             parts.append(f"memory{value >> 20}" if name == "memory" else str(value))
     return "-".join(parts)
 

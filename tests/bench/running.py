@@ -353,7 +353,11 @@ def _upto(manifest: Manifest, topic: str) -> int:
 
 @contextmanager
 def running(
-    tables: Tables, extra: str, vectors: bool = False, sinks: Sequence[str] = ()
+    tables: Tables,
+    extra: str,
+    vectors: bool = False,
+    sinks: Sequence[str] = (),
+    every: str = "",
 ) -> Iterator[Run]:
     """A run over seeded tables and empty topics, ended at the end.
 
@@ -362,6 +366,7 @@ def running(
         extra: more sections of the configuration.
         vectors: whether the view may have deletion vectors.
         sinks: what follows the view, of `PLACES`.
+        every: least time between two commits of a sink; as each sink has it if empty.
     """
     with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp, servers() as server:
         folder, kafka = Path(temp), server("kafka")
@@ -372,7 +377,8 @@ def running(
             f"bootstrap_servers: '{kafka.bootstrap}', T: 1s}}"
         )
         with places(folder / "places", server, sinks) as there:
-            sections = {name: section(harness) for name, harness in there.items()}
+            rhythm = {"every": every} if every else {}
+            sections = {name: section(harness) | rhythm for name, harness in there.items()}
             extra += "\n" + yaml.safe_dump({"sinks": sections})
             config = load_config(write_config(folder, settings, extra))
             options = [f"sinks = '{', '.join(sinks)}'"] if sinks else []

@@ -17,10 +17,12 @@ from mview.ingest.chunks import stage_chunk
 from mview.ingest.spec import TableSpec
 from mview.snapshot import Chunk, Marker
 from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import FIRST_EPOCH, Manifest, TableState
 from mview.store.mirror import Mirror
 from tests.bench.w1 import CONNECTION, Tables, schema_of
+from tests.relations import keyed, rel
 
 #: Rows of a staged chunk file, as in a load.
 _CHUNK_ROWS = 200_000
@@ -35,6 +37,7 @@ def seed_store(config: Config, tables: Tables, offsets: Offsets) -> None:
         offsets: where the changelog of the tables begins.
     """
     store = Store(config.store)
+    claim_store(store.root)
     states = {f"{CONNECTION}.{name}": _mirror(store, name, rows) for name, rows in tables.items()}
     manifest = Manifest(
         FIRST_EPOCH,
@@ -43,22 +46,22 @@ def seed_store(config: Config, tables: Tables, offsets: Offsets) -> None:
         generation=1,
         batch=-1,
         offsets={CONNECTION: offsets},
-        tables=states,
+        tables=keyed(states),
     )
     ManifestLog(store.manifests).publish(manifest)
 
 
 def _mirror(store: Store, name: str, rows: pa.Table) -> TableState:
     schema = schema_of(name, rows)
-    mirror = Mirror(store.mirror(f"{CONNECTION}.{name}"), schema)
+    mirror = Mirror(store.mirror(rel(f"{CONNECTION}.{name}")), schema)
     state = mirror.create()
     stage = mirror.stage_folder(1).relative_to(mirror.base.folder)
-    spec = TableSpec(f"{CONNECTION}.{name}", schema, mirror.base.folder, str(stage), None)
+    spec = TableSpec(rel(f"{CONNECTION}.{name}"), schema, mirror.base.folder, str(stage), None)
     markers = []
     for number, start in enumerate(range(0, rows.num_rows, _CHUNK_ROWS)):
         part = rows.slice(start, _CHUNK_ROWS)
         staged = stage_chunk(iter(part.to_batches()), spec, Chunk(number, None, None))
-        markers.append(Marker(spec.name, number, high_ms=0, **staged))
+        markers.append(Marker(str(spec.name), number, high_ms=0, **staged))
     version = mirror.register(FIRST_EPOCH, markers, {})
     released = tuple(range(len(markers)))
     return replace(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from mview.catalog.analyze import analyze
@@ -15,6 +16,7 @@ from mview.errors import UserError
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.plan.functions.declared import Function
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 pytestmark = pytest.mark.spark
 SCHEMAS = {"t": table_schema("id bigint, n bigint", "id")}
@@ -32,7 +34,7 @@ def registered(spark: SparkSession, sql: str) -> ViewDefinition:
 
 def test_columns_have_the_declared_types(spark: SparkSession) -> None:
     view = registered(spark, "select id, Near(id, n) as a, halves(n) as b from t")
-    assert [str(one) for one in analyze(spark, view, SCHEMAS).arrow.types] == [
+    assert [str(one) for one in analyze(spark, view, keyed(SCHEMAS)).arrow.types] == [
         "int64",
         "bool",
         "int64",
@@ -51,7 +53,7 @@ def test_where_spark_takes_no_python_a_view_is_refused_before_it_runs(
 ) -> None:
     view = registered(spark, sql)
     with pytest.raises(UserError, match=r"Spark refuses view v: .*Python UDF"):
-        analyze(spark, view, SCHEMAS)
+        analyze(spark, view, keyed(SCHEMAS))
 
 
 def test_the_error_of_a_function_comes_out_of_spark_as_it_was(spark: SparkSession) -> None:
@@ -66,3 +68,20 @@ def test_the_error_of_a_function_comes_out_of_spark_as_it_was(spark: SparkSessio
 def test_other_errors_of_spark_pass(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException), function_errors():
         spark.sql("select * from no_such_table").toArrow()
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "said"),
+    [
+        ("near('a', id)", UserError, "function near() raised TypeError"),
+        ("1 / (id - id)", PySparkException, "DIVIDE_BY_ZERO"),
+    ],
+)
+def test_what_fails_in_a_part_that_is_broadcast_is_told_as_itself(
+    spark: SparkSession, value: str, error: type[Exception], said: str
+) -> None:
+    registered(spark, "select near(id, n) as a from t")
+    part = f"(select /*+ REPARTITION(1) */ id, {value} as v from range(3))"
+    query = f"select /*+ BROADCAST(b) */ a.id, v from range(3) a join {part} b on a.id = b.id"
+    with pytest.raises(error, match=re.escape(said)), function_errors():
+        spark.sql(query).toArrow()

@@ -11,6 +11,7 @@ from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema
+from tests.relations import keyed
 
 SCHEMAS = {
     "shop.t": TableSchema(
@@ -78,20 +79,20 @@ NAMES = {
 def test_check_refuses_a_type(expression: str) -> None:
     for around in AROUND:
         with pytest.raises(UserError, match="column 'x' of view 'v' has a type") as caught:
-            compile_view(parse_view(around.replace("{}", expression), "v"), SCHEMAS)
+            compile_view(parse_view(around.replace("{}", expression), "v"), keyed(SCHEMAS))
         assert caught.value.got == REFUSED[expression]
 
 
 @pytest.mark.parametrize("expression", KEPT)
 def test_check_keeps_other_types(expression: str) -> None:
     for around in AROUND:
-        compile_view(parse_view(around.replace("{}", expression), "v"), SCHEMAS)
+        compile_view(parse_view(around.replace("{}", expression), "v"), keyed(SCHEMAS))
 
 
 @pytest.mark.parametrize("sql", NAMES)
 def test_columns_have_names_of_their_own(sql: str) -> None:
     with pytest.raises(UserError, match=NAMES[sql]):
-        compile_view(parse_view(sql, "v"), SCHEMAS)
+        compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 @pytest.mark.spark
@@ -99,8 +100,8 @@ def test_spark_says_the_same(spark: SparkSession) -> None:
     for expression in (*REFUSED, *KEPT):
         view = parse_view(AROUND[0].replace("{}", expression), "v")
         if expression in KEPT:
-            assert analyze(spark, view, SCHEMAS).names == ("x",)
+            assert analyze(spark, view, keyed(SCHEMAS)).names == ("x",)
             continue
         with pytest.raises(UserError, match="column 'x' of view 'v' has a type") as caught:
-            analyze(spark, view, SCHEMAS)
+            analyze(spark, view, keyed(SCHEMAS))
         assert REFUSED[expression] in str(caught.value.got)

@@ -42,10 +42,16 @@ SCENES: dict[str, tuple[str, ...]] = {
         "recover-published", "recover-published>log-committed", "recover-sink", "recover-mirror",
         "recover-fenced",
     ),
+    "view in a load": _BUILD,
+    "apply": (
+        *_behind("apply-taken", _PLAIN), "apply-begun",
+        *_behind("apply-removed", ("taken-away", "drop-sink", "forget-folder", *_SHOWN)),
+        "apply-answered",
+    ),
 }  # fmt: skip
 
 #: Scenes in which no Spark was started yet, or none is needed.
-WITHOUT_JVM = ("drop", "left by a drop", "recover")
+WITHOUT_JVM = ("follow", "compaction", "upkeep", "drop", "left by a drop", "recover")
 
 
 class Place(NamedTuple):
@@ -133,6 +139,12 @@ def _added(life: Life, text: str) -> None:
     life.write("priced")
 
 
+def _added_in_a_load(life: Life, text: str) -> None:
+    """A view is to be built while a table is loaded that it does not read."""
+    _begun(life, text)
+    life.perform("drop", ["names"])
+
+
 def _edited(life: Life, text: str) -> None:
     _settled(life)
     life.edit("totals")
@@ -142,6 +154,17 @@ def _due(life: Life, text: str) -> None:
     """So much changes that it is folded into the base."""
     _settled(life)
     life.change_most()
+
+
+def _asked(life: Life, text: str) -> None:
+    """A run is asked for another text of a view, and that another view goes."""
+    if life.is_asked():
+        life.perform("once")
+    _settled(life)
+    life.write("priced")
+    life.perform("once")
+    life.leave_out("priced")
+    life.ask("totals", "priced")
 
 
 def _dropped(life: Life, text: str) -> None:
@@ -172,6 +195,8 @@ _PREPARED: Mapping[str, Callable[[Life, str], None]] = {
     "first build": _unbuilt,
     "added view": _added,
     "edited view": _edited,
+    "view in a load": _added_in_a_load,
+    "apply": _asked,
     "compaction": _due,
     "upkeep": _settled,
     "drop": _dropped,

@@ -14,6 +14,7 @@ from mview.catalog.definitions import digest_of
 from mview.errors import ExitCode
 from mview.failpoints import FAILPOINTS
 from mview.plan.definition import load_views
+from mview.store.applies import ApplyLog, ApplyRequest
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
@@ -22,6 +23,7 @@ from tests.e2e.running import views_of
 from tests.e2e.shop import Changes, Shop
 from tests.e2e.truth import Truth
 from tests.patience import Patience
+from tests.relations import rel
 
 #: Texts of views; a view that gets another one is an edited view.
 TEXTS = {
@@ -157,7 +159,7 @@ class Life:
         """All views and tables of the store."""
         latest = self.log.latest()
         assert latest is not None
-        return [*latest.views, *latest.source_tables]
+        return [*latest.views, *map(str, latest.source_tables)]
 
     def is_loaded(self) -> bool:
         """Whether there are tables, and all are loaded."""
@@ -174,7 +176,7 @@ class Life:
     def is_loading(self, table: str) -> bool:
         """Whether a table's load has begun and not ended."""
         latest = self.log.latest()
-        return latest is not None and latest.tables[table].phase == "loading"
+        return latest is not None and latest.tables[rel(table)].phase == "loading"
 
     def look(self) -> None:
         """Hold the epochs that were not looked at yet against the truth."""
@@ -203,12 +205,23 @@ class Life:
 
     def edit(self, name: str) -> None:
         """Give a view a text that is not the published one."""
+        (self._root / "views" / f"{name}.sql").write_text(self._other_text(name))
+
+    def _other_text(self, name: str) -> str:
         latest = self.log.latest()
-        assert latest is not None
-        state = latest.views[name]
+        state = None if latest is None else latest.views.get(name)
         texts = {text: digest_of(*views_of(**{name: text})) for text in TEXTS[name]}
-        text = next(text for text, digest in texts.items() if digest != state.definition)
-        (self._root / "views" / f"{name}.sql").write_text(text)
+        others = [t for t, digest in texts.items() if state is None or digest != state.definition]
+        return others[0]
+
+    def is_asked(self) -> bool:
+        """Whether a request waits for the next run."""
+        return bool(ApplyLog(Store(self.config.store).applies).waiting())
+
+    def ask(self, edited: str, removed: str) -> None:
+        """Ask the next run for another text of a view, and that one goes."""
+        (view,) = views_of(**{edited: self._other_text(edited)})
+        ApplyLog(Store(self.config.store).applies).ask(ApplyRequest((view,), (removed,)))
 
     def leave_out(self, name: str) -> None:
         """Take the file of a view away; what is published of it stays."""
@@ -228,6 +241,8 @@ class Life:
         if place.startswith("recover-"):
             self.meet("once", f"{self._random.choice(UNDECIDED)}:1", "kill")  # to be recovered
             self.look()
+        if place.startswith("apply-"):
+            self.ask(self._random.choice(ALWAYS), "priced")
         self.meet(action, f"{place}:{self._random.choice((1, 1, 1, 2, 3))}", fault)
 
     def _from_outside(self) -> None:

@@ -47,6 +47,7 @@ from tests.connectors.every_sink import PLACES, places, section, table_of, targe
 from tests.follow import child
 from tests.follow.test_source import published
 from tests.patience import wait_for
+from tests.relations import rel
 from tests.seeds import daily
 from tests.services.fixtures import servers
 from tests.store.mirrors import SCHEMA, Key, MirrorDriver
@@ -153,7 +154,7 @@ class Series:
         text = f"CREATE MATERIALIZED VIEW v WITH (sinks = '{', '.join(there)}') AS SELECT 1"
         self._definition = parse_view(text, "v")
         save_definition(self._store, self._definition)
-        mirror, of_changes = self._store.mirror("v"), self._random.randrange(1 << 30)
+        mirror, of_changes = self._store.mirror(rel("v")), self._random.randrange(1 << 30)
         self._driver = Driver(mirror, of_changes, self._publish)
         self._log = ManifestLog(self._store.manifests)
         #: Rows of each epoch that has changed the view, and which that was, of each epoch.

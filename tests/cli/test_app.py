@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -38,7 +43,24 @@ def test_the_version():
     assert mview("--version").output.startswith("mview, version ")
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "run", "status", "verify", "drop", "demo"])
+def test_it_runs_as_a_module():
+    told = subprocess.run(
+        [sys.executable, "-m", "mview", "--version"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.startswith("mview, version ")
+
+
+def test_the_shell_completes_commands():
+    made = mview("completion", "bash").output
+    assert "_MVIEW_COMPLETE=bash_complete" in made
+    environment = {**os.environ, "_MVIEW_COMPLETE": "bash_complete"}
+    environment |= {"COMP_WORDS": "mview st", "COMP_CWORD": "1"}
+    script = [str(Path(sys.executable).parent / "mview")]
+    told = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout == "plain,status\n"
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
 def test_every_command_has_help(command):
     assert mview(command, "--help").exit_code == 0
     assert f"\n  {command} " in mview("--help").output
@@ -48,7 +70,7 @@ def test_every_command_has_help(command):
     ("arguments", "meant"),
     [
         (["chek", "v.sql"], "Did you mean 'check'?"),
-        (["run", "--onec", "v.sql"], "Did you mean '--once'?"),
+        (["run", "--onec", "v.sql"], "'--once'"),
         (["run"], "Missing argument 'FILE|FOLDER…'"),
     ],
 )
@@ -66,6 +88,11 @@ def test_wrong_usage_ends_with_2_and_a_proposal(folder, arguments, meant):
         (("username:", "usrname:"), "did you mean 'username'?"),
         (("source: files", "source: kafkaa"), "changes.crm.source"),
         (("changes:\n  crm:", "changes:\n  crn:"), "there is no connection 'crn'"),
+        (("source: files", "source: mysql"), "changes.crm.source: this database has no such log"),
+        (
+            ("source: files", "source: postgresql"),
+            "changes.crm: source 'postgresql' has one format",
+        ),
         (("${env:CRM_PW}", "plainly-here"), "write ${env:NAME} or ${file:PATH}"),
         (("store: data", "store: [data"), "is not valid YAML"),
         (('"${env:CRM_PW}"', "*plainly-here"), "put a value that begins with * in quotes"),

@@ -170,7 +170,8 @@ CONFIGS: list[tuple[str | bytes, int]] = [
     (good("path: changes", "path: 5"), 10),
     (crm("k:9092", f"u:{SECRET}@k:9092"), 11), (crm("k:9092", f"http://u:{SECRET}@k"), 11),
     (crm("k:9092", "[k1, k2]"), 11), (crm("k:9092", "''"), 11), (crm("k:9092", "9092"), 11),
-    (crm("x.{table}", "x"), 8), (crm("x.{table}", "[a]"), 12), (crm("x.{table}", "{table}"), 12),
+    (crm("x.{table}", "''"), 12), (crm("x.{table}", "[a]"), 12), (crm("x.{table}", "{table}"), 12),
+    (CRM + "    topics: {t: []}\n", 13), (CRM + "    missing_topics: never\n", 13),
     (crm("    topic: x.{table}\n", ""), 8), (CRM + "    heartbeat_topic: ''\n", 13),
     (CRM + "    heartbeat_topic: [a]\n", 13), (CRM + f"    options: {SECRET}\n", 13),
     (CRM + f"    options: {{sasl.password: {SECRET}}}\n", 13),
@@ -187,7 +188,7 @@ CONFIGS: list[tuple[str | bytes, int]] = [
     *((good("chunk_rows: 100", f"{line}"), 13) for line in (
         "memory: -1", "memory: 0", "memory: 4g", "max_changes: 0", "max_changes: -5",
         "chunk_bytes: 0", "chunks_per_epoch: -1", "history: -1", "history: .inf", "tick: 0",
-        "tick: 7 s", "tick: .inf", "max_drift: -1", "executor: sparkk", "strategy: none",
+        "tick: 7 s", "tick: .inf", "max_drift: -1", "alignment: never", "executor: sparkk", "strategy: none",
         "keep_files: -1", "max_bytes: -1")),
     # Spark
     (good("local[2]", ""), 15), (good("local[2]", "''"), 15), (good("local[2]", "[local]"), 15),

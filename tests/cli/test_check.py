@@ -23,6 +23,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import rel
 
 CONFIG = """
 connections:
@@ -191,7 +192,7 @@ def kept(tmp_path, monkeypatch):
     save_definition(Store(tmp_path / "data"), view)
     manifest = Manifest(
         1, 1, 0, 1, 0,
-        tables={"shop.orders": TableState(orders, 0, 0)},
+        tables={rel("shop.orders"): TableState(orders, 0, 0)},
         views={"known": ViewState(digest_of(view), "LINEAR", orders, {"version": 0}, 1)},
     )  # fmt: skip
     ManifestLog(tmp_path / "data/manifest").publish(manifest)
@@ -236,6 +237,18 @@ def test_a_database_that_is_down_is_replaced_by_what_the_store_knows(kept, monke
     code, out, err = kept("SELECT a FROM shop.other")
     assert code == 1
     assert err.startswith("Error: database 'shop' cannot be reached")
+
+
+@pytest.mark.parametrize("section", ["connections", "changes"])
+def test_a_connection_that_is_no_more_is_told_also_of_tables_in_the_store(kept, tmp_path, section):
+    text = (tmp_path / "mview.yml").read_text()
+    (tmp_path / "mview.yml").write_text(
+        re.sub(rf"(?m)^{section}:\n.*\n", f"{section}: {{}}\n", text)
+    )
+    code, out, err = kept("SELECT status FROM shop.orders")
+    assert code != 0
+    told = {"connections": "there is no connection 'shop'", "changes": "has no changelog"}
+    assert told[section] in out + err
 
 
 def test_a_connection_that_is_not_safe_is_said_before_a_run(project, tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import keyed, rel
 
 CONFIG = """
 connections:
@@ -55,6 +56,15 @@ def test_the_tree_has_a_strategy_per_operator(explain):
     assert len(lines[0]) - len(lines[0].lstrip()) < len(lines[2]) - len(lines[2].lstrip())
 
 
+def test_it_is_told_where_the_epochs_run(explain):
+    assert "  runs in process\n" in explain(JOIN)[1]
+    _, out, _ = explain("SELECT order_id, soundex(status) AS s FROM shop.orders")
+    assert "  runs on Spark: soundex is not admitted in process (operator)\n" in out
+    assert "  runs on Spark: all rows are computed again\n" in explain(NUMBERED)[1]
+    (plan,) = json.loads(explain(JOIN, "--json")[1])
+    assert plan["place"] == "runs in process"
+
+
 def test_a_full_recompute_has_a_reason(explain):
     code, out, _ = explain(NUMBERED)
     assert code == 0
@@ -86,7 +96,7 @@ def test_the_cost_is_told_once_the_tables_are_in_the_store(explain, tmp_path):
     state = ViewState("hash", "DELTA_JOIN", schema, {}, 1)
     claim_store(tmp_path / "mview-data")
     log = ManifestLog(Store(tmp_path / "mview-data").manifests)
-    log.publish(Manifest(1, 1, 1, 1, 0, tables=tables, views={"v": state}))
+    log.publish(Manifest(1, 1, 1, 1, 0, tables=keyed(tables), views={"v": state}))
     assert cost_lines(explain(JOIN)[1]) == [
         "cost, as of epoch 1:",
         "1,000 changed rows of shop.orders: 1 look-up, about 1,000 rows read, not measured yet",
@@ -97,9 +107,9 @@ def test_the_cost_is_told_once_the_tables_are_in_the_store(explain, tmp_path):
 
     # Half of what was foreseen was read; 0.1 ms a row, and 20 ms more.
     costs = Costs().after_incremental("local", 10_000, 20_000, 10_000, 2.02).after_full(25_000, 4.0)
-    facts = with_run({}, "v", Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
+    facts = with_run({}, rel("v"), Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
     views = {"v": replace(state, facts=facts)}
-    log.publish(Manifest(2, 1, 1, 1, 1, tables=tables, views=views))
+    log.publish(Manifest(2, 1, 1, 1, 1, tables=keyed(tables), views=views))
     assert cost_lines(explain(JOIN)[1]) == [
         "cost, as of epoch 2:",
         "1,000 changed rows of shop.orders: 1 look-up, about 500 rows read, 0.17 s",

@@ -96,6 +96,44 @@ def test_the_second_interrupt_kills_a_run_that_does_not_drain(number):
             process.kill()
 
 
+def test_a_pipe_that_nobody_empties_is_no_reason_not_to_drain():
+    script = textwrap.dedent("""
+        import os, sys, threading
+        from mview.cli.interrupt import run_until_interrupted
+
+        told = threading.Event()
+
+        class Draining:
+            def run(self, *, once):
+                os.set_blocking(1, False)
+                try:
+                    while os.write(1, bytes(4096)):
+                        pass
+                except BlockingIOError:
+                    os.set_blocking(1, True)
+                print("full", file=sys.stderr, flush=True)
+                told.wait()
+                print("drained", file=sys.stderr, flush=True)
+                told.clear()
+                told.wait()
+            def stop(self):
+                told.set()
+
+        run_until_interrupted(Draining(), once=False, on_drain=lambda: print("more", flush=True))
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr.readline() == "full\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr.readline() == "drained\n"
+            process.send_signal(signal.SIGTERM)
+            assert end_of(process, 20) == 130
+        finally:
+            process.kill()
+
+
 def test_a_terminal_that_closes_drains_also_when_it_is_told_twice():
     """Nothing can be written to it any more; the first word of it must not end the run."""
     script = textwrap.dedent("""

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
+import threading
+import time
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from mview.cli.output import Output
-from mview.cli.progress import LineDisplay, duration_text
-from mview.epoch.report import EpochReport, ViewChange
+from mview.cli.progress import (
+    JsonDisplay,
+    LineDisplay,
+    LiveDisplay,
+    QuietDisplay,
+    UnreadError,
+    duration_text,
+)
+from mview.epoch.report import EpochReport, LoadReport, ViewChange
+from mview.errors import UserError
+from mview.secrets import Mask
 from tests.patience import end_of
 
 
@@ -35,48 +49,187 @@ def test_durations_are_for_people(ms, text):
     assert duration_text(ms) == text
 
 
+def texts(capsys):
+    """The lines without their times."""
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("1970-01-01 00:00:01  ") for line in lines)
+    return [line.split("  ", 1)[1] for line in lines]
+
+
+class Clock:
+    """Seconds that pass as told."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def lines_display(clock=time.monotonic, **more):
+    return LineDisplay(Output(), now=clock, wall=lambda: 1000, **more)
+
+
 def test_lines_of_a_load_come_every_few_seconds_and_at_the_end(capsys):
     clock = iter([0.0, 1.0, 6.0, 7.0, 10.0])
-    display = LineDisplay(Output(), now=lambda: next(clock))
-    steps = ((0, False), (100, False), (600, False), (700, False), (1000, True), (1010, True))
-    for rows, done in steps:
-        display.on_load("shop.orders", rows, 990, done)
-    assert capsys.readouterr().out.splitlines() == [
-        "shop.orders: loading, 0 of about 990 rows",
-        "shop.orders: loading, 600 of about 990 rows, 100 rows/s, 3.9 s left",
+    display = lines_display(lambda: next(clock))
+    steps = ((0, 0), (0, 100), (300, 600), (300, 700))
+    for rows, read in steps:
+        display.on_load(LoadReport("shop.orders", rows, read, 990, False))
+    for rows in (1000, 1010):
+        display.on_load(LoadReport("shop.orders", rows, rows, 990, True))
+    assert texts(capsys) == [
+        "shop.orders: loading, 0 of about 990 rows; 0 read",
+        "shop.orders: loading, 300 of about 990 rows, 50 rows/s, 14 s left; 600 read",
         "shop.orders: loaded, 1,000 rows, 100 rows/s",
     ]
 
 
-def test_a_line_per_changed_view_and_epoch(capsys):
-    display = LineDisplay(Output())
-    display.on_epoch(epoch(7, 840, totals=change(1234, 5, 6), untouched=change(0)))
-    assert capsys.readouterr().out == "totals: epoch 7, lag 0.8 s, +1,234 ~5 -6, 5,000 rows\n"
+def test_a_load_that_goes_on_has_the_rate_of_this_run(capsys):
+    clock = iter([0.0, 6.0])
+    display = lines_display(lambda: next(clock))
+    for rows in (900, 960):
+        display.on_load(LoadReport("shop.orders", rows, 960, 990, False, "paused"))
+    assert texts(capsys) == [
+        "shop.orders: loading, 900 of about 990 rows; 960 read; paused",
+        "shop.orders: loading, 960 of about 990 rows, 10 rows/s, 3.0 s left; 960 read; paused",
+    ]
+
+
+def test_the_first_epoch_is_told_at_once(capsys):
+    lines_display().on_epoch(epoch(7, 840, totals=change(1234, 5, 6), untouched=change(0)))
+    assert texts(capsys) == ["totals: epoch 7, lag 0.8 s, +1,234 ~5 -6, 5,000 rows"]
+
+
+def test_further_epochs_are_told_together(capsys):
+    clock = Clock()
+    with lines_display(clock) as display:
+        display.on_epoch(epoch(7, 840, totals=change(1)))
+        assert len(texts(capsys)) == 1
+        clock.seconds = 1.0
+        display.on_epoch(epoch(8, 100, totals=change(1), other=change(2)))
+        clock.seconds = 9.9
+        display.on_epoch(epoch(9, 300, totals=change(1, 2, 3)))
+        assert not texts(capsys)
+        clock.seconds = 10.1
+        display.on_epoch(epoch(11, 200, totals=change(1)))
+        assert texts(capsys) == [
+            "totals: epochs 8 to 11, lag up to 0.3 s, +3 ~2 -3, 5,000 rows",
+            "other: epoch 8, lag 0.1 s, +2 ~0 -0, 5,000 rows",
+        ]
+        clock.seconds = 11.0
+        display.on_epoch(epoch(12, 200, totals=change(4)))
+        assert not texts(capsys)
+    assert texts(capsys) == ["totals: epoch 12, lag 0.2 s, +4 ~0 -0, 5,000 rows"], "at the end"
+
+
+def test_what_came_last_is_told_though_nothing_follows(monkeypatch, capsys):
+    monkeypatch.setattr("mview.cli.progress._SUMMARY_EVERY", 0.05)
+    display = lines_display()
+    display.on_epoch(epoch(7, 840, totals=change(1)))
+    display.on_epoch(epoch(8, 840, totals=change(1)))
+    said = texts(capsys)
+    end = time.monotonic() + 20
+    while len(said) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+        said += texts(capsys)
+    assert [line.split(",")[0] for line in said] == ["totals: epoch 7", "totals: epoch 8"]
+
+
+def test_a_reader_that_is_gone_is_no_word_of_the_timer(monkeypatch, capfd):
+    """It is the run that meets it, by its next line."""
+    monkeypatch.setattr("mview.cli.progress._SUMMARY_EVERY", 0.01)
+    tried = threading.Event()
+
+    class Gone(Output):
+        def line(self, text=""):
+            tried.set()
+            raise BrokenPipeError
+
+    clock = Clock()
+    display = LineDisplay(Gone(), now=clock)
+    clock.seconds = -0.01  # just told: the next is for the timer
+    display._told = clock.seconds
+    display.on_epoch(epoch(7, 840, totals=change(1)))
+    assert tried.wait(20)
+    with pytest.raises(UnreadError, match="nobody reads any more"):
+        display.on_message("next")
+    with pytest.raises(UnreadError), display:
+        pass
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_each_epoch_has_its_line_where_that_is_asked(capsys):
+    display = lines_display(verbose=True)
+    for number in (1, 2, 3):
+        display.on_epoch(epoch(number, 100, totals=change(1)))
+    assert len(texts(capsys)) == 3
 
 
 def test_a_view_that_was_computed_as_a_whole_says_why(capsys):
     chosen = "FULL this epoch: 41 % of shop.orders changed, estimated 0.9 s against 4.2 s"
-    LineDisplay(Output()).on_epoch(epoch(7, None, totals=replace(change(3), chosen=chosen)))
-    assert capsys.readouterr().out == f"totals: epoch 7, +3 ~0 -0, 5,000 rows; {chosen}\n"
+    lines_display().on_epoch(epoch(7, None, totals=replace(change(3), chosen=chosen)))
+    assert texts(capsys) == [f"totals: epoch 7, +3 ~0 -0, 5,000 rows; {chosen}"]
 
 
 def test_changes_that_were_sent_again_are_told(capsys):
-    LineDisplay(Output()).on_epoch(EpochReport(8, 100, None, dropped=1200))
-    assert capsys.readouterr().out == "epoch 8: 1,200 sent again, dropped\n"
+    lines_display().on_epoch(EpochReport(8, 100, None, dropped=1200))
+    assert texts(capsys) == ["1,200 sent again, dropped"]
+
+
+def test_events_as_json(capsys):
+    output = Output()
+    output.hide(Mask(["hush"]))
+    with JsonDisplay(output) as display:
+        display.on_load(LoadReport("shop.orders", 1, 2, 3, False))
+        display.on_epoch(
+            replace(epoch(7, 840, totals=change(1)), halted={"v": UserError("what", where="hush")})
+        )
+        display.on_halt("v", UserError("why", where="hush"))
+        display.on_message("a\nb")
+    load, done, halt, message = map(json.loads, capsys.readouterr().out.splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", load.pop("time"))
+    assert load == {
+        "event": "load",
+        "table": "shop.orders",
+        "rows": 1,
+        "read": 2,
+        "total": 3,
+        "done": False,
+        "held": "",
+    }
+    assert (done["event"], done["epoch"], done["lag_ms"]) == ("epoch", 7, 840)
+    assert done["views"]["totals"]["inserted"] == 1
+    assert "what" in done["halted"]["v"]
+    assert "hush" not in done["halted"]["v"]
+    assert (halt["event"], halt["view"]) == ("halt", "v")
+    assert halt["error"].splitlines()[0] == "why"
+    assert "hush" not in halt["error"]
+    assert message["text"] == "a\nb"
 
 
 SCRIPT = """
 from mview.cli.output import Output
 from mview.cli.progress import display_for
 from mview.secrets import Mask
-from mview.epoch.report import EpochReport, ViewChange
+from mview.epoch.report import EpochReport, LoadReport, ViewChange
+from rich.console import Console
+
+def text_of(display):
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(display._draw())
+    return capture.get().splitlines()[0]
 
 output = Output()
 output.hide(Mask(["hush"]))
 with display_for(output) as display:
-    display.on_load("shop.orders", 0, 0, False)
-    display.on_load("shop.orders", 50_000, 60_000, False)
-    display.on_load("shop.orders", 61_000, 60_000, True)
+    display.on_load(LoadReport("shop.orders", 0, 0, 0, False))
+    display.on_load(LoadReport("shop.orders", 0, 60_000, 60_000, False))
+    display.on_message("bar: " + text_of(display))
+    display.on_load(LoadReport("shop.orders", 20_000, 30_000, 60_000, False, "paused by you"))
+    display.on_message("held: " + text_of(display))
+    display.on_load(LoadReport("shop.orders", 61_000, 61_000, 60_000, True))
     display.on_message("the word is hush")
     for number in (1, 2):
         changed = ViewChange(10, 2, 1, 5000 + number, "LINEAR", "local")
@@ -111,22 +264,29 @@ def run_on_a_terminal(script):
 
 def test_bars_and_live_lines_on_a_terminal():
     seen = run_on_a_terminal(SCRIPT)
-    last = seen.rsplit("shop.orders", 1)[1]
-    assert "━" in last
-    assert "100%" in last
-    assert "61,000 rows" in last
+    bar = seen.split("bar: ", 1)[1].replace("\r\n", "")[:200]
+    assert "0%" in bar, "nothing counts yet"
+    assert "60,000 rows read, waiting for the changelog" in bar
+    slow = seen.split("held: ", 1)[1].replace("\r\n", "")[:200]
+    assert "33%" in slow, "what counts, not what is read"
+    assert "20,000 rows, paused by you" in slow
+    last = seen.rsplit("shop.orders loaded", 1)[1]
+    assert "━" not in last, "bars give way to what is live"
     for part in (
-        "totals",
+        "61,000 rows",
+        "live 00:00:0",
         "epoch 3",
         "lag 0.8 s",
+        "last change 0.",
+        "7 sent again, dropped",
+        "totals",
         "+20",
         "~4",
         "-2",
         "5,002 rows",
-        "0 errors",
-        "7 sent again, dropped",
     ):
         assert part in last
+    assert "error" not in last
     assert "a line from elsewhere" in seen
     assert "hush" not in seen
     assert seen.rstrip().endswith("\x1b[?25h"), "the cursor must be shown again"
@@ -134,12 +294,67 @@ def test_bars_and_live_lines_on_a_terminal():
 
 def test_the_line_that_stays_says_that_the_run_ended_by_an_error():
     failing = SCRIPT.replace('print("a line from elsewhere")', "raise SystemExit(0)")
-    assert "0 errors" in run_on_a_terminal(failing).rsplit("totals", 1)[1]
+    assert "error" not in run_on_a_terminal(failing).rsplit("live 00", 1)[1]
     failing = SCRIPT.replace(
         "with display_for(output)",
         "import contextlib\nwith contextlib.suppress(ValueError), display_for(output)",
     ).replace('print("a line from elsewhere")', "raise ValueError")
-    assert "1 errors" in run_on_a_terminal(failing).rsplit("totals", 1)[1]
+    assert "1 error" in run_on_a_terminal(failing).rsplit("live 00", 1)[1]
+
+
+def drawn(display, width=80):
+    """What the live part shows now."""
+    console = Console(width=width, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        console.print(display._draw())
+    return capture.get()
+
+
+def test_the_lag_goes_on_when_nothing_comes_any_more():
+    """A connector that died: the sources are as old as their newest sign of life."""
+    clock = Clock()
+    display = LiveDisplay(Output(), now=clock, wall=lambda: int(clock.seconds * 1000) + 100_000)
+    display.on_epoch(replace(epoch(7, 840, totals=change(1)), watermark=99_000))
+    assert "sources read up to 1.0 s ago" in drawn(display)
+    assert "last change 0.0 s ago" in drawn(display)
+    clock.seconds = 60.0
+    late = drawn(display)
+    assert "\x1b[1;31msources read up to 61 s ago" in late, "in red"
+    assert "last change 60 s ago" in late
+    display.on_epoch(replace(epoch(8, None), watermark=159_000))
+    alive = drawn(display)
+    assert "sources read up to 1.0 s ago" in alive, "a heartbeat is a sign of life"
+    assert "last change 60 s ago" in alive
+
+
+def test_halts_are_said_in_every_display(capsys):
+    """Also those of a first build, which belong to no epoch."""
+    error = UserError("divided by zero", hint="correct the row")
+    for display in (lines_display(), QuietDisplay(Output())):
+        display.on_halt("v", error)
+        said = capsys.readouterr()
+        assert "view v halts, alone: divided by zero\n" in said.out + said.err
+        assert "correct the row" in said.out + said.err
+
+
+def test_the_live_screen_counts_halts():
+    display = LiveDisplay(Output(), now=Clock(), wall=lambda: 0)
+    display.on_epoch(epoch(7, 840, totals=change(1), ratios=change(2)))
+    assert "error" not in drawn(display)
+    display.on_halt("ratios", UserError("divided by zero"))
+    assert "1 error" in drawn(display)
+    assert re.search(r"ratios\S* .*HALTED", drawn(display))
+    display.on_epoch(epoch(8, 840, ratios=change(2)))
+    assert "HALTED" not in drawn(display)
+
+
+def test_a_narrow_terminal_cuts_no_name_that_could_stand():
+    display = LiveDisplay(Output(), now=Clock(), wall=lambda: 0)
+    long = "revenue_by_customer_and_region"
+    full = replace(change(123456, 7, 8), chosen="FULL this epoch: 41 % of shop.orders changed")
+    display.on_epoch(epoch(7, 840, **{long: full}))
+    assert long in drawn(display, 80)
+    assert all(len(line) <= 80 for line in re.sub("\x1b[^m]*m", "", drawn(display)).splitlines())
 
 
 FORGED = "shop.t\n[red]Error: forged\x1b[2J"
@@ -147,8 +362,8 @@ FORGED = "shop.t\n[red]Error: forged\x1b[2J"
 
 def test_names_begin_no_lines_of_their_own(capsys):
     display = LineDisplay(Output())
-    display.on_load(FORGED, 0, 10, False)
-    display.on_load(FORGED, 10, 10, True)
+    display.on_load(LoadReport(FORGED, 0, 0, 10, False))
+    display.on_load(LoadReport(FORGED, 10, 10, 10, True))
     display.on_message("a\x1b[2J")
     said = capsys.readouterr().out
     assert len(said.splitlines()) == 3

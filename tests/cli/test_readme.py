@@ -13,13 +13,13 @@ from mview.config.file import load_config
 from mview.connector import Message
 from mview.errors import ExitCode, UserError
 from mview.plan import definition
+from tests.relations import rel
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [
     Path("README.md"),
     Path("CONTRIBUTING.md"),
-    *(page.relative_to(ROOT) for page in sorted(ROOT.glob("docs/*.md"))),
+    *(page.relative_to(ROOT) for page in sorted(ROOT.glob("docs/**/*.md"))),
 ]
 LINKS = [
     (page, link)
@@ -39,37 +39,58 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def first_column(heading):
+def first_column(page, heading):
     """The first cells of the table that begins with this line."""
-    rows = README.split(heading + "\n", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = text.split(heading + "\n", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
     return [row.split("|")[1].strip() for row in rows]
 
 
+def test_the_first_page_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    (query,) = examples("sql")
+    assert definition.parse_view(query, "revenue").table_names == (
+        rel("crm.customers"),
+        rel("crm.orders"),
+    )
+
+
 def test_the_commands():
-    shown = [cell.strip("`").split()[1] for cell in first_column("| command | what it does |")]
+    shown = [
+        cell.strip("`").split()[1]
+        for cell in first_column("docs/commands.md", "| command | what it does |")
+    ]
     assert sorted(shown) == sorted(main.commands)
 
 
 def test_the_exit_codes():
-    assert [int(cell) for cell in first_column("| exit code | meaning |")] == sorted(ExitCode)
+    assert [
+        int(cell) for cell in first_column("docs/commands.md", "| exit code | meaning |")
+    ] == sorted(ExitCode)
 
 
 def test_the_properties_of_a_view():
-    shown = [cell.strip("`") for cell in first_column("| property | meaning | default |")]
+    shown = [
+        cell.strip("`")
+        for cell in first_column("docs/views.md", "| property | meaning | default |")
+    ]
     with pytest.raises(UserError) as refused:
         definition.parse_view("CREATE MATERIALIZED VIEW v WITH (nope='') AS SELECT 1 AS a", "v")
     assert sorted(shown) == sorted(refused.value.allowed.split(", "))
 
 
 def test_the_views():
-    bare, declared = examples("sql")
-    assert definition.parse_view(bare, "totals").table_names == ("shop.orders", "shop.order_lines")
+    bare, declared = examples("sql", "docs/views.md")
+    read = definition.parse_view(bare, "totals").table_names
+    assert read == (rel("shop.orders"), rel("shop.order_lines"))
     declared = declared.replace("SELECT …", "SELECT 1 AS order_id")
     assert definition.parse_view(declared, "x").name == "order_revenue"
 
 
 def test_the_configuration(tmp_path):
-    (text,), (functions,) = examples("yaml"), examples("yaml", "docs/views.md")
+    (text,) = examples("yaml", "docs/configuration.md")
+    (functions,) = examples("yaml", "docs/views.md")
     (tmp_path / "mview.yml").write_text(text + functions)
     config = load_config(tmp_path / "mview.yml")
     assert config.changes["shop"].delay == 10_000
@@ -77,7 +98,7 @@ def test_the_configuration(tmp_path):
 
 
 def test_the_lines_of_the_unified_format():
-    (text,) = examples("json", "docs/sources.md")
+    (text,) = examples("json", "docs/formats/unified.md")
     kinds = [
         event.kind
         for number, line in enumerate(text.splitlines())

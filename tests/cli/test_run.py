@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,8 @@ from click.testing import CliRunner
 
 from mview import errors
 from mview.cli import main
-from mview.epoch.report import EpochReport, ViewChange
+from mview.epoch.report import EpochReport, LoadReport, ViewChange
+from tests.patience import end_of
 
 CONFIG = """
 connections:
@@ -28,9 +31,9 @@ class Play:
 
     made = None
 
-    def __init__(self, config, views, *, listener=None):
+    def __init__(self, config, views, *, listener=None, files=()):
         type(self).made = self
-        self.views, self.listener = views, listener
+        self.views, self.listener, self.files = views, listener, files
         self.once = None
         self.stopped = threading.Event()
 
@@ -65,8 +68,8 @@ def run(tmp_path, monkeypatch):
 def test_a_bounded_run_shows_plain_lines_and_ends_with_0(run):
     class Loads(Play):
         def play(self):
-            self.listener.on_load("shop.orders", 0, 60, False)
-            self.listener.on_load("shop.orders", 60, 60, True)
+            self.listener.on_load(LoadReport("shop.orders", 0, 0, 60, False))
+            self.listener.on_load(LoadReport("shop.orders", 60, 60, 60, True))
             self.listener.on_message("live")
             changed = ViewChange(60, 2, 1, 61, "LINEAR", "spark")
             self.listener.on_epoch(EpochReport(3, 90, 840, {"shop.orders": 3}, {"v": changed}))
@@ -75,8 +78,9 @@ def test_a_bounded_run_shows_plain_lines_and_ends_with_0(run):
     assert result.exit_code == 0, result.output
     assert Loads.made.once is True
     assert [view.name for view in Loads.made.views] == ["v"]
-    lines = result.stdout.splitlines()
-    assert lines[0] == "shop.orders: loading, 0 of about 60 rows"
+    assert Loads.made.files == [str(Path("v.sql").resolve())], "for `mview apply`"
+    lines = [line.split("  ", 1)[1] for line in result.stdout.splitlines()]
+    assert lines[0] == "shop.orders: loading, 0 of about 60 rows; 0 read"
     assert lines[1].startswith("shop.orders: loaded, 60 rows")
     assert lines[2:] == ["live", "v: epoch 3, lag 0.8 s, +60 ~2 -1, 61 rows"]
     assert "\x1b" not in result.stdout
@@ -137,7 +141,7 @@ def test_messages_of_the_pipeline_show_no_secret(run):
         def play(self):
             self.listener.on_message(f"connecting with {SECRET}")
 
-    assert run(Talks).stdout == "connecting with ******\n"
+    assert run(Talks).stdout.endswith("  connecting with ******\n")
 
 
 def test_a_wrong_view_is_told_before_spark_is_touched(run, tmp_path):
@@ -150,3 +154,48 @@ def test_a_wrong_view_is_told_before_spark_is_touched(run, tmp_path):
     assert result.exit_code == 1
     assert "v.sql:1:" in result.stderr
     assert Never.made is None
+
+
+TALKS = """
+import os, signal, sys, threading, time, types
+
+class Pipeline:
+    def __init__(self, config, views, *, listener, files):
+        self.listener, self.stopped = listener, threading.Event()
+
+    def run(self, *, once):
+        self.listener.on_message("begins")
+        sys.stdin.readline()
+        if INTERRUPTED:
+            os.kill(os.getpid(), signal.SIGINT)
+            while self.listener._output._needs_readers:
+                time.sleep(0.01)
+        self.listener.on_message("goes on")
+
+    def stop(self):
+        self.stopped.set()
+
+sys.modules["mview.run.pipeline"] = types.SimpleNamespace(Pipeline=Pipeline)
+from mview.cli import main
+main(["run", "v.sql"])
+"""
+
+
+@pytest.mark.parametrize(("interrupted", "code"), [(False, 1), (True, 130)])
+def test_a_run_that_nobody_reads_ends_by_an_error_unless_it_is_interrupted(
+    run, tmp_path, interrupted, code
+):
+    """Under Ctrl-C the reader is gone as well: `mview run | tee log`."""
+    script = TALKS.replace("INTERRUPTED", str(interrupted))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        assert process.stdout.readline().endswith(b"begins\n")
+        process.stdout.close()
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+        said = process.stderr.read().decode()
+        assert end_of(process, 30) == code, said
+    assert ("nobody reads any more what the run says" in said) is not interrupted
+    assert "Traceback" not in said

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from mview.admin.status import StoreStatus, TableStatus, ViewStatus
+from mview.admin.lights import LightStatus
+from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus, not_fresh
 from mview.admin.verify import VerifyResult
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
@@ -21,11 +22,13 @@ from mview.errors import DecodeError, FencedError, UserError, concerning, severa
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
-from mview.store.failure import failure_kept, last_failure
+from mview.store.asked import keep_asked
+from mview.store.failure import Failure, failure_kept, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import rel
 
 ORDERS = TableSchema((Column("id", pa.int64()), Column("status", pa.string())), ("id",))
 BORN = 1_700_000_000_000
@@ -47,7 +50,7 @@ def publish(tmp_path, monkeypatch):
         state = ViewState(digest_of(view), "LINEAR", ORDERS, {"version": 3}, 1, rows=41)
         table = TableState(ORDERS, 0, 0, phase="loaded", rows=1234)
         ManifestLog(store.manifests).publish(
-            Manifest(1, 1, BORN, 1, 0, {}, {}, BORN, {"shop.orders": table}, {"v": state})
+            Manifest(1, 1, BORN, 1, 0, {}, {}, BORN, {rel("shop.orders"): table}, {"v": state})
         )
 
     return publish
@@ -85,7 +88,7 @@ def test_a_folder_that_is_no_store_is_told_from_an_empty_one(tmp_path, monkeypat
         assert "not a store of mview" in result.stderr
 
 
-@pytest.mark.parametrize(("freshness", "code"), [("10 seconds", 5), (None, 0), ("900000 h", 0)])
+@pytest.mark.parametrize(("freshness", "code"), [("10 seconds", 5), ("900000 h", 0)])
 def test_a_view_older_than_it_promised(publish, freshness, code):
     publish(freshness)
     result = mview("status")
@@ -93,10 +96,54 @@ def test_a_view_older_than_it_promised(publish, freshness, code):
     assert ("MISSED" in result.stdout) is (code == 5)
     result = mview("status", "--check-freshness")
     assert result.exit_code == code
-    assert ("older than promised: v" in result.stderr) is (code == 5)
+    assert ("v: older than promised" in result.stderr) is (code == 5)
     (view,) = json.loads(mview("status", "--json").stdout)["views"]
     assert view["missed"] is (code == 5)
     assert view["rows"] == 41
+
+
+def fresh(**more):
+    """A store that somebody runs, with a view that promised nothing and has no fault."""
+    view = ViewStatus("v", "LINEAR", 1234, "/views/v", None, 800, False)
+    return replace(StoreStatus("data", "process 7", 12, 1, 2, (), (view,)), **more)
+
+
+def test_what_is_not_fresh_is_told_for_each_reason():
+    assert not not_fresh(fresh())
+    (view,) = fresh().views
+    promised = replace(view, freshness_ms=10_000)
+    assert not not_fresh(fresh(running=None, views=(promised,))), "it has its promise to go by"
+    broken = SinkStatus("cache", "v", 3, 1, 10, 0, 0, error="refused")
+    failure = Failure(BORN, 12, None, "the disk is full")
+    light = LightStatus("l", "cache", "l", "live")
+    for more, reason in (
+        ({"running": None}, "nobody runs the store, and v promises no freshness"),
+        (
+            {"running": None, "views": (), "lights": (light, replace(light, sink="other"))},
+            "nobody runs the store, and l promises no freshness",
+        ),
+        ({"failure": failure}, "the last run ended by an error: the disk is full"),
+        ({"unbuilt": ("w",)}, "w: not built yet"),
+        ({"views": (replace(view, halted="why"),)}, "v: halted"),
+        ({"views": (replace(promised, missed=True),)}, "v: older than promised"),
+        ({"views": (replace(view, sinks=(broken,)),)}, "v: sink cache does not get on"),
+    ):
+        (told,) = not_fresh(fresh(**more))
+        assert reason in told
+
+
+def test_views_that_are_asked_for_are_told_before_they_are_built(publish, tmp_path):
+    publish(None)
+    store = Store(tmp_path / "data")
+    keep_asked(store, ["v", "later"])
+    assert "later  asked for, not built yet" in mview("status").stdout
+    assert json.loads(mview("status", "--json").stdout)["unbuilt"] == ["later"]
+    assert "later: not built yet" in mview("status", "--check-freshness").stderr
+    for file in store.manifests.iterdir():
+        file.unlink()
+    assert "asked for, not built yet: v" in mview("status").stdout
+    store.asked.write_text("{")
+    assert mview("status").exit_code == 0
 
 
 def test_the_text_of_a_status_is_aligned():
@@ -142,7 +189,7 @@ def test_how_a_view_got_to_its_last_epochs(publish, tmp_path):
     for ran in (FOLLOWED, COMPUTED):
         before = log.latest()
         view = before.views["v"]
-        facts = with_run(view.facts, "v", ran, Costs())
+        facts = with_run(view.facts, rel("v"), ran, Costs())
         views = {"v": replace(view, facts=facts)}
         log.publish(replace(before, epoch=ran.epoch, views=views))
     # An epoch in which nothing changed for the view.
@@ -196,8 +243,13 @@ def test_an_error_that_ended_the_last_run_is_shown_until_an_epoch_follows(publis
     assert json.loads(mview("status", "--json").stdout)["failure"] is None
 
 
+def new_store(root):
+    claim_store(root)
+    return Store(root)
+
+
 def test_of_several_errors_all_are_kept(tmp_path):
-    store, wrong = Store(tmp_path), [UserError("no", where="a.sql:1"), UserError("nor this")]
+    store, wrong = new_store(tmp_path), [UserError("no", where="a.sql:1"), UserError("nor this")]
     with pytest.raises(UserError), failure_kept(store, 1, FixedClock(), Mask([])):
         raise several(wrong, "views are refused")
     said = last_failure(store, 0).error.render()
@@ -206,15 +258,22 @@ def test_of_several_errors_all_are_kept(tmp_path):
 
 
 def test_the_newest_error_is_told(tmp_path):
-    store = Store(tmp_path)
+    store = new_store(tmp_path)
     for token, ms in ((1, 2), (2, 3), (3, 1)):
         with pytest.raises(UserError), failure_kept(store, token, FixedClock(ms), Mask([])):
             raise UserError(f"at {ms}")
     assert last_failure(store, 0).what == "at 3"
 
 
+def test_where_the_store_was_taken_away_nothing_is_put(tmp_path):
+    store, away = new_store(tmp_path / "data"), tmp_path / "away"
+    with pytest.raises(IsADirectoryError), failure_kept(store, 1, FixedClock(), Mask([])):
+        store.root.rename(away).read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["away"]
+
+
 def test_which_ends_of_a_run_are_kept(tmp_path):
-    store = Store(tmp_path)
+    store = new_store(tmp_path)
     with pytest.raises(ZeroDivisionError), failure_kept(store, 1, FixedClock(), Mask([])):
         1 / 0  # noqa: B018
     assert last_failure(store, 0).what == "unexpected ZeroDivisionError: division by zero"
@@ -261,21 +320,27 @@ def test_verify_ends_with_1_when_a_view_differs(publish, tmp_path, monkeypatch, 
     assert [one["equal"] for one in shown] == [one.equal for one in results]
 
 
-def test_drop_asks_first(publish, monkeypatch):
+def test_drop_says_what_goes_and_asks(publish, monkeypatch):
     publish(None)
     dropped = []
-    fake = SimpleNamespace(
-        drop=lambda config, names: dropped.extend(names) or [],
-        left_in_sinks=lambda config, names: ["cache: w"] if "w" in names else [],
+    monkeypatch.setattr(
+        "mview.admin.drop.drop",
+        lambda config, names, with_tables: dropped.append((*names, with_tables)) or [],
     )
-    monkeypatch.setitem(sys.modules, "mview.admin.drop", fake)
-    assert mview("drop", "v", input="n\n").exit_code == 1
+    kept = mview("drop", "v", input="n\n")
+    assert kept.exit_code == 1
+    assert kept.stdout.splitlines()[:2] == [
+        "goes:  view v, 41 rows",
+        "stays: our copy of shop.orders, 1,234 rows, kept up though no view reads it; "
+        "to remove it: mview drop shop.orders",
+    ]
+    gone = mview("drop", "v", "--drop-tables", input="n\n").stdout
+    assert "goes:  our copy of shop.orders, 1,234 rows" in gone
+    assert "stays: view v, built anew" in mview("drop", "shop.orders", input="n\n").stdout
     assert not dropped
     assert mview("drop", "v", input="y\n").exit_code == 0
-    assert dropped == ["v"]
-    left = "the table in sink cache: w stays, and is not kept fresh any more\n"
-    assert mview("drop", "w", "--yes").stdout == f"dropped: w\n{left}"
-    assert dropped == ["v", "w"]
+    assert mview("drop", "v", "--yes", "--drop-tables").stdout.endswith("dropped: v, shop.orders\n")
+    assert dropped == [("v", False), ("v", True)]
 
 
 def test_an_unknown_view_to_drop_is_named(publish):

@@ -22,6 +22,7 @@ from mview.plan.definition import load_views
 from mview.plan.render import bind_tables
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from tests.patience import end_of
 from tests.services.process import ServiceError, wait_until
 
 pytestmark = [
@@ -129,7 +130,7 @@ def expected(folder, lines, view, byte):
         columns["amount"].append(amount)
     db.register("fresh", pa.table(columns))
     db.execute("INSERT INTO shop.order_lines SELECT * FROM fresh")
-    return Counter(db.execute(bind_tables(view, {n: n for n in view.table_names})).fetchall())
+    return Counter(db.execute(bind_tables(view, {n: str(n) for n in view.table_names})).fetchall())
 
 
 @pytest.mark.long
@@ -166,7 +167,7 @@ def test_every_epoch_is_right_on_a_cluster(spark_cluster, tmp_path):
         try:
             wait_until(live_epochs, "epochs of the live query", 400, is_alive)
             run.send_signal(signal.SIGINT)
-            assert run.wait(60) == 130, log.read_text()[-3000:]
+            assert end_of(run, 60) == 130, log.read_text()[-3000:]
         finally:
             run.kill()
             run.wait()

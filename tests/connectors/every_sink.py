@@ -17,6 +17,7 @@ from mview.testing import FollowerHarness
 from tests.connectors.test_followers_clickhouse import ClickhouseHarness
 from tests.connectors.test_followers_delta import FolderHarness
 from tests.connectors.test_followers_files import FilesHarness
+from tests.connectors.test_followers_hudi import HudiHarness
 from tests.connectors.test_followers_iceberg import IcebergHarness
 from tests.connectors.test_followers_kafka import KafkaHarness
 from tests.connectors.test_followers_paimon import PaimonHarness
@@ -43,6 +44,11 @@ class Ground:
         return server, self.ended.enter_context(server.new_database())
 
 
+def _hudi(at: Ground) -> FollowerHarness:
+    at.server("hudi")
+    return HudiHarness(at.folder / "hudi")
+
+
 PLACES: dict[str, Callable[[Ground], FollowerHarness]] = {
     "sqlite": lambda at: SqliteHarness(at.folder / "sink.db"),
     "postgresql": lambda at: PostgresqlHarness(*at.database("postgresql")),
@@ -54,6 +60,7 @@ PLACES: dict[str, Callable[[Ground], FollowerHarness]] = {
     "iceberg": lambda at: IcebergHarness(at.folder / "iceberg"),
     "delta": lambda at: FolderHarness(at.folder / "delta"),
     "paimon": lambda at: PaimonHarness(at.folder / "paimon", at.server("paimon_reader")),
+    "hudi": _hudi,
 }
 
 

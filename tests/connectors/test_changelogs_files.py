@@ -9,7 +9,7 @@ import time
 import pytest
 from mview_connectors.changelogs import lines
 from mview_connectors.changelogs.files import FilesChangelog, _At
-from mview_connectors.changelogs.kafka import fair_shares
+from mview_connectors.changelogs.kafka.changelog import fair_shares
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.clock import END_OF_TIME

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, OffsetSpec
-from mview_connectors.changelogs import kafka as kafka_module
-from mview_connectors.changelogs.kafka import KafkaChangelog
+from mview_connectors.changelogs.kafka import changelog as kafka_module
+from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
@@ -22,12 +22,13 @@ from mview.connector import Align, Message
 from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, RetryableError
 from tests.patience import Patience, wait_for
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.days(2)]
 _numbers = itertools.count()
 
 
-def change(n, ts):
-    source = {"connector": "postgresql", "table": "t", "ts_ms": ts, "sequence": f'["{n}","{n}"]'}
+def change(n, ts, **source):
+    place = {"connector": "postgresql", "table": "t", "ts_ms": ts, "sequence": f'["{n}","{n}"]'}
+    source = {**place, **source}
     return json.dumps({"op": "c", "before": None, "after": {"id": n}, "source": source})
 
 
@@ -61,6 +62,12 @@ class Log:
         return changelog
 
     def send(self, *values, partition=0):
+        """Changes beyond the first partition with keys, without which they are not taken."""
+        if partition:
+            rows = [json.loads(value).get("after") for value in values]
+            values = [
+                (json.dumps(row), v) if row else v for row, v in zip(rows, values, strict=True)
+            ]
         self.broker.produce(self.topic, values, partition=partition)
 
     def beat(self, ts):
@@ -353,7 +360,7 @@ def test_check_names_what_is_missing(make_log):
 
 
 def test_a_broker_that_is_away(make_log, monkeypatch):
-    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 0.5)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 0.5)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -368,7 +375,7 @@ def test_a_broker_that_is_away(make_log, monkeypatch):
 
 
 def test_who_may_not_read_is_told_so_at_once(make_log, kafka, monkeypatch):
-    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 4)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 4)
     log = make_log(**kafka.of_a_reader())
     log.beat(1)
     changelog = log.open()
@@ -473,8 +480,9 @@ def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kaf
     topics = kafka.admin().list_topics
     assert wait_for(lambda: log.topic not in topics(timeout=10).topics, 60), "it is not deleted"
     for one in (changelog, log.open()):
+        # The broker forgets the name before it stops to answer for the partitions.
         with pytest.raises(DataLostError, match=r"was deleted|not exist"):
-            one.advance(at, 100, 0)
+            assert wait_for(lambda one=one: one.advance(at, 100, 0).offsets != at, 60)
     kafka.create_topic(log.topic)
     log.send(*(change(n, 100) for n in range(9)))
     for one in (changelog, log.open()):
@@ -515,6 +523,52 @@ def test_an_offset_that_a_broker_does_not_know_yet_is_asked_for_again(make_log, 
     assert answers == []
 
 
+def beat_of(name, ts):
+    return json.dumps({"serverName": name}), beat(ts)
+
+
+@pytest.mark.parametrize("key", [beat_of("warehouse", 5), beat(5)])
+def test_heartbeats_of_another_connector_are_refused_before_a_run_begins(make_log, key):
+    log = make_log()
+    log.send(change(1, 3, name="shop"), None)
+    log.broker.produce(log.beats, [key])
+    with pytest.raises(ConfigError, match="not of the connector that sends the changes") as caught:
+        log.open().check()
+    assert caught.value.where == "changes.shop.heartbeat_topic"
+    assert "changes of shop" in str(caught.value)
+    assert "__debezium-heartbeat.shop" in str(caught.value.hint)
+
+
+def test_heartbeats_of_another_connector_are_refused_when_the_first_change_comes(make_log):
+    log = make_log()
+    log.broker.produce(log.beats, [beat_of("warehouse", 5)])
+    changelog = log.open()
+    changelog.check()
+    start = changelog.advance(changelog.begin(), 10, 0).offsets
+    log.send(None, change(1, 7, name="shop"))
+    with pytest.raises(ConfigError, match="not of the connector that sends the changes"):
+        changelog.advance(start, 10, 0)
+
+
+def test_heartbeats_of_the_same_connector_are_taken_and_who_sends_is_asked_once(make_log):
+    log = make_log()
+    log.send(change(1, 3, name="shop"))
+    log.broker.produce(log.beats, [beat_of("shop", 5)])
+    changelog = log.open()
+    changelog.check()
+    start = changelog.begin()
+    assert changelog.advance(start, 10, 0).watermark == 5
+    asked = []
+    changelog._times.senders = lambda ends: asked.append(ends) or {}
+    log.send(change(2, 7, name="shop"))
+    changelog.advance(start, 10, 0)
+    assert not asked
+    # Another connector takes the topic over.
+    log.broker.produce(log.beats, [beat_of("warehouse", 8)])
+    with pytest.raises(ConfigError, match="heartbeats of warehouse"):
+        changelog.advance(start, 10, 0)
+
+
 @pytest.mark.parametrize("value", [beat(1_700_000_000_000_000), beat(2**64 - 1), "{}", beat("x")])
 def test_a_heartbeat_that_is_none_halts_with_its_place(make_log, value):
     log = make_log()
@@ -531,7 +585,7 @@ def test_a_heartbeat_that_is_none_halts_with_its_place(make_log, value):
 
 
 def test_a_heartbeat_topic_that_is_deleted_loses_nothing(make_log, kafka, monkeypatch):
-    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 1)
     log = make_log()
     log.beat(1)
     log.beat(2)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from mview_connectors.changelogs import kafka_client
-from mview_connectors.changelogs.kafka_client import KafkaClient
+from mview_connectors.changelogs.kafka import client as kafka_client
+from mview_connectors.changelogs.kafka.client import KafkaClient
 
 from mview.config import ChangesSettings
 from mview.errors import AwayError, ConfigError, DataLostError, RetryableError

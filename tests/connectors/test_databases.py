@@ -6,14 +6,18 @@ import datetime as dt
 import os
 import pickle
 import random
+import sqlite3
+import time
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from mview_connectors.databases.sqlite import SqliteDatabase
 
 from mview.config import ConnectionSettings
 from mview.connector import load
@@ -27,6 +31,9 @@ KINDS = [
     pytest.param("mariadb", marks=pytest.mark.service),
     pytest.param("postgresql", marks=pytest.mark.service),
 ]
+
+#: Of the many that are alike each has its day.
+pytestmark = pytest.mark.days(3)
 
 
 @pytest.fixture(params=KINDS)
@@ -316,6 +323,16 @@ def test_a_reader_that_stops_early_leaves_a_usable_connection(
 
 
 # --- clock ---------------------------------------------------------------------------------------
+
+
+def test_the_clock_of_sqlite_is_never_behind(tmp_path: Path) -> None:
+    """What is committed before a chunk is read must not look as if it were committed after."""
+    sqlite3.connect(tmp_path / "x.db").close()
+    settings = ConnectionSettings(name="x", drivername="sqlite", database=str(tmp_path / "x.db"))
+    with closing(SqliteDatabase(settings)) as database:
+        for _ in range(300):
+            before = time.time_ns() // 1_000_000
+            assert before <= database.clock() <= time.time_ns() // 1_000_000
 
 
 def test_the_clock_is_in_milliseconds_and_goes_on(source: Source) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.followers import clickhouse as clickhouse_follower
-from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
-from mview_connectors.followers.clickhouse_server import Server
+from mview_connectors.followers.clickhouse import follower as clickhouse_follower
+from mview_connectors.followers.clickhouse.follower import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.clickhouse.server import Server
 from pydantic import ValidationError
 
 from mview.errors import FencedError, MviewError, RetryableError, TargetError, UserError
@@ -23,12 +23,13 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FaultError, FollowerContract, FollowerHarness
 from mview.testing.contract import World, schema_of
 from mview.testing.view import Row
+from tests.patience import wait_for
 from tests.seeds import SEED
 from tests.services.clickhouse import ClickhouseServer
 from tests.services.fixtures import running
 from tests.services.process import ServiceError
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.days(2)]
 
 
 class ClickhouseHarness(FollowerHarness):
@@ -225,7 +226,7 @@ def second(clickhouse: ClickhouseServer) -> Iterator[ClickhouseServer]:
 
 @pytest.mark.long
 class TestClickhouseChangelog(FollowerContract):
-    steps, share = 30, 2
+    steps, share = 20, 8
 
     @pytest.fixture
     def harness(self, clickhouse: ClickhouseServer) -> Iterator[FollowerHarness]:
@@ -235,7 +236,7 @@ class TestClickhouseChangelog(FollowerContract):
 
 @pytest.mark.long
 class TestClickhouseShards(FollowerContract):
-    steps, share = 20, 2
+    steps, share = 20, 8
 
     @pytest.fixture
     def harness(self, sharded: Sharded) -> FollowerHarness:
@@ -395,6 +396,43 @@ def test_what_a_fill_replaced_is_dropped_by_maintenance_or_later(
         world.sync()
         assert harness.execute(partitions) == left
         world.check()
+
+
+def test_rows_that_say_that_a_key_is_gone_go_by_maintenance(
+    world: World, harness: ClickhouseHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that hide a row: what a step brings after the merge, and the newest epoch's."""
+
+    def tombstones() -> set[int]:
+        return {int(k) for (k,) in harness.execute("SELECT k FROM t__rows WHERE _deleted = 1")}
+
+    def removed(left: set[int]) -> int:
+        """What is told; the server removes it later on, by itself."""
+        told = world.faulty.maintain(thorough=True)
+        assert wait_for(lambda: tombstones() == left, 60), tombstones()
+        world.check()
+        return int(told.get("tombstones_removed", 0))
+
+    merge = ClickhouseFollower._merge
+
+    def merge_and_a_step(self: ClickhouseFollower, server: Server, generation: int) -> int:
+        merged = merge(self, server, generation)
+        world.view.publish([world.row(0, "again")], [(3,)])
+        world.sync()
+        return merged
+
+    world.view.publish([], [(0,), (1,)])
+    world.sync()
+    world.view.publish([], [(2,)])
+    world.sync()
+    world.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(ClickhouseFollower, "_merge", merge_and_a_step)
+        assert removed({2, 3}) == 2
+    assert removed({3}) == 1
+    world.view.publish([world.row(1, "again")])
+    world.sync()
+    assert removed(set()) == 1
 
 
 def test_a_view_is_made_again_with_its_table(world: World, harness: ClickhouseHarness) -> None:

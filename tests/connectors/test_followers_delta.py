@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from mview_connectors.followers.delta import upkeep
 from mview_connectors.followers.delta.follower import DeltaFollower
-from mview_connectors.followers.delta.log import commit_path
 from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import DeltaSettings
 from pydantic import ValidationError
@@ -27,8 +25,6 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import World, delta_of, normal, raised, schema_of
 from mview.testing.view import Row, rows_of
-from tests.services.fixtures import running
-from tests.services.s3 import S3Server
 
 
 class DeltaHarness(FollowerHarness):
@@ -102,75 +98,11 @@ class TestDelta(FollowerContract):
 
 @pytest.mark.long
 class TestDeltaCopiedOnWrite(FollowerContract):
+    steps, share = 30, 8
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FolderHarness(tmp_path / "lake", deletion_vectors=False)
-
-
-# --- an object store -------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running("S3", S3Server) as server:
-        yield server
-
-
-class S3Harness(DeltaHarness):
-    def __init__(self, server: S3Server, folder: str) -> None:
-        super().__init__(f"s3://{server.bucket}/{folder}", options=server.options())
-        self.shown = server.options(plain=True)
-
-    def drop(self, target: FollowerTarget) -> bool:
-        objects = Objects(f"{self.place}/{target.table}", self.shown)
-        objects.delete([entry.path for entry in objects.list()])
-        return True
-
-
-@pytest.fixture
-def s3(server: S3Server, tmp_path: Path) -> S3Harness:
-    return S3Harness(server, tmp_path.name)
-
-
-@pytest.mark.long
-@pytest.mark.service
-class TestDeltaOnS3(FollowerContract):
-    steps, share = 20, 2
-
-    @pytest.fixture
-    def harness(self, s3: S3Harness) -> FollowerHarness:
-        return s3
-
-
-@pytest.mark.service
-def test_a_table_on_s3(s3: S3Harness) -> None:
-    contract = FollowerContract()
-    contract.test_inserts_updates_deletes_and_keys_that_change(s3)
-    s3.place += "/two"
-    contract.test_two_runners(s3)
-    s3.place += "/maintained"
-    contract.test_maintenance_changes_no_row(s3)
-
-
-def test_of_many_who_put_one_wins(tmp_path: Path) -> None:
-    """In a folder: moto itself looks first and writes then."""
-    everybody = [Objects(str(tmp_path), {}) for _ in range(4)]
-    begin = threading.Barrier(len(everybody))
-    for number in range(50):
-        path, won = commit_path(number), list[int]()
-
-        def put(me: int, path: str = path, won: list[int] = won) -> None:
-            begin.wait()
-            if everybody[me].put_if_absent(path, f"{me}".encode()):
-                won.append(me)
-
-        threads = [threading.Thread(target=put, args=(me,)) for me in range(len(everybody))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert everybody[0].get(path) == f"{won[0]}".encode()
 
 
 # --- what is its own -------------------------------------------------------------------------
@@ -410,8 +342,9 @@ def test_a_folder_is_for_those_who_may_list_it(harness: FolderHarness, tmp_path:
 
 
 def test_settings_that_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"not the secret itself"):
-        DeltaSettings(type="delta", path="s3://b", options={"aws_secret_access_key": "plain"})
+    for secret in ("aws_secret_access_key", "azure_storage_sas_key", "master_key"):
+        with pytest.raises(ValidationError, match=r"not the secret itself"):
+            DeltaSettings(type="delta", path="s3://b", options={secret: "plain"})
     for name in ("a/b", "_hidden", ".hidden", ""):
         settings = DeltaSettings(type="delta", path="lake", table=name or "x y")
         target = FollowerTarget("v", "s", schema_of([("k", "int")]), settings, "o")

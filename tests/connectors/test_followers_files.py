@@ -14,7 +14,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
-from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.files.follower import FilesFollower, FilesSettings
 
 from mview.errors import UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
@@ -158,6 +158,8 @@ class TestParquet(FollowerContract):
 
 @pytest.mark.long
 class TestCsv(FollowerContract):
+    steps, share = 20, 8
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, format="csv")
@@ -165,6 +167,8 @@ class TestCsv(FollowerContract):
 
 @pytest.mark.long
 class TestJsonLines(FollowerContract):
+    steps, share = 20, 8
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, format="jsonl")
@@ -172,6 +176,8 @@ class TestJsonLines(FollowerContract):
 
 @pytest.mark.long
 class TestBuckets(FollowerContract):
+    steps, share = 20, 8
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, buckets=7)
@@ -179,6 +185,8 @@ class TestBuckets(FollowerContract):
 
 @pytest.mark.long
 class TestChangelogParquet(FollowerContract):
+    steps, share = 20, 8
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return FilesHarness(tmp_path, mode="changelog")

@@ -88,6 +88,7 @@ class IcebergHarness(FollowerHarness):
         return True
 
 
+@pytest.mark.days(3)
 class TestIceberg(FollowerContract):
     steps, share = 20, 4
 
@@ -100,7 +101,7 @@ class TestIceberg(FollowerContract):
 class TestIcebergInPartitionsWithoutAnIndex(FollowerContract):
     """Every step searches the files for its keys."""
 
-    steps, share = 40, 2
+    steps, share = 20, 8
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
@@ -422,6 +423,7 @@ def test_secrets_are_references_and_are_not_told(
         {"type": "rest", "uri": "http://localhost:1", "token": "very-secret"},
         {"type": "sql", "uri": "postgresql://me:very-secret@localhost/db"},
         {"s3.secret-access-key": "very-secret"},
+        {"adls.connection-string": "AccountName=a;AccountKey=very-secret"},
     ):
         told = raised(
             lambda given=catalog: IcebergSettings(type="iceberg", catalog=given), ValidationError
@@ -432,6 +434,7 @@ def test_secrets_are_references_and_are_not_told(
         "type": "rest",
         "uri": "http://127.0.0.1:1/very-secret",
         "token": "${env:ICEBERG_TOKEN}",
+        "s3.access-key-id": "who-asks",
     }
     settings = IcebergSettings(type="iceberg", catalog=catalog)
     assert "very-secret" not in repr(settings)
@@ -440,6 +443,20 @@ def test_secrets_are_references_and_are_not_told(
     error = raised(follower.create, RetryableError)
     assert "very-secret" not in str(error)
     follower.close()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b"])
+def test_a_place_that_urls_end_at_is_refused(
+    harness: IcebergHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def chosen(*_: Any) -> str:
+        return f"file://{harness.folder}/{name}"
+
+    monkeypatch.setattr(IcebergFollower, "_location", chosen)
+    with a_world(harness, tmp_path, table=name) as world:
+        error = raised(world.faulty.create, ConfigError)
+        assert "another name" in str(error)
+        assert world.faulty.position() is None
 
 
 def test_a_warehouse_is_needed() -> None:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
-from mview_connectors.changelogs.kafka import KafkaChangelog
-from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
+from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
+from mview_connectors.followers.kafka.follower import KafkaFollower, KafkaSettings
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
@@ -35,7 +35,7 @@ from mview.testing.view import Row, rows_of
 from tests.patience import Patience, wait_for
 from tests.services.kafka import KafkaServer
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.days(3)]
 _numbers = itertools.count()
 
 
@@ -213,7 +213,7 @@ class TestKafka(FollowerContract):
 
 @pytest.mark.long
 class TestKafkaPartitions(FollowerContract):
-    steps, share = 30, 2
+    steps, share = 20, 8
 
     @pytest.fixture
     def harness(self, kafka: KafkaServer) -> FollowerHarness:
@@ -222,7 +222,7 @@ class TestKafkaPartitions(FollowerContract):
 
 @pytest.mark.long
 class TestKafkaChangelog(FollowerContract):
-    steps, share = 30, 2
+    steps, share = 20, 8
 
     @pytest.fixture
     def harness(self, kafka: KafkaServer) -> FollowerHarness:
@@ -277,7 +277,12 @@ def test_a_topic_of_one_mview_is_a_source_of_another(
         world.view.publish([every_row(n) for n in range(20)])
         world.sync()
         topic = world.target().table
-        options = {"format.decimal.handling.mode": "string"} if shape == "debezium" else {}
+        modes = {
+            "format.decimal.handling.mode": "string",
+            "format.binary.handling.mode": "base64",
+            "format.time.precision.mode": "adaptive",
+        }
+        options = modes if shape == "debezium" else {}
         decoder: Format = UnifiedFormat({}) if shape == "unified" else DebeziumFormat(options)
         heartbeats = {"heartbeat_topic": kafka.create_topic(f"{topic}.beats")}
         section = ChangesSettings(
@@ -390,7 +395,7 @@ def test_a_broker_that_is_away(
 def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Brokers that do not answer are waited for a moment only."""
     with monkeypatch.context() as patch:
-        for module in ("followers.kafka", "changelogs.kafka_client"):
+        for module in ("followers.kafka.follower", "changelogs.kafka.client"):
             patch.setattr(f"mview_connectors.{module}._PATIENCE", 2.0)
         yield
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mview_connectors.followers.mysql import MariadbFollower
-from mview_connectors.followers.postgresql import PostgresqlFollower
-from mview_connectors.followers.sql import MARKS, SqlSettings
+from mview_connectors.followers.sql.follower import MARKS, SqlSettings
+from mview_connectors.followers.sql.mysql import MariadbFollower
+from mview_connectors.followers.sql.postgresql import PostgresqlFollower
 
 from mview.errors import MviewError, RetryableError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
@@ -20,7 +20,7 @@ from mview.testing.view import Row
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
 
-pytestmark = [pytest.mark.service]
+pytestmark = [pytest.mark.service, pytest.mark.days(3)]
 
 
 TWO_PHASE = {"commit": "two-phase"}

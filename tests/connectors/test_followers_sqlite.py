@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.followers.sql import SqlSettings
-from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.followers.sql.follower import SqlSettings
+from mview_connectors.followers.sql.sqlite import SqliteFollower
 
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FollowerContract, FollowerHarness

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mview_connectors.followers import starrocks_rows
-from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSettings
-from mview_connectors.followers.starrocks_server import Frontends, RefusedError
+from mview_connectors.followers.starrocks import rows as starrocks_rows
+from mview_connectors.followers.starrocks.follower import StarrocksFollower, StarrocksSettings
+from mview_connectors.followers.starrocks.server import Frontends, RefusedError
 from pydantic import ValidationError
 
 from mview.errors import MviewError, RetryableError, TargetError, UserError
@@ -125,6 +125,7 @@ def harness(starrocks: StarrocksServer) -> Iterator[StarrocksHarness]:
         yield StarrocksHarness(starrocks, database)
 
 
+@pytest.mark.days(3)
 class TestStarrocks(FollowerContract):
     steps, share = 25, 4
 
@@ -184,6 +185,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.days(3)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_answer_never_decides(

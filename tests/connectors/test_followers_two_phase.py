@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.followers.sql import SqlSettings
-from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.followers.sql.follower import SqlSettings
+from mview_connectors.followers.sql.sqlite import SqliteFollower
 
 from mview.catalog.followers import check_followers
 from mview.errors import ConfigError, RetryableError

@@ -16,11 +16,36 @@ from mview.connector import Message, load
 from mview.errors import ConfigError, DecodeError
 from mview.schema import Column, parse_type
 
-FORMATS = ("debezium", "unified")
+FORMATS = ("canal", "debezium", "maxwell", "ticdc", "unified")
 
 #: One change per kind, as each format writes it: (op, body).
+_CANAL = {"database": "shop", "table": "t", "isDdl": False, "es": 5, "ts": 9, "old": None}
+_TICDC = {**_CANAL, "_tidb": {"commitTs": (5 << 18) + 7}}
+_MAXWELL = {"database": "shop", "table": "t", "ts": 0, "position": "b.000007:4"}
 _SOURCE = {"connector": "mariadb", "table": "t", "file": "b.000007", "pos": 4, "row": 0, "ts_ms": 5}
 BODIES = {
+    "canal": {
+        "c": {**_CANAL, "type": "INSERT", "data": [{"id": "1"}]},
+        "u": {**_CANAL, "type": "UPDATE", "data": [{"id": "1"}], "old": [{}]},
+        "d": {**_CANAL, "type": "DELETE", "data": [{"id": "1"}]},
+        "truncate": {**_CANAL, "type": "TRUNCATE", "isDdl": True, "data": None, "sql": "…"},
+    },
+    "ticdc": {
+        "c": {**_TICDC, "type": "INSERT", "data": [{"id": "1"}]},
+        "u": {**_TICDC, "type": "UPDATE", "data": [{"id": "1"}], "old": [{"id": "1"}]},
+        "d": {**_TICDC, "type": "DELETE", "data": [{"id": "1"}]},
+        "truncate": {**_TICDC, "type": "TRUNCATE", "isDdl": True, "data": None, "sql": "…"},
+        "heartbeat": {
+            **_CANAL,
+            **{"type": "TIDB_WATERMARK", "database": "", "table": "", "data": None},
+            "_tidb": {"watermarkTs": (6 << 18) + 3},
+        },
+    },
+    "maxwell": {
+        "c": {**_MAXWELL, "type": "insert", "data": {"id": 1}},
+        "u": {**_MAXWELL, "type": "update", "data": {"id": 1}, "old": {}},
+        "d": {**_MAXWELL, "type": "delete", "data": {"id": 1}},
+    },
     "debezium": {
         "c": {"op": "c", "before": None, "after": {"id": 1}, "source": _SOURCE},
         "u": {"op": "u", "before": {"id": 1}, "after": {"id": 1}, "source": _SOURCE},
@@ -36,6 +61,18 @@ BODIES = {
         "heartbeat": {"op": "heartbeat", "ts": 5},
     },
 }
+
+
+#: What is 1 in a row, and the time of BODIES.
+ONE = {"canal": "1", "ticdc": "1"}
+AT = {"maxwell": 0}
+
+
+def with_row(name, row):
+    """A create with another row."""
+    whole = {"canal": ("data", [row]), "ticdc": ("data", [row]), "maxwell": ("data", row)}
+    field, value = whole.get(name, ("after", row))
+    return {**BODIES[name]["c"], field: value}
 
 
 def make(name, **options):
@@ -55,17 +92,21 @@ def converted(name, values, kind, source_type="", **options):
     return make(name, **options).convert(values, column(kind, source_type)).to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, bodies in BODIES.items() for kind in bodies]
+)
+def test_kinds(name, kind):
+    (event,) = make(name).decode(message(BODIES[name][kind]))
+    row = {"id": ONE.get(name, 1)}
+    assert (event.kind, event.partition, event.offset) == (kind, "topic/0", 12)
+    assert event.table == ("" if kind == "heartbeat" else "t")
+    assert event.source_ms == AT.get(name, 5)
+    assert event.after == (row if kind in ("c", "u") else None)
+    assert event.before == (row if kind in ("u", "d") else None)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 class TestEveryFormat:
-    @pytest.mark.parametrize("kind", ["c", "u", "d", "truncate", "heartbeat"])
-    def test_kinds(self, name, kind):
-        (event,) = make(name).decode(message(BODIES[name][kind]))
-        assert (event.kind, event.partition, event.offset) == (kind, "topic/0", 12)
-        assert event.table == ("" if kind == "heartbeat" else "t")
-        assert event.source_ms == 5
-        assert event.after == ({"id": 1} if kind in ("c", "u") else None)
-        assert event.before == ({"id": 1} if kind in ("u", "d") else None)
-
     def test_a_tombstone_is_no_event(self, name):
         assert list(make(name).decode(Message("topic/0", 1, b'{"id":1}', None))) == []
 
@@ -83,6 +124,8 @@ class TestEveryFormat:
             b'{"op":"d","table":"t","source":{"table":"t"}}',
             b'{"op":"c","table":"t","source":{"table":"t"},"after":[1]}',
             b'{"id":1,"name":"flat"}',
+            b'{"type":"INSERT","table":"t","data":[{"id":"1"}]}',
+            b'{"type":"insert","table":"t","data":{"id":1}}',
         ],
     )
     def test_what_cannot_be_read_halts_with_its_place(self, name, body):
@@ -111,6 +154,9 @@ class TestEveryFormat:
     def test_it_can_be_pickled(self, name):
         pickle.loads(pickle.dumps(make(name))).decode(message(BODIES[name]["c"]))
 
+
+@pytest.mark.parametrize("name", ["debezium", "unified"])
+class TestTypedJson:
     @pytest.mark.parametrize(
         ("kind", "raw", "expected"),
         [

@@ -52,6 +52,7 @@ def change(after=None, *, op="c", before=None, key=None, **source):
 
 
 def value(raw, kind, source_type, **options):
+    options.setdefault("time_precision_mode", "adaptive")
     decoder = DebeziumFormat({f"format.{k.replace('_', '.')}": v for k, v in options.items()})
     return decoder.convert([raw], Column("x", parse_type(kind), True, source_type))[0].as_py()
 
@@ -62,13 +63,13 @@ def value(raw, kind, source_type, **options):
 @pytest.mark.parametrize(
     ("topic", "kinds"),
     [
-        ("maria.shop.orders", {"u": 24, "c": 17, "d": 12}),
-        ("maria.shop.items", {"u": 18, "c": 3, "d": 2, "truncate": 1}),
+        ("maria.shop.orders", {"r": 12, "u": 12, "c": 17, "d": 12}),
+        ("maria.shop.items", {"r": 12, "u": 6, "c": 3, "d": 2, "truncate": 1}),
         ("maria.shop.nopk", {"c": 1, "u": 1, "d": 1}),
-        ("pg.shop.orders", {"u": 25, "c": 14, "d": 12}),
-        ("pg.shop.full_ident", {"u": 24, "d": 11, "truncate": 1}),
+        ("pg.shop.orders", {"r": 12, "u": 13, "c": 14, "d": 12}),
+        ("pg.shop.full_ident", {"r": 12, "u": 12, "d": 11, "truncate": 1}),
         ("pg.shop.nopk", {"c": 1}),
-        ("mariaschema.shop.items", {"u": 2, "c": 1, "d": 1, "truncate": 1}),
+        ("mariaschema.shop.items", {"r": 1, "u": 1, "c": 1, "d": 1, "truncate": 1}),
         ("__debezium-heartbeat.maria", {"heartbeat": 1}),
         ("__debezium-heartbeat.mariaschema", {"heartbeat": 1}),
         ("__debezium-heartbeat.pg", {"heartbeat": 1}),
@@ -104,7 +105,7 @@ def test_a_key_change_is_a_delete_and_a_create_at_one_place(topic):
 
 def test_snapshot_rows_have_neither_position_nor_time():
     rows = [e for e in decoded("pg.shop.orders") if e.offset < 12]
-    assert [(e.kind, e.position, e.source_ms) for e in rows] == [("u", (), None)] * 12
+    assert [(e.kind, e.position, e.source_ms) for e in rows] == [("r", (), None)] * 12
 
 
 def test_first_change_after_the_snapshot_is_before_all_others():
@@ -206,6 +207,25 @@ def test_ddl_has_its_statement():
     assert events[-1].detail.startswith("alter table orders add column extra")
 
 
+def test_events_name_the_schema_or_the_database():
+    """Each table of the samples is in `shop`."""
+    for topic in ("pg.shop.orders", "maria.shop.orders", "mariaschema.shop.items"):
+        assert {event.namespace for event in decoded(topic)} == {"shop"}, topic
+    (event,) = DebeziumFormat({}).decode(change({"id": 1}, db="d", schema="s"))
+    assert event.namespace == "s"
+    (event,) = DebeziumFormat({}).decode(change({"id": 1}))
+    assert event.namespace is None
+    with pytest.raises(DecodeError, match=r"source\.schema"):
+        DebeziumFormat({}).decode(change({"id": 1}, schema=7))
+    ids = ['"shop"."t"', '"d"."dbo"."t"', '"t"']
+    body = {"ddl": "drop", "tableChanges": [{"id": one} for one in ids]}
+    found = [
+        (event.namespace, event.table)
+        for event in DebeziumFormat({}).decode(Message("t/0", 0, None, _raw(body)))
+    ]
+    assert found == [("shop", "t"), ("dbo", "t"), (None, "t")]
+
+
 def test_logical_messages_are_no_change():
     assert list(DebeziumFormat({}).decode(change(op="m"))) == []
 
@@ -213,6 +233,132 @@ def test_logical_messages_are_no_change():
 def test_a_flattened_topic_is_recognised():
     with pytest.raises(DecodeError, match="ExtractNewRecordState"):
         list(DebeziumFormat({}).decode(Message("t/0", 0, None, b'{"id":1,"name":"a"}')))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 1, "status": "new"},
+        {"id": 2, "status": "BEGIN", "ts_ms": 5},
+        {"status": "END", "id": "3", "event_count": 1},
+        {"id": 1, "status": "x", "event_count": 1, "data_collections": None, "total": 2},
+    ],
+)
+def test_a_flattened_row_is_no_marker_of_a_transaction(row):
+    with pytest.raises(DecodeError, match="ExtractNewRecordState"):
+        list(DebeziumFormat({}).decode(Message("t/0", 0, _raw({"id": 1}), _raw(row))))
+
+
+def test_a_flattened_row_is_no_heartbeat():
+    beat = _raw({"ts_ms": 1795188534697})
+    with pytest.raises(DecodeError, match="ExtractNewRecordState"):
+        list(DebeziumFormat({}).decode(Message("t/0", 0, beat, beat)))
+
+
+@pytest.mark.parametrize("prefix", ["maria", "mariaschema", "pg"])
+def test_events_name_what_sent_them(prefix):
+    (beat,) = decoded(f"__debezium-heartbeat.{prefix}")
+    topic = next(t for t in TOPICS if t.startswith(f"{prefix}.shop."))
+    assert {beat.origin} == {event.origin for event in decoded(topic)} == {prefix}
+
+
+# --- the schema envelope -------------------------------------------------------------------------
+
+
+def enveloped(fields, row):
+    """A create with the schema envelope; fields: name -> schema."""
+    image = {"type": "struct", "fields": [{"field": n, **s} for n, s in fields.items()]}
+    plain = json.loads(change(row).value)
+    schema = {
+        "type": "struct",
+        "fields": [{**image, "field": part} for part in ("before", "after")],
+    }
+    return Message("t/0", 0, None, _raw({"schema": schema, "payload": plain}))
+
+
+_MILLIS = {"type": "int64", "name": "io.debezium.time.Timestamp"}
+_MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+_NANOS = {"type": "int64", "name": "io.debezium.time.NanoTimestamp"}
+_CUT = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}
+_TIME = {"type": "int32", "name": "org.apache.kafka.connect.data.Time"}
+_NUMBER = {
+    "type": "bytes",
+    "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": "0"},
+}
+_LOCAL = ("timestamp_ntz", "timestamp without time zone")
+
+
+@pytest.mark.parametrize(
+    ("schema", "raw", "kind", "expected"),
+    [
+        (_MILLIS, 1709251199123, _LOCAL, dt.datetime(2024, 2, 29, 23, 59, 59, 123000)),
+        (_MICROS, 1709251199123456, _LOCAL, dt.datetime(2024, 2, 29, 23, 59, 59, 123456)),
+        (_MICROS, 1709251199123000, ("timestamp_ntz", "datetime(3)"),
+            dt.datetime(2024, 2, 29, 23, 59, 59, 123000)),
+        (_NANOS, 1709251199123456000, _LOCAL, dt.datetime(2024, 2, 29, 23, 59, 59, 123456)),
+        (_CUT, 1709251199123, ("timestamp_ntz", "datetime(3)"),
+            dt.datetime(2024, 2, 29, 23, 59, 59, 123000)),
+        (_TIME, 45296780, ("string", "time(3)"), "12:34:56.78"),
+        ({"type": "bytes"}, "deadbeef", ("binary", "bytea"), base64.b64decode("deadbeef")),
+        (_NUMBER, "1234", ("decimal(10,0)", "decimal(10,0)"), Decimal(0xD76DF8 - (1 << 24))),
+        ({"type": "string"}, "1234", ("decimal(10,0)", "decimal(10,0)"), Decimal(1234)),
+        ({"type": "string"}, "1234", ("string", "text"), "1234"),
+        ({"type": "array", "items": _MICROS}, [1709251199123456, None],
+            ("array<timestamp_ntz>", "timestamp without time zone[]"),
+            [dt.datetime(2024, 2, 29, 23, 59, 59, 123456), None]),
+    ],
+)  # fmt: skip
+def test_the_envelope_tells_the_form_whatever_the_modes(schema, raw, kind, expected):
+    arrow, source_type = kind
+    (event,) = DebeziumFormat({}).decode(enveloped({"x": schema}, {"x": raw}))
+    for mode in ("adaptive", "nanoseconds"):
+        assert value(event.after["x"], arrow, source_type, time_precision_mode=mode) == expected
+
+
+def test_milliseconds_of_a_finer_column_are_refused_by_the_envelope():
+    (event,) = DebeziumFormat({}).decode(enveloped({"x": _CUT}, {"x": 1709251199123}))
+    with pytest.raises(ValueError, match="connect sends 3"):
+        value(event.after["x"], *_LOCAL)
+
+
+def test_null_is_null_where_the_envelope_says_that_nothing_was_lost():
+    clock = ("string", "time(3)")
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTime"}
+    (event,) = DebeziumFormat({}).decode(enveloped({"x": micros}, {"x": None}))
+    decoder = DebeziumFormat({})
+    column = Column("x", parse_type(clock[0]), True, clock[1])
+    assert decoder.convert([event.after["x"]], column).to_pylist() == [None]
+    for lost in (_TIME, {"type": "string", "name": "io.debezium.time.IsoTime"}):
+        (event,) = decoder.decode(enveloped({"x": lost}, {"x": None}))
+        with pytest.raises(ValueError, match="more than a day"):
+            decoder.convert([event.after["x"]], column)
+        # PostgreSQL's are within a day.
+        local = Column("x", parse_type("string"), True, "time(3) without time zone")
+        assert decoder.convert([event.after["x"]], local).to_pylist() == [None]
+
+
+def test_a_column_of_two_forms_at_once():
+    decoder = DebeziumFormat({"format.time.precision.mode": "adaptive"})
+    row = [
+        next(iter(decoder.decode(enveloped({"x": schema}, {"x": raw})))).after["x"]
+        for schema, raw in ((_MILLIS, 1000), (_MICROS, 1_000_000), (_NANOS, None))
+    ]
+    column = Column("x", parse_type("timestamp_ntz"), True, "datetime(6)")
+    at = dt.datetime(1970, 1, 1, 0, 0, 1)
+    assert decoder.convert([*row, 1_000_000], column).to_pylist() == [at, at, None, at]
+
+
+def test_a_value_that_was_not_sent_stays_so_in_an_envelope():
+    (event,) = DebeziumFormat({}).decode(enveloped({"x": {"type": "string"}}, {"x": _PLACEHOLDER}))
+    assert event.after == {"x": UNCHANGED}
+
+
+def test_the_key_is_read_by_its_own_envelope():
+    schema = {"type": "struct", "fields": [{"field": "id", **_MICROS}]}
+    message = change(op="d", before={"id": 5}, key={"schema": schema, "payload": {"id": 7}})
+    (event,) = DebeziumFormat({}).decode(message)
+    assert value(event.key["id"], *_LOCAL) == dt.datetime(1970, 1, 1, 0, 0, 0, 7)
 
 
 # --- values that the source did not send ---------------------------------------------------------
@@ -341,11 +487,71 @@ def test_declared_precision_decides(raw, kind, source_type, expected):
     assert str(value(raw, kind, source_type)) == expected
 
 
-def test_time_precision_connect():
+def test_time_precision_connect_is_taken_where_milliseconds_hold_all():
     ms = {"time_precision_mode": "connect"}
     at = dt.datetime(2024, 2, 29, 23, 59, 59, 123000)
-    assert value(1709251199123, "timestamp_ntz", "datetime(6)", **ms) == at
-    assert value(45296789, "string", "time(6)", **ms) == "12:34:56.789"
+    assert value(1709251199123, "timestamp_ntz", "datetime(3)", **ms) == at
+    assert value(45296780, "string", "time(3)", **ms) == "12:34:56.78"
+    for kind, source_type in (
+        ("timestamp_ntz", "datetime(6)"),
+        ("timestamp", "timestamp with time zone"),
+        ("string", "time(6)"),
+        ("string", "time without time zone"),
+    ):
+        with pytest.raises(ValueError, match=r"6 decimal places of a second.*connect sends 3"):
+            value(1709251199123, kind, source_type, **ms)
+
+
+@pytest.mark.parametrize(
+    ("mode", "raw", "source_type"),
+    [
+        ("microseconds", 1709251199123000, "datetime(3)"),
+        ("nanoseconds", 1709251199123000000, "datetime(3)"),
+        ("adaptive_time_microseconds", 1709251199123, "timestamp(3) without time zone"),
+    ],
+)
+def test_other_modes_of_time(mode, raw, source_type):
+    options = {"time_precision_mode": mode}
+    at = dt.datetime(2024, 2, 29, 23, 59, 59, 123000)
+    assert value(raw, "timestamp_ntz", source_type, **options) == at
+    clock = {"nanoseconds": 45296780000000}.get(mode, 45296780000)
+    kind = ("string", "time(3) without time zone")
+    assert value(clock, *kind, **options) == "12:34:56.78"
+
+
+@pytest.mark.parametrize("mode", [None, "isostring"])
+def test_the_unit_of_a_time_is_never_guessed(mode):
+    # 1970-01-20 in microseconds, 2024-02-29 in milliseconds.
+    options = {} if mode is None else {"format.time.precision.mode": mode}
+    decoder = DebeziumFormat(options)
+    for kind, source_type in (
+        ("timestamp_ntz", "datetime(6)"),
+        ("timestamp_ntz", "datetime"),
+        ("string", "time(3)"),
+    ):
+        column = Column("x", parse_type(kind), True, source_type)
+        with pytest.raises(ValueError, match=r"state .* format\.time\.precision\.mode"):
+            decoder.convert([1709251199123], column)
+        if kind != "string":
+            assert decoder.convert([None], column).null_count == 1
+            continue
+        # NULL is what some modes make of times that are none of a day.
+        with pytest.raises(ValueError, match="more than a day"):
+            decoder.convert([None], column)
+    # A day has one form only.
+    date = Column("x", parse_type("date"), True, "date")
+    assert decoder.convert([19782], date)[0].as_py() == dt.date(2024, 2, 29)
+
+
+def test_times_of_isostring_are_as_databases_print_them():
+    iso = {"time_precision_mode": "isostring"}
+    for raw, expected in (
+        ("12:34:56.780Z", "12:34:56.78"),
+        ("12:34:56.789012Z", "12:34:56.789012"),
+        ("12:34:50Z", "12:34:50"),
+        ("12:34:56.000", "12:34:56"),
+    ):
+        assert value(raw, "string", "time(3) without time zone", **iso) == expected
 
 
 def test_nanoseconds_are_not_cut():
@@ -371,6 +577,35 @@ def test_other_encodings_of_bytes():
     assert value("_-8=", "binary", "bytea", binary_handling_mode="base64-url-safe") == b"\xff\xef"
     with pytest.raises(ValueError, match="hexadecimal"):
         value("AP8=", "binary", "bytea", binary_handling_mode="hex")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("AP8=", b"\x00\xff"),
+        ("-_8=", b"\xfb\xff"),
+        ("+/8=", b"\xfb\xff"),
+        ("00ff10", b"\x00\xff\x10"),
+        ("", b""),
+    ],
+)
+def test_bytes_of_one_possible_form_need_no_mode(raw, expected):
+    assert value(raw, "binary", "bytea") == expected
+
+
+def test_bytes_that_may_be_of_two_forms_are_never_guessed():
+    with pytest.raises(ValueError, match=r"state .* format\.binary\.handling\.mode"):
+        value("deadbeef", "binary", "bytea")
+    assert value("deadbeef", "binary", "bytea", binary_handling_mode="hex").hex() == "deadbeef"
+    stated = value("deadbeef", "binary", "bytea", binary_handling_mode="bytes")
+    assert stated == base64.b64decode("deadbeef")
+
+
+def test_year_0000_of_mariadb_is_no_year_1900():
+    # The connector adds 1900 to what the log has, and that is 0.
+    assert value(1900, "int", "year(4)") == 0
+    assert value(2155, "int", "year(4)") == 2155
+    assert value(1900, "int", "int(11)") == 1900
 
 
 def _base64_of(number, size):
@@ -423,3 +658,54 @@ def test_an_unsigned_number_that_overflowed_raises():
 def test_arrays_have_the_encodings_of_their_elements():
     assert value([19782, None], "array<date>", "date[]") == [dt.date(2024, 2, 29), None]
     assert value(["BAE="], "array<decimal(12,2)>", "numeric(12,2)[]") == [Decimal("10.25")]
+
+
+def test_changes_without_a_key_may_be_in_the_first_partition_only():
+    source = {"connector": "postgresql", "table": "t", "ts_ms": 1, "sequence": '["1","1"]'}
+    body = _raw({"op": "c", "before": None, "after": {"id": 1}, "source": source})
+    decoder = DebeziumFormat({})
+    assert len(list(decoder.decode(Message("pg.t/0", 5, None, body)))) == 1
+    assert len(list(decoder.decode(Message("pg.t/12", 5, b'{"id":1}', body)))) == 1
+    with pytest.raises(DecodeError, match="without a key in a topic of several") as caught:
+        list(decoder.decode(Message("pg.t/12", 5, None, body)))
+    assert "message.key.columns" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("source_type", "raw", "expected"),
+    [
+        ("interval as string", "P1Y-2M3DT-4H-5M-6.70S", "P1Y-2M3DT-4H-5M-6.7S"),
+        ("interval as string", "P0Y0M0DT0H0M0.0S", "PT0S"),
+        ("interval as string", "P0Y0M0DT0H0M-0.5S", "PT-0.5S"),
+        ("interval as string", "P0Y1M0DT0H0M0S", "P1M"),
+        ("interval as string", 3_600_000_000, ValueError),
+        ("interval as string", "P1M", ValueError),
+        ("time with time zone as string", "22:30:00.120Z", "22:30:00.12Z"),
+        ("time with time zone as string", "24:00:00Z", ValueError),
+        ("timestamp with time zone as string", "2024-02-29T00:00:00Z", ValueError),
+        ("int4range as string", "[1,6)", "[1,6)"),
+        ("tstzrange as string", '["2024-02-29 00:00:00+00",)', ValueError),
+        ("inet[] as string", ["10.0.0.1"], ValueError),
+        ("point as string", {"x": 0.1}, ValueError),
+    ],
+)
+def test_texts_that_a_setting_says(source_type, raw, expected):
+    if expected is ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            value(raw, "string", source_type)
+    else:
+        assert value(raw, "string", source_type) == expected
+
+
+def test_decimals_that_a_setting_says():
+    sent = {
+        "scale": 2,
+        "value": base64.b64encode((-101_025).to_bytes(3, "big", signed=True)).decode(),
+    }
+    said = "numeric as decimal(38,4)"
+    assert value(sent, "decimal(38,4)", said) == Decimal("-1010.25")
+    assert value("12345678", "decimal(38,4)", said, decimal_handling_mode="string") == 12_345_678
+    with pytest.raises(ValueError, match="decimal places"):
+        value(sent, "decimal(38,1)", "numeric as decimal(38,1)")
+    money = base64.b64encode((-5).to_bytes(1, "big", signed=True)).decode()
+    assert value(money, "decimal(19,2)", "money as decimal(19,2)") == Decimal("-0.05")

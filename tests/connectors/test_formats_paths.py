@@ -7,11 +7,15 @@ import json
 import pytest
 from mview_connectors.formats.debezium import DebeziumFormat
 
+from mview.config import TableSettings
 from mview.connector import Message
 from tests.connectors.databases_contract import Source, server_source
 
 # Every day `test_databases_types.py` compares the paths, with what a connector has sent once.
 pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.long]
+
+#: What a connector has by default.
+_MODES = {"format.time.precision.mode": "adaptive", "format.binary.handling.mode": "bytes"}
 
 _POSTGRESQL = [
     ("smallint", "-32768"),
@@ -81,6 +85,7 @@ _MARIADB = [
     ("BIGINT", "-9223372036854775808"),
     ("BIGINT UNSIGNED", "9223372036854775807"),
     ("YEAR", "2024"),
+    ("YEAR", "0000"),
     ("FLOAT", "0.1"),
     ("DOUBLE", "1e-300"),
     ("DECIMAL(12,2)", "-1010.25"),
@@ -115,6 +120,78 @@ _MARIADB = [
 ]
 
 
+#: Read as a setting says: type, what it is read as, values; those that Debezium sends alike, first.
+AS_SAID = [
+    ("money", "decimal(19,2)", ["-1234567.89", "0.05", "0", "-0.5"]),
+    ("numeric", "decimal(38,4)", ["-1010.2500", "0", "1e20", "0.0001"]),
+    ("interval", "string", [
+        "1 year -2 mons 3 days -04:05:06.7", "0", "100:00:00", "-0.5 seconds", "1 mon", "-13 mons",
+        "00:00:00.000001", "25 hours 61 minutes", "-1 day +02:00", "1.10 seconds",
+    ]),
+    ("timetz", "string", ["00:30:00.12+02", "23:59:59.999999-15:59", "12:00+00", "04:05:06+05:30"]),
+    ("timetz(3)", "string", ["00:30:00.120+02"]),
+    ("int4range", "string", ["[1,5]", "empty", "(,3)"]),
+    ("int8range", "string", ["[-9223372036854775808,5)"]),
+    ("numrange", "string", ["(,1.50]", "[1,1]"]),
+    ("daterange", "string", ["[2024-02-29,infinity)"]),
+    ("tsrange", "string", ["[2024-02-29 23:59:59.5,)"]),
+]  # fmt: skip
+ONLY_PRINTED = [
+    ("tstzrange", "string", ["[2024-02-29 23:59:59.5+05:30,)"]),
+    ("inet[]", "string", ["{10.0.0.1/8,NULL}", "{}"]),
+    ("integer[]", "string", ["{{1,2},{3,NULL}}", "[2:3]={5,6}"]),
+    ("text[]", "string", [r'{"a,b",NULL,"NULL","\"","\\"}']),
+    ("varbit", "string", ["0101", ""]),
+    ("point", "string", ["(0.1,-1e300)"]),
+    ("bytea", "string", [r"\x00ff"]),
+    ("char(4)", "string", ["ab"]),
+    ("double precision", "string", ["0.1", "NaN", "-Infinity", "5e-324"]),
+    ("timestamp", "string", ["infinity", "2024-02-29 12:00:00.5"]),
+    ("tsvector", "string", ["'fat':2 'rat':3"]),
+    ("xml", "string", ["<a>1</a>"]),
+    ("money", "string", ["-1234567.89"]),
+]
+
+
+def as_said(source: Source, given: list[tuple[str, str, list[str]]]) -> tuple[Source, list[str]]:
+    """A source of a table `t` with a column for each, and the rows to insert."""
+    columns = ", ".join(f"c{n} {declared}" for n, (declared, *_) in enumerate(given))
+    source.execute(f"CREATE TABLE t (id INT PRIMARY KEY, {columns})")
+    types = {f"c{n}": said for n, (_, said, _) in enumerate(given)}
+    settings = source.settings.model_copy(update={"tables": {"t": TableSettings(types=types)}})
+    rows = []
+    for number in range(1 + max(len(values) for *_, values in given)):
+        literals = [
+            "NULL" if number >= len(values) else "'" + values[number].replace("'", "''") + "'"
+            for *_, values in given
+        ]
+        rows.append(f"({number}, {', '.join(literals)})")
+    changed = Source(
+        "postgresql", settings.model_dump(by_alias=True, exclude={"name"}), source._execute
+    )
+    return changed, rows
+
+
+def test_what_settings_say_is_the_same_by_both_paths(postgresql, kafka, debezium):
+    with server_source("postgresql", postgresql) as plain:
+        source, rows = as_said(plain, AS_SAID)
+        database = source.settings.database
+        connector = postgresql.connector(database, "t") | {"interval.handling.mode": "string"}
+        with debezium.connector(connector) as prefix:
+            source.execute(f"INSERT INTO t VALUES {', '.join(rows)}")
+            debezium.wait_for(f"{prefix}.public.t", len(rows))
+            sent = kafka.messages(f"{prefix}.public.t")
+        decoder = DebeziumFormat(_MODES)
+        schema = source.database.describe("t")
+        events = [e for key, value in sent for e in decoder.decode(Message("t/0", 0, key, value))]
+        got = [
+            {c.name: decoder.convert([e.after[c.name]], c)[0].as_py() for c in schema.columns}
+            for e in events
+        ]
+        assert got == source.read("t")
+        source.database.close()
+
+
 @pytest.mark.parametrize(
     ("kind", "schema", "cases"),
     [("postgresql", "public", _POSTGRESQL), ("mariadb", None, _MARIADB)],
@@ -137,7 +214,7 @@ def test_every_type_is_the_same_by_both_paths(kind, schema, cases, request, kafk
 
 
 def _compare(source: Source, sent, cases) -> None:
-    decoder = DebeziumFormat({})
+    decoder = DebeziumFormat(_MODES)
     events = [
         event
         for offset, (key, value) in enumerate(sent)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mview_connectors.changelogs.kafka import KafkaChangelog
+from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.databases.postgresql import PostgresqlDatabase
-from mview_connectors.followers.clickhouse import ClickhouseFollower, ClickhouseSettings
-from mview_connectors.followers.files import FilesFollower, FilesSettings
+from mview_connectors.followers.clickhouse.follower import ClickhouseFollower, ClickhouseSettings
+from mview_connectors.followers.files.follower import FilesFollower, FilesSettings
 from mview_connectors.followers.iceberg.follower import IcebergFollower
 from mview_connectors.followers.iceberg.settings import IcebergSettings
-from mview_connectors.followers.kafka import KafkaFollower, KafkaSettings
-from mview_connectors.followers.mysql import MysqlFollower
-from mview_connectors.followers.postgresql import PostgresqlFollower
-from mview_connectors.followers.sql import SqlSettings
-from mview_connectors.followers.sqlite import SqliteFollower
-from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSettings
+from mview_connectors.followers.kafka.follower import KafkaFollower, KafkaSettings
+from mview_connectors.followers.sql.follower import SqlSettings
+from mview_connectors.followers.sql.mysql import MysqlFollower
+from mview_connectors.followers.sql.postgresql import PostgresqlFollower
+from mview_connectors.followers.sql.sqlite import SqliteFollower
+from mview_connectors.followers.starrocks.follower import StarrocksFollower, StarrocksSettings
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings, ConnectionSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.followers.starrocks import StarrocksFollower, StarrocksSettings
+from mview_connectors.followers.starrocks.follower import StarrocksFollower, StarrocksSettings
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from mview.follower import FollowerTarget, State, Step

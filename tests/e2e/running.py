@@ -8,8 +8,10 @@ from contextlib import contextmanager
 
 from mview.admin.content import published
 from mview.config import Config
+from mview.epoch.report import EpochReport, LoadReport
+from mview.errors import MviewError
 from mview.plan.definition import ViewDefinition, order_views, parse_view
-from mview.run.pipeline import EpochReport, Pipeline
+from mview.run.pipeline import Pipeline
 from tests.e2e.shop import Shop
 from tests.patience import join, wait_for
 
@@ -27,13 +29,18 @@ class Notes:
 
     def __init__(self) -> None:
         self.epochs: list[EpochReport] = []
+        self.halts: dict[str, MviewError] = {}
         self.messages: list[str] = []
+        self.loads: list[LoadReport] = []
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
-        """Keep nothing."""
+    def on_load(self, load: LoadReport) -> None:
+        self.loads.append(load)
 
     def on_epoch(self, epoch: EpochReport) -> None:
         self.epochs.append(epoch)
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        self.halts[view] = error
 
     def on_message(self, text: str) -> None:
         self.messages.append(text)
@@ -91,6 +98,24 @@ class Live:
         self.pipeline.stop()
         join(self._thread, PATIENCE)
         assert not self._thread.is_alive(), "the pipeline does not stop"
+
+
+@contextmanager
+def beating(shop: Shop) -> Iterator[None]:
+    """A connector that is alive."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.05):
+            shop.heartbeat()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

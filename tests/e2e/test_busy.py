@@ -63,6 +63,7 @@ def test_queries_are_started_again(
         shop.close()
 
 
+@pytest.mark.days(5)
 def test_it_is_given_up_in_the_end(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

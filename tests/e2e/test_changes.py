@@ -20,6 +20,7 @@ from mview.store.layout import Store
 from tests.e2e.running import Live, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
+from tests.relations import rel
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -70,7 +71,7 @@ def test_every_kind_of_change(shop: Shop) -> None:
             assert shop.file.stat().st_size > before
             running.to_the_end(shop)
     newest = truth.check_end()
-    assert newest.tables["shop.lines"].rows == 1
+    assert newest.tables[rel("shop.lines")].rows == 1
 
 
 def sent_again(shop: Shop) -> list[str]:
@@ -79,6 +80,7 @@ def sent_again(shop: Shop) -> list[str]:
     return [line for line in lines if json.loads(line)["op"] != "heartbeat"]
 
 
+@pytest.mark.days(5)
 @pytest.mark.parametrize(
     ("line", "what", "few"),
     [
@@ -152,6 +154,7 @@ def test_the_log_of_another_server_halts_until_the_table_is_loaded_anew(new_shop
     assert (notes.epochs[-1].dropped, notes.epochs[-1].changes) == (0, {"shop.products": 1})
 
 
+@pytest.mark.days(5)
 def test_what_is_sent_again_is_told_and_is_no_lag(shop: Shop) -> None:
     config = shop.config()
     shop.heartbeat()
@@ -202,13 +205,14 @@ def test_a_declared_key_that_is_not_unique(new_shop: Shop) -> None:
     assert truth.check_end(dropped.epoch).views["single"].rows == 2
 
 
+@pytest.mark.days(5)
 def test_two_runs_at_once(shop: Shop) -> None:
     config = shop.config()
     views = views_of(codes=VIEWS["codes"])
     truth = Truth(config, shop, views)
     running = Live(config, *views)
     try:
-        running.until(lambda: "starting Spark" in running.notes.messages)  # it has the lease
+        running.until(lambda: status(config).running is not None)
         with pytest.raises(AlreadyRunningError, match="runs on this store already"):
             Pipeline(config, views).run(once=True)
         with shop.busy(seed=1):

@@ -19,7 +19,12 @@ from tests.e2e.running import live, run_once, views_of
 from tests.e2e.shop import CODES, Shop
 from tests.e2e.truth import Truth
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.days(3),
+    pytest.mark.timeout(900),
+]
 
 LINEAR = "select id, upper(name) as name from shop.customers where segment is not null"
 JOINED = (
@@ -96,6 +101,7 @@ def test_load_and_live_under_change(shop: Shop, executor: str) -> None:
     assert all(result.equal for result in verify(config, views))
 
 
+@pytest.mark.days(5)
 def test_spark_joins_rows_that_never_changed(loaded: Shop) -> None:
     """What a look-up finds in base files only: no changes stand in the tail."""
     shop = loaded
@@ -126,6 +132,7 @@ def test_in_process_only(loaded: Shop) -> None:
     assert done.views["joined"].facts["executor"] == "local"
 
 
+@pytest.mark.days(5)
 def test_views_and_tables_come_and_go(shop: Shop) -> None:
     """More views over loaded tables, over a new table, over views; other text; drop, and again."""
     config = shop.config()
@@ -153,6 +160,8 @@ def test_views_and_tables_come_and_go(shop: Shop) -> None:
         with shop.busy(seed=2):
             running.epochs("noted", 2)
         running.to_the_end(shop)
+    told = "\n".join(running.notes.messages)
+    assert "middle (upper reads it now, so its rows are kept in the store, too)" in told
     now = truth.check_end(before.epoch)
     assert set(now.views) == {"linear", "middle", "copies", "upper", "noted"}
     loading = [
@@ -164,14 +173,15 @@ def test_views_and_tables_come_and_go(shop: Shop) -> None:
 
     # Another definition is another view: it is built again, with those that read it.
     with shop.busy(seed=3, pause=0.05):
-        run_once(config, *changed)
+        told = "\n".join(run_once(config, *changed).messages)
+    assert "middle (its query, key or table is another one), upper (it reads middle)" in told
     run_once(config)
     rebuilt = truth.check_end(now.epoch)
     assert rebuilt.views["upper"].built_epoch == rebuilt.views["middle"].built_epoch > now.epoch
     assert rebuilt.views["noted"].built_epoch == now.views["noted"].built_epoch
 
     # A table that is dropped takes the content of its views along until they are built again.
-    with pytest.raises(UserError, match="upper reads middle"):
+    with pytest.raises(UserError, match=r"(?s)upper reads middle.*mview drop upper middle"):
         drop(config, ["middle"])
     drop(config, ["middle", "upper", "shop.notes"])
     with pytest.raises(UserError, match="no view 'noted'"):
@@ -182,7 +192,7 @@ def test_views_and_tables_come_and_go(shop: Shop) -> None:
     run_once(config)
     again = truth.check_end(dropped.epoch)
     assert set(again.views) == {"linear", "copies", "noted"}
-    drop(config, ["linear", "copies", "noted"])
+    drop(config, ["linear", "copies", "noted"], with_tables=True)
     empty = truth.log.latest()
     assert not empty.views
     assert not empty.tables

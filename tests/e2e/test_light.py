@@ -112,6 +112,45 @@ def test_it_runs_by_itself_without_spark(tmp_path: Path) -> None:
     shop.close()
 
 
+def test_a_table_of_which_only_some_rows_and_columns_are_there(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, size=24)
+    # In a column that nobody reads, in the table and in its changes.
+    shop._db.execute("update orders set day = 'no day'")
+    file = config_with(shop).path
+    settings = yaml.safe_load(file.read_text())
+    settings["connections"]["shop"]["tables"] = {
+        "orders": {"where": "customer_id IN (1, 2) OR customer_id IS NULL"}
+    }
+    file.write_text(yaml.safe_dump(settings))
+    config = load_config(file)
+    text = "CREATE MATERIALIZED VIEW few WITH (mode = 'light', sinks = 'there') AS "
+    view = parse_view(f"{text}SELECT id FROM shop.orders WHERE id <> 3", "few")
+
+    def is_right() -> None:
+        connection = sqlite3.connect(shop.root / "there.db")
+        there = {number for (number,) in connection.execute("select id from few")}
+        connection.close()
+        rows = [row for row in shop.rows("orders") if row["customer_id"] in (1, 2, None)]
+        assert there == {row["id"] for row in rows} - {3}
+        assert there
+
+    shop.heartbeat()
+    run_once(config, view)
+    is_right()
+    for old in shop.rows("orders")[::2]:
+        move = {0: 1, 1: 3, 2: None, 3: 2}.get(old["id"] % 4)
+        shop.update("orders", old, {**old, "customer_id": move, "id": old["id"] + 100})
+    for old in shop.rows("orders")[1::3]:
+        shop.update("orders", old, {**old, "customer_id": 4})
+    shop.delete("orders", shop.rows("orders")[-1])
+    shop.insert("orders", {"id": 999, "customer_id": 2, "day": "never"})
+    run_once(config)
+    is_right()
+    assert all(result.equal for result in verify(config, [view]))
+    shop.close()
+
+
+@pytest.mark.days(3)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_it_equals_the_full_mode_beside_it(

@@ -31,6 +31,7 @@ def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
     shop.close()
 
 
+@pytest.mark.days(5)
 @pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_a_sum_of_bigint(shop: Shop, executor: str) -> None:
     config, views = shop.config(executor=executor), views_of(**VIEWS)

@@ -58,10 +58,14 @@ class Running:
         self._log = ManifestLog(Store(shop.root / "store").manifests)
 
     def jvm(self) -> psutil.Process:
-        """Its JVM, which the store's epochs wait for."""
-        (found,) = [
-            one for one in psutil.Process(self.process.pid).children() if one.name() == "java"
-        ]
+        """Its JVM, which starts beside the epochs of tables that are loaded."""
+
+        def javas() -> list[psutil.Process]:
+            children = psutil.Process(self.process.pid).children()
+            return [one for one in children if one.name() == "java"]
+
+        wait_for(javas, self.process)
+        (found,) = javas()
         return found
 
     def epochs(self, count: int) -> None:

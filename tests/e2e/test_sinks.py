@@ -129,6 +129,7 @@ def test_one_is_down_and_the_other_goes_on(shop: Shop) -> None:
     assert told.count("OK") == 2
 
 
+@pytest.mark.days(5)
 def test_a_sink_that_comes_and_goes(shop: Shop) -> None:
     one, two = shop.root / "one.db", shop.root / "two.db"
     config = config_with(shop, one=sqlite_sink(one), two=sqlite_sink(two))

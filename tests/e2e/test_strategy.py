@@ -61,7 +61,7 @@ def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
     shop.close()
 
 
-def kept(config: Config, manifest: Manifest) -> dict[str, Counter[Row]]:
+def kept(config: Config, manifest: Manifest) -> dict[RelationId, Counter[Row]]:
     """What is kept beside the sinks: views that are read, parts, state tables.
 
     The sum of a group without values is NULL when it is new, and 0 when its values went away.
@@ -70,9 +70,9 @@ def kept(config: Config, manifest: Manifest) -> dict[str, Counter[Row]]:
     found = {}
     for name, state in manifest.tables.items():
         rows = to_rows(Mirror(store.mirror(name), state.schema).scan(state))
-        if RelationId.of(name).kind == "state":
+        if name.kind == "state":
             rows = [tuple(0 if value is None else value for value in row) for row in rows]
-        if not RelationId.of(name).is_table:
+        if not name.is_table:
             found[name] = Counter(rows)
     return found
 
@@ -110,9 +110,9 @@ def test_forced_ways_keep_the_same(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
             newest.append(Truth(config, shop, views).check_end())
         one, other = kept(follows, newest[0]), kept(computes, newest[1])
         # Of first rows more are kept than are shown, after a FULL as many as when they were new.
-        states = [name for name in one if RelationId.of(name).kind == "state"]
-        assert {"spent:state", "first_lines:state"} < set(states)
-        shown = dict.fromkeys(one.keys() - {"first_lines:state"})
+        states = {str(name) for name in one if name.kind == "state"}
+        assert {"spent:state", "first_lines:state"} < states
+        shown = dict.fromkeys(one.keys() - {RelationId.of("first_lines:state")})
         assert {name: one[name] for name in shown} == {name: other[name] for name in shown}
         for _ in range(12):
             changes.one()
@@ -130,6 +130,7 @@ def test_forced_ways_keep_the_same(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     assert not list((shop.root / "other" / "comparisons").iterdir())
 
 
+@pytest.mark.days(3)
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
@@ -181,6 +182,7 @@ def test_most_rows_change_once(
     assert (spent.runs[1].changed, spent.runs[1].read) == (48, 48)
 
 
+@pytest.mark.days(3)
 def test_a_table_that_is_needed_whole(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts as large here: the epoch is a full one although `incremental` is forced."""
     monkeypatch.setattr(executors, "WHOLE_ROWS", 3)
@@ -201,6 +203,7 @@ def test_a_table_that_is_needed_whole(shop: Shop, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.days(3)
 def test_rows_that_are_equal_in_order_by(shop: Shop) -> None:
     """A LIMIT may take any of them; what was published and what is kept take the same."""
     config = shop.config(strategy="full")

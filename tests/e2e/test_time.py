@@ -97,6 +97,7 @@ def test_a_bounded_run_brings_views_to_the_time(shop: Shop) -> None:
     assert all(one % 1000 == 0 for one in pinned)
 
 
+@pytest.mark.days(2)
 @pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_a_tick_reads_the_rows_that_expire(new_shop: Shop, executor: str) -> None:
     """A note per second, so that a tick passes as many rows as seconds."""
@@ -130,6 +131,7 @@ def test_a_tick_reads_the_rows_that_expire(new_shop: Shop, executor: str) -> Non
     check_verified(config, *views)
 
 
+@pytest.mark.days(3)
 def test_a_live_run_ticks_by_itself(shop: Shop) -> None:
     config, views = shop.config(tick="1 second"), views_of(alive=VIEWS["alive"])
     shop.heartbeat()
@@ -150,6 +152,7 @@ def _alive(config: Config) -> set[int]:
     return set(StoredView(config, "alive").arrow()["id"].to_pylist())
 
 
+@pytest.mark.days(3)
 def test_a_view_of_days_has_a_pinned_day(shop: Shop) -> None:
     config, views = shop.config(), views_of(today=VIEWS["today"], all="select id from shop.orders")
     shop.heartbeat()
@@ -167,6 +170,7 @@ def ending() -> None:
     raise FaultError("a run ends here")
 
 
+@pytest.mark.days(3)
 def test_a_crash_keeps_the_pinned_time(shop: Shop) -> None:
     config, views = shop.config(tick="1 second"), views_of(alive=VIEWS["alive"])
     shop.heartbeat()

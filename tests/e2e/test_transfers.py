@@ -220,6 +220,7 @@ def bank(tmp_path: Path, spark: SparkSession) -> Iterator[Bank]:
     bank.close()
 
 
+@pytest.mark.days(2)
 def test_the_total_is_zero_at_every_epoch(bank: Bank) -> None:
     config = bank.config()
     views = views_of(**VIEWS)

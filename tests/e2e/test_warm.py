@@ -17,6 +17,7 @@ from mview.store.manifest import Manifest
 from tests.e2e.running import run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
+from tests.relations import rel
 from tests.seeds import some_today
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,7 +45,7 @@ def newest(config: Config) -> Manifest:
 
 def damage(config: Config, relation: str) -> list[str]:
     """Cut all files with rows; what the logs say of them stays."""
-    files = sorted((Store(config.store).mirror(relation) / "base").rglob("*.parquet"))
+    files = sorted((Store(config.store).mirror(rel(relation)) / "base").rglob("*.parquet"))
     for file in files:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     return [str(file) for file in files]
@@ -56,12 +57,12 @@ def change(shop: Shop, number: int) -> None:
     shop.heartbeat()
 
 
-@pytest.mark.parametrize("relation", some_today(["totals", "over:state"], 2))
+@pytest.mark.parametrize("relation", some_today(["totals", "over:state"], 4))
 def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None:
     config, views = shop.config(), views_of(**VIEWS)
     run_once(config, *views)
     before = newest(config)
-    assert relation in before.tables, sorted(before.tables)
+    assert rel(relation) in before.tables, sorted(before.tables)
     files = damage(config, relation)
     assert files
     change(shop, 100)
@@ -80,6 +81,7 @@ def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None
     Truth(config, shop, views).check_end()
 
 
+@pytest.mark.days(3)
 def test_a_table_that_is_damaged_ends_the_start(shop: Shop) -> None:
     config, views = shop.config(), views_of(**VIEWS)
     run_once(config, *views)

@@ -151,13 +151,13 @@ class Truth:
 
     def _check_epoch(self, manifest: Manifest, content: Content) -> None:
         tables: dict[str, pa.Table] = {}
-        schemas = manifest.source_tables
-        for name, state in schemas.items():
-            tables[name] = table_of(list(content[name.partition(".")[2]].values()), state.schema)
-            if state.phase == "loaded" and manifest.epoch >= self._begun.get(name, _GONE):
-                mirror = Mirror(Store(self.config.store).mirror(name), state.schema)
-                _same(tables[name], mirror.scan(state), f"{name} at epoch {manifest.epoch}")
-                assert state.rows == tables[name].num_rows, (name, manifest.epoch)
+        for table, kept in manifest.source_tables.items():
+            name = str(table)
+            rows = tables[name] = table_of(list(content[table.name].values()), kept.schema)
+            if kept.phase == "loaded" and manifest.epoch >= self._begun.get(name, _GONE):
+                mirror = Mirror(Store(self.config.store).mirror(table), kept.schema)
+                _same(rows, mirror.scan(kept), f"{name} at epoch {manifest.epoch}")
+                assert kept.rows == rows.num_rows, (name, manifest.epoch)
         published = {n: s for n, s in manifest.views.items() if not s.stale}
         views = [self.views[name, state.definition] for name, state in published.items()]
         expected = self.expected(views, tables)
@@ -191,7 +191,7 @@ def _begun(manifests: Sequence[Manifest]) -> dict[str, int]:
     """Since which epoch views and tables are there: what was dropped has no past."""
     begun: dict[str, int] = {}
     for manifest in manifests:
-        there = {**manifest.tables, **manifest.views}
+        there = {*map(str, manifest.tables), *manifest.views}
         begun = {name: begun.get(name, manifest.epoch) for name in there}
     return begun
 

@@ -34,13 +34,16 @@ from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import ViewDefinition, order_views, parse_view
+from mview.relation import RelationId
 from mview.schema import TableSchema
+from mview.session.lazy import Spark
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import FIRST_EPOCH, Manifest
 from mview.store.mirror import Mirror
 from tests.ivm.world import to_rows
+from tests.relations import keyed
 
 Row = dict[str, Any]
 
@@ -66,11 +69,11 @@ class Epochs:
         self,
         folder: Path,
         spark: SparkSession,
-        schemas: Mapping[str, TableSchema],
+        schemas: Mapping[str, TableSchema] | Mapping[RelationId, TableSchema],
         views: Mapping[str, str],
         settings: str = "",
     ) -> None:
-        self.folder, self.spark, self.schemas = folder, spark, dict(schemas)
+        self.folder, self.spark, self.schemas = folder, spark, keyed(schemas)
         self.definitions = order_views([parse_view(sql, name) for name, sql in views.items()])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mview.yml").write_text(_CONFIG + settings)
@@ -102,9 +105,11 @@ class Epochs:
     def opened(self) -> Iterator[Epochs]:
         """Hold the lease; views that are known are not analyzed again."""
         with Lease(Store(self.config.store).lease, SystemClock()) as lease:
-            self.engine = Engine(self.config, self.spark, lease)
+            self.engine = Engine(self.config, Spark.of(self.spark), lease)
             if not self._views:
-                opened = open_views(self.config, self.spark, self.definitions, self.schemas, lease)
+                opened = open_views(
+                    self.config, Spark.of(self.spark), self.definitions, self.schemas, lease
+                )
                 assert not opened.refused
                 self._views = opened.views
             self.engine.views = {n: self._with_sink(view) for n, view in self._views.items()}
@@ -139,14 +144,14 @@ class Epochs:
             sent = orjson.dumps({k: v for k, v in body.items() if v is not None})
             messages.append(Message("all/0", self._sent, None, sent))
         specs = {
-            name.partition(".")[2]: TableSpec(name, schema, Path(), "", None)
+            name.name: TableSpec(name, schema, Path(), "", None)
             for name, schema in self.schemas.items()
         }
-        batches: dict[str, list[pa.Table]] = {}
+        batches: dict[RelationId, list[pa.Table]] = {}
         for row in decode_split(messages, open_format(self.config, "shop"), specs):
             batches.setdefault(row.table, []).append(row.changes)
         manifest = self.engine.manifest
-        offsets = BatchOffsets({"shop": {"all/0": self._sent + 1}}, -1, 0)
+        offsets = BatchOffsets({"shop": {"all/0": self._sent + 1}}, -1, {})
         batch = Batch(batches, {}, offsets, manifest.generation, manifest.batch + 1)
         return run_epoch(self.engine, self.upkeep, batch, {})
 

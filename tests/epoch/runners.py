@@ -39,8 +39,9 @@ from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import Manifest, ViewState
 from mview.store.mirror import Mirror
+from tests.relations import rel
 
-TABLE, VIEW = "shop.t", "v"
+TABLE, VIEW = rel("shop.t"), "v"
 DEFINITION = parse_view(
     "CREATE MATERIALIZED VIEW v WITH (path = 'out/v') AS SELECT id FROM shop.t", VIEW
 )
@@ -97,7 +98,7 @@ class Runner:
     def start(self) -> Runner:
         self.recover()
         with fenced(self.lease):
-            spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+            spark = SimpleNamespace(slots=1)
             self.engine = Engine(self.config, cast(Any, spark), self.lease, self.clock)
             self.engine.open_relations()
             digest = digest_of(DEFINITION)

@@ -15,6 +15,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 SCHEMAS = {"t": table_schema("id bigint, g bigint, x double", "id")}
 #: What was published, and more than was asked for.
@@ -22,7 +23,7 @@ KEPT = pa.table({"g": [None, 7, 1], "s": [0.6, 9.0, 0.5]})
 
 
 def planned(sql: str) -> ViewPlan:
-    return compile_view(parse_view(sql, "v"), SCHEMAS)
+    return compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 def engine(relations: dict[str, Any], kept: pa.Table = KEPT) -> Any:
@@ -32,7 +33,7 @@ def engine(relations: dict[str, Any], kept: pa.Table = KEPT) -> Any:
         assert request.keys.column_names == ["g"]
         return [kept.select(request.select)]
 
-    return SimpleNamespace(relations=relations, executors=SimpleNamespace(fetch=fetch), views={})
+    return SimpleNamespace(relations=keyed(relations), executors=SimpleNamespace(fetch=fetch))
 
 
 def change(*rows: tuple[Any, float, int]) -> pa.Table:
@@ -69,10 +70,12 @@ def test_one_row_of_all_is_read() -> None:
     plan = planned("select count(*) as n from (select g from t group by g having sum(x) > 1)")
     assert plan.maintained is not None
     assert plan.maintained.always
-    parts = SimpleNamespace(parts=lambda state: iter([pa.table({"n": [3]})]))
-    kept = SimpleNamespace(mirror=parts, state=None)
+    sink = SimpleNamespace(parts=lambda facts: iter([pa.table({"n": [3]})]))
     rows = pa.table({WEIGHT: pa.array([-1, 1], pa.int32()), "n": [4, 5]})
-    one = _as_published(engine({"v": kept}), plan, rows)
+    kept = engine({})
+    kept.views = {"v": SimpleNamespace(sink=sink)}
+    kept.manifest = SimpleNamespace(views={"v": SimpleNamespace(sink={})})
+    one = _as_published(kept, plan, rows)
     assert {(row["n"], row[WEIGHT]) for row in one.to_pylist()} == {(3, -1), (5, 1)}
 
 

@@ -92,7 +92,7 @@ def test_a_damaged_definition_does_not_keep_others_from_being_dropped(runner: Ru
     # Nobody knows what the view reads: the table stays loaded.
     with pytest.raises(UserError, match="no view or table"):
         drop(runner.config, ["other"])
-    drop(runner.config, [TABLE])
+    drop(runner.config, [str(TABLE)])
     assert [view.name for view in status(runner.config).views] == [VIEW]
 
 

@@ -15,6 +15,7 @@ from mview.schema import Column, TableSchema
 from mview.store.layout import Store
 from mview.store.mirror import Mirror
 from tests.epoch.epochs import Epochs
+from tests.relations import rel
 
 LIST = pa.list_(pa.float64())
 ID = Column("id", pa.int64(), nullable=False)
@@ -66,8 +67,8 @@ def by_spark(world: Epochs) -> dict[str, Counter[Any]]:
     """All views by Spark's batch query over the mirrors."""
     names = {name: name.replace(".", "_") for name in SCHEMAS}
     for name, schema in SCHEMAS.items():
-        mirror = Mirror(Store(world.config.store).mirror(name), schema)
-        rows = mirror.scan(world.engine.manifest.tables[name])
+        mirror = Mirror(Store(world.config.store).mirror(rel(name)), schema)
+        rows = mirror.scan(world.engine.manifest.tables[rel(name)])
         world.spark.createDataFrame(rows, schema.ddl).createOrReplaceTempView(names[name])
     batch = {}
     for view in world.definitions:
@@ -80,6 +81,7 @@ def by_spark(world: Epochs) -> dict[str, Counter[Any]]:
     return batch
 
 
+@pytest.mark.days(3)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "views", [SHOWN, pytest.param(KEYS, marks=pytest.mark.long)], ids=["shown", "keys"]

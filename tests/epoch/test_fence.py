@@ -32,6 +32,7 @@ from tests.epoch.runners import (
     target_of,
 )
 from tests.epoch.walk import walk
+from tests.relations import rel
 from tests.seeds import seeds
 
 #: Steps of an epoch, and which hit of it.
@@ -107,6 +108,7 @@ def check_after(new: Runner, tmp_path: Path, clock: SetClock) -> None:
     again.stop()
 
 
+@pytest.mark.days(3)  # so of the next ones; the random life meets some of them every day
 @pytest.mark.parametrize(("point", "nth"), EPOCH)
 @pytest.mark.parametrize("before", [0, 4])
 def test_paused_in_an_epoch(
@@ -194,6 +196,7 @@ def test_crash_in_recovery(
     check_after(third, tmp_path, clock)
 
 
+@pytest.mark.days(3)
 @pytest.mark.parametrize(("point", "nth"), EPOCH)
 def test_a_commit_that_is_reported_as_failed(
     tmp_path: Path, clock: SetClock, point: str, nth: int
@@ -251,6 +254,7 @@ def test_a_lease_that_was_given_back_needs_no_take_over(tmp_path: Path, clock: S
     third.stop()
 
 
+@pytest.mark.days(3)
 @pytest.mark.parametrize(("point", "nth"), [("after-lease", 1), ("file-linked", 1)])
 @pytest.mark.parametrize("failed", ["recover-begin", "recover-published", "recover-sink"])
 def test_a_take_over_that_fails_half_way(
@@ -300,7 +304,7 @@ def test_killed_in_a_drop(tmp_path: Path, clock: SetClock, point: str, damaged: 
         newest = DeltaTable(target).version()
         (target / "_delta_log" / f"{newest:020d}.json").write_bytes(b"{ torn")
     with armed(point, crash) as hit, pytest.raises(CrashError):
-        drop(runner.config, [VIEW])
+        drop(runner.config, [VIEW], with_tables=True)
     assert hit.is_set()
     after = Runner(tmp_path, clock).start()
     assert VIEW not in after.engine.manifest.views
@@ -324,7 +328,7 @@ def test_paused_in_a_drop(tmp_path: Path, clock: SetClock, point: str, nth: int)
     """It wakes when there is a view and a table of these names again."""
     runner = started(tmp_path, clock)
     runner.stop()
-    dropping = Paused(lambda: drop(runner.config, [VIEW]), point, nth)
+    dropping = Paused(lambda: drop(runner.config, [VIEW], with_tables=True), point, nth)
     with dropping.paused() as hit:
         assert hit, "not reached"
         clock.ms += TTL_MS + 1
@@ -421,7 +425,11 @@ def test_what_is_no_folder_of_ours_stays_in_the_store(tmp_path: Path, clock: Set
         for folder in (store.root, store.mirrors, store.views, store.checkpoints, store.manifests)
         for name in ("notes.txt", "mine/x.sql")
     ]
-    forgotten = [store.view("w") / "data", store.mirror("shop.w") / "base", store.checkpoint(7, 1)]
+    forgotten = [
+        store.view("w") / "data",
+        store.mirror(rel("shop.w")) / "base",
+        store.checkpoint(7, 1),
+    ]
     for file in foreign:
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")

@@ -17,6 +17,7 @@ from mview.execute.slices import weighted
 from mview.schema import Column, TableSchema
 from mview.store.mirror import ROW
 from tests.epoch.epochs import Epochs
+from tests.relations import rel
 from tests.seeds import daily
 
 SCHEMAS = {
@@ -67,6 +68,7 @@ class Shop:
 
 
 @pytest.mark.spark
+@pytest.mark.days(2)
 @pytest.mark.parametrize("executor", ["auto", pytest.param("spark", marks=pytest.mark.long)])
 def test_they_equal_the_batch(tmp_path: Path, spark: SparkSession, executor: str) -> None:
     settings = f"engine: {{executor: {executor}}}"
@@ -80,7 +82,7 @@ def test_they_equal_the_batch(tmp_path: Path, spark: SparkSession, executor: str
         for _ in range(8 if executor == "auto" else 2):
             world.epoch(*shop.changes(shop.random.randint(1, 5)))
             world.check()
-        before = world.engine.manifest.tables["plain"]
+        before = world.engine.manifest.tables[rel("plain")]
         assert before.rows == len(shop.rows)
     # Again from the files, with what is compacted.
     with world.opened():
@@ -102,7 +104,9 @@ def test_numbers_are_those_of_equal_rows() -> None:
     gone = weighted(kept.take([4, 0, 3, 1, 2]), -1)
     come = weighted(kept.slice(0, 1), 2)
     first = number_first(kept, 0)
-    rows = number_changes("v", schema, pa.concat_tables([gone, come]), 7, lambda requests: [first])
+    rows = number_changes(
+        rel("v"), schema, pa.concat_tables([gone, come]), 7, lambda requests: [first]
+    )
     numbers = rows[ROW].to_pylist()
     assert rows[WEIGHT].to_pylist() == [-1] * 5 + [1] * 2
     assert (numbers[0], numbers[2], numbers[4]) == (4, 3, 2)
@@ -111,7 +115,7 @@ def test_numbers_are_those_of_equal_rows() -> None:
     assert max(numbers[5:]) < 0
     twice = pa.concat_tables([gone, gone])
     with pytest.raises(ValueError, match="a row that goes is not in the mirror v"):
-        number_changes("v", schema, twice, 7, lambda requests: [first])
+        number_changes(rel("v"), schema, twice, 7, lambda requests: [first])
 
 
 def test_rows_that_go_are_those_of_the_mirror() -> None:
@@ -121,7 +125,7 @@ def test_rows_that_go_are_those_of_the_mirror() -> None:
 
     def numbered(*values: float) -> list[tuple[str, int]]:
         gone = weighted(pa.table({"a": values}), -1)
-        rows = number_changes("v", schema, gone, 7, lambda requests: [first])
+        rows = number_changes(rel("v"), schema, gone, 7, lambda requests: [first])
         return [(str(row["a"]), row[ROW]) for row in rows.to_pylist()]
 
     assert numbered(-0.0) == [("-0.0", 1)]

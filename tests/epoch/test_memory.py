@@ -26,6 +26,7 @@ from mview.ingest.spec import BoundedFormat, open_changelog, open_format
 from mview.memory import MESSAGE_PART, Memory
 from mview.schema import Column, TableSchema
 from tests.epoch.runners import Runner, SetClock
+from tests.relations import rel
 from tests.store.mirrors import delta_of
 
 MEMORY = 128 << 20
@@ -128,9 +129,9 @@ def test_an_epoch_takes_few_changes_of_large_rows(tmp_path: Path) -> None:
     runner = Runner(tmp_path, SetClock()).start()
     engine = runner.engine
     engine.memory = Memory(MEMORY)
-    mirror = engine.mirror("shop.t", schema)
+    mirror = engine.mirror(rel("shop.t"), schema)
     state = replace(mirror.create(), phase="loaded")
-    relation = engine.relations["shop.t"] = Relation(mirror, state)
+    relation = engine.relations[rel("shop.t")] = Relation(mirror, state)
     assert engine.most_changes() >= 50_000
     large = [random.Random(n).randbytes(50_000).hex() for n in range(8)]
     delta = delta_of([("+I", (n, v)) for n, v in enumerate(large)], schema)
@@ -142,7 +143,7 @@ def test_an_epoch_takes_few_changes_of_large_rows(tmp_path: Path) -> None:
     for most in (of_tail, engine.most_changes()):
         assert MEMORY // 16 // 200_000 <= most <= MEMORY // 16 // 100_000
     # The views and their states are no tables: what is looked up in them has a bound of its own.
-    engine.relations["v"] = engine.relations.pop("shop.t")
+    engine.relations[rel("v")] = engine.relations.pop(rel("shop.t"))
     assert engine.most_changes() >= 50_000
 
 

@@ -9,6 +9,7 @@ by how many bytes the process grew at the most, and what it did.
 from __future__ import annotations
 
 from mview.memory import Memory, give_back_what_is_freed, use_the_systems_allocator
+from tests.relations import rel
 
 use_the_systems_allocator()
 
@@ -60,7 +61,7 @@ class Driver:
         self.file, self.position, self.epochs, self.compactions = changes / "1.jsonl", 0, 0, 0
         self.format = UnifiedFormat({})
         self.log = FilesChangelog(cast(Any, SimpleNamespace(path=changes)), self.format, ["t"])
-        self.spec = TableSpec("t", SCHEMA, folder / "base", "s", None)
+        self.spec = TableSpec(rel("t"), SCHEMA, folder / "base", "s", None)
         self.mirror = Mirror(folder / "mirror", SCHEMA)
         self.state = replace(self.mirror.create(), phase="loaded")
         self.relation = Relation(self.mirror, self.state, memory.tails)

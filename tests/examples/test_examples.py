@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ from mview.changelog import encode_position
 from mview.clock import END_OF_TIME
 from mview.config import Config
 from mview.config.file import load_config
-from mview.connector import load
+from mview.connector import Format, load
 from mview.errors import DataLostError, DecodeError
 from mview.execute.calls import Callee
 from mview.follower import Follower, FollowerSettings, FollowerTarget
@@ -31,9 +33,17 @@ from mview.plan.operators.build import build
 from mview.plan.operators.rules import rewrite, with_children
 from mview.plan.operators.tree import print_tree
 from mview.schema import Column, TableSchema, parse_type
-from mview.testing import FollowerContract, FollowerHarness
+from mview.testing import (
+    FollowerContract,
+    FollowerHarness,
+    FormatContract,
+    FormatHarness,
+    RowChange,
+)
+from mview.testing.formats import Written
 from mview.testing.view import Row
 from tests.ivm.test_dispatch import DISPATCHES, NEVER_MET
+from tests.relations import keyed, rel
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 CONFIG = """
@@ -108,7 +118,7 @@ def test_a_source_and_a_format(config: Config, write: Callable[..., None]) -> No
     log.finish()
     last = log.advance(reached.offsets, 10, 0)
     assert (last.backlog, last.watermark) == (0, END_OF_TIME)
-    table = TableSpec("shop.orders", ORDERS, Path(), "", None)
+    table = TableSpec(rel("shop.orders"), ORDERS, Path(), "", None)
     messages = log.read(log.splits(begin, last.offsets))
     with pytest.raises(DecodeError, match="cannot read a message"):
         decode_split(messages, decoder, {"orders": table})  # it does not know the carts
@@ -125,6 +135,35 @@ def test_a_source_and_a_format(config: Config, write: Callable[..., None]) -> No
     file.close()
     with pytest.raises(DataLostError):
         log.advance(begin, 3, 0)
+
+
+class CsvHarness(FormatHarness):
+    values: ClassVar = {"v": (" ", "a", 'a,"b', "é😀")}
+    truncates = False
+
+    def open(self) -> Format:
+        columns = {f"columns.{table}": "id,v" for table in ("t", "other")}
+        decoder: Format = load("formats", "csv_lines")(columns)
+        return decoder
+
+    def write(self, change: RowChange) -> Iterator[Written]:
+        before, after = change.before, change.after
+        if before and after and before["id"] != after["id"]:  # a line has one row
+            yield self._line(change, "d", before)
+            yield self._line(change, "c", after)
+        else:
+            yield self._line(change, change.kind, after or before or {})
+
+    def _line(self, change: RowChange, kind: str, row: dict[str, Any]) -> Written:
+        line = io.StringIO()
+        csv.writer(line).writerow([change.table, change.number, kind, row["id"], row["v"]])
+        return None, line.getvalue().encode()
+
+
+class TestCsvLines(FormatContract):
+    @pytest.fixture
+    def harness(self) -> FormatHarness:
+        return CsvHarness()
 
 
 # --- a sink --------------------------------------------------------------------------------------
@@ -202,7 +241,7 @@ def test_an_operator() -> None:
         return with_children(node, tuple(hinted(child) for child in node.children))
 
     lines = TableSchema((*ORDERS.columns, Column("order_id", parse_type("bigint"))), ("id",))
-    schemas = {"shop.orders": ORDERS, "shop.lines": lines}
+    schemas = keyed({"shop.orders": ORDERS, "shop.lines": lines})
     joined = "shop.orders o join shop.lines l on l.order_id = o.id"
     sql = f"select o.id, sum(l.amount) as total from {joined} group by o.id"
     plain = rewrite(build(parse_view(sql, "v"), schemas).root)

@@ -13,6 +13,7 @@ from mview.execute.slices import Changes
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Lookups, Mirror, World, table_schema
+from tests.relations import keyed, rel
 
 SCHEMAS = {"t": table_schema("id bigint, k bigint, v bigint", "id")}
 
@@ -34,12 +35,14 @@ class Failing:
 
 def changed_view(error: Exception, times: int) -> tuple[list[Request], pa.Table | None]:
     """One epoch of a grouped view whose evaluator fails; returns the look-ups and the delta."""
-    plan = compile_view(parse_view("select k, count(distinct v) n from t group by k", "v"), SCHEMAS)
+    plan = compile_view(
+        parse_view("select k, count(distinct v) n from t group by k", "v"), keyed(SCHEMAS)
+    )
     mirror = Mirror(SCHEMAS["t"])
     mirror.apply([(1, (1, 1, 5)), (1, (2, 2, 6))])
-    lookups = Lookups({"t": mirror}, generous=False)
+    lookups = Lookups({rel("t"): mirror}, generous=False)
     delta = run_view(
-        plan, {"t": Changes(mirror.delta([(1, (3, 1, 7))]))}, lookups, Failing(error, times)
+        plan, {rel("t"): Changes(mirror.delta([(1, (3, 1, 7))]))}, lookups, Failing(error, times)
     )
     return lookups.requests, delta.rows if delta else None
 

@@ -29,8 +29,11 @@ from mview.ivm.compile import compile_view
 from mview.memory import Memory, Share
 from mview.plan.clocks import INSTANT, pinned_rows
 from mview.plan.definition import parse_view
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
+from mview.session.lazy import Spark
 from mview.store.mirror import Mirror
+from tests.relations import keyed, rel
 from tests.seeds import seeds
 from tests.store.mirrors import Row, delta_of, stage
 
@@ -113,7 +116,7 @@ def test_bounds_become_a_range(column: str, bounds: pa.Array, expected: list[Any
 
 
 def test_a_bound_beyond_the_column_type_finds_what_there_is() -> None:
-    table = ResidentTable("t", ("id",), arrow([(k, None, None, None, k) for k in range(5)]))
+    table = ResidentTable(rel("t"), ("id",), arrow([(k, None, None, None, k) for k in range(5)]))
     wanted = range_of("n", pa.int32(), pa.chunked_array([[3, 2**40]]))
     assert wanted is not None
     assert {row[0] for row in rows_of(table.within(wanted))} == {3, 4}
@@ -130,7 +133,7 @@ def test_a_resident_table_finds_what_a_filter_finds(
     monkeypatch.setattr(index_module, "_SMALL", 4)
     draw = random.Random(seed)
     model = {k: random_row(draw, k) for k in draw.sample(range(40), draw.choice([0, 30]))}
-    table = ResidentTable("c.t", SCHEMA.key, arrow(list(model.values())))
+    table = ResidentTable(rel("c.t"), SCHEMA.key, arrow(list(model.values())))
     for _ in range(20):
         going = draw.sample(sorted(model), min(len(model), draw.randrange(6)))
         old = [model.pop(key) for key in going]
@@ -149,7 +152,7 @@ def test_a_resident_table_finds_what_a_filter_finds(
 
 def test_null_may_come_where_its_hash_is_a_value() -> None:
     """More rows than asked for are fine: no outcome of theirs changes."""
-    table = ResidentTable("t", ("id",), arrow([(1, None, None, None, None)]))
+    table = ResidentTable(rel("t"), ("id",), arrow([(1, None, None, None, None)]))
     wide = Range("n", pa.scalar(0, pa.int64()), pa.scalar(2**63 - 1, pa.int64()))
     assert wide.rows_of(table.rows()).num_rows == 0
     assert table.within(wide).num_rows <= 1
@@ -225,12 +228,16 @@ def test_spark_and_memory_find_the_same(disk: Path, spark: SparkSession) -> None
     draw = random.Random(5)
     relation, model = mirrored(disk / "t", draw)
     relations = {"c.t": relation}
-    far = SparkExecutor(spark, relations)
-    on_disk = SparkExecutor(spark, {"c.t": Relation(relation.mirror, relation.state, Share(9))})
-    near = Executors(far, relations, "auto", Memory(1 << 20))
+    far = SparkExecutor(Spark.of(spark), keyed(relations))
+    on_disk = SparkExecutor(
+        Spark.of(spark), {rel("c.t"): Relation(relation.mirror, relation.state, Share(9))}
+    )
+    near = Executors(far, keyed(relations), "auto", Memory(1 << 20))
     relation.state = replace(relation.state, phase="loaded")
-    assert near.warm({"c.t": [("at",), ("day",)]}) == []
-    requests = [Request("c.t", None, SCHEMA.names, within=random_range(draw)) for _ in range(6)]
+    assert near.warm({rel("c.t"): [("at",), ("day",)]}) == []
+    requests = [
+        Request(rel("c.t"), None, SCHEMA.names, within=random_range(draw)) for _ in range(6)
+    ]
     found = (executor.fetch(requests) for executor in (near, far, on_disk))
     for request, one, other, third in zip(requests, *found, strict=True):
         assert request.within is not None
@@ -239,7 +246,7 @@ def test_spark_and_memory_find_the_same(disk: Path, spark: SparkSession) -> None
         assert sorted(rows_of(other), key=repr) == expected
         assert sorted(rows_of(third), key=repr) == expected
     keys = pa.table({"id": pa.array([0, 7, 21, 45, 59, 99], SCHEMA.arrow.field("id").type)})
-    requests = [Request("c.t", keys, SCHEMA.names), Request("c.t", None, SCHEMA.names)]
+    requests = [Request(rel("c.t"), keys, SCHEMA.names), Request(rel("c.t"), None, SCHEMA.names)]
     for one, other, third in zip(*(x.fetch(requests) for x in (near, far, on_disk)), strict=True):
         assert sorted(rows_of(one), key=repr) == sorted(rows_of(other), key=repr)
         assert sorted(rows_of(other), key=repr) == sorted(rows_of(third), key=repr)
@@ -255,7 +262,7 @@ def test_spark_and_memory_find_the_same(disk: Path, spark: SparkSession) -> None
 def test_spark_sees_rows_behind_empty_chunks(spark: SparkSession, empty: int) -> None:
     rows = pa.table({"id": [1, 2]})
     chunks = pa.concat_tables([rows.slice(0, 0)] * empty + [rows])
-    found = SparkExecutor(spark, {}).run("SELECT id FROM t", {"t": chunks}, None)
+    found = SparkExecutor(Spark.of(spark), {}).run("SELECT id FROM t", {"t": chunks}, None)
     assert found["id"].to_pylist() == [1, 2]
 
 
@@ -282,14 +289,14 @@ def test_a_tick_over_a_large_table_reads_a_band(
     pinned = [START + 60 * 24 * MINUTE]
     made = Executors(
         NoSpark(),  # type: ignore[arg-type]
-        {"c.t": Relation(mirror, state)},
+        {rel("c.t"): Relation(mirror, state)},
         "local",
         Memory(1 << 30),
         lambda: int(pinned[0].timestamp() * 1000),
     )
-    assert made.warm({"c.t": [("at",)]}) == []
+    assert made.warm({rel("c.t"): [("at",)]}) == []
     sql = "select id, at from c.t where at > now() - interval 1 hour"
-    plan = compile_view(parse_view(sql, "v"), {"c.t": SCHEMA})
+    plan = compile_view(parse_view(sql, "v"), keyed({"c.t": SCHEMA}))
     clock = [
         pinned_rows(INSTANT, int(at.timestamp() * 1000)) for at in (pinned[0], pinned[0] + MINUTE)
     ]
@@ -313,14 +320,14 @@ def test_rows_are_not_blamed_where_the_table_is_too_large(
     mirror = Mirror(disk / "t", SCHEMA)
     state = replace(mirror.create(), rows=5)
     relation = {"c.t": Relation(mirror, state)}
-    made = Executors(NoSpark(), relation, "local", Memory(1 << 30))  # type: ignore[arg-type]
+    made = Executors(NoSpark(), keyed(relation), "local", Memory(1 << 30))  # type: ignore[arg-type]
     sql = "select a.id from c.t a join c.t b on a.n < b.n"
-    plan = compile_view(parse_view(sql, "v"), {"c.t": SCHEMA})
+    plan = compile_view(parse_view(sql, "v"), keyed({"c.t": SCHEMA}))
     rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, (1, START, None, None, 1), strict=True))])
     changed = rows.append_column(WEIGHT, pa.array([1], pa.int32()))
     with pytest.raises(TooManyRowsError):
-        made.run(plan, {"c.t": Changes(changed)})
-    found = made.failing_rows(plan, {"c.t": changed}, lambda error: True)
+        made.run(plan, {rel("c.t"): Changes(changed)})
+    found = made.failing_rows(plan, {rel("c.t"): changed}, lambda error: True)
     assert found is None
     made.close()
 
@@ -329,7 +336,7 @@ class Far:
     """A stand-in for Spark that finds nothing, and notes what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[RelationId] = []
 
     def fetch(self, requests: list[Request]) -> list[pa.Table]:
         self.asked += [request.table for request in requests]
@@ -341,17 +348,17 @@ def test_a_table_that_outgrows_memory_is_looked_up_far_and_told_once(disk: Path)
     for relation in mirrors.values():
         relation.state = replace(relation.state, phase="loaded")
     far = Far()
-    near = Executors(far, mirrors, "auto", Memory(1 << 20))  # type: ignore[arg-type]
+    near = Executors(far, keyed(mirrors), "auto", Memory(1 << 20))  # type: ignore[arg-type]
     assert near.warm({}) == []
     keys = pa.table({"id": pa.array([5_000], pa.int64())})
-    requests = [Request(name, keys, SCHEMA.names) for name in mirrors]
+    requests = [Request(rel(name), keys, SCHEMA.names) for name in mirrors]
     rows = [(n, START, None, None, n % 7) for n in range(1_000, 9_000)]
     for epoch in range(2):
         (found, _) = near.fetch(requests)
         assert found.num_rows == 0
-        assert far.asked == ["c.a"] * epoch
+        assert far.asked == [rel("c.a")] * epoch
         if not epoch:
             come = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
-            near.move({"c.a": weighted(pa.Table.from_pylist(come, SCHEMA.arrow), 1)})
-            assert (near.news(), near.news()) == (["c.a"], [])
+            near.move({rel("c.a"): weighted(pa.Table.from_pylist(come, SCHEMA.arrow), 1)})
+            assert (near.news(), near.news()) == ([rel("c.a")], [])
     near.close()

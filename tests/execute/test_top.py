@@ -7,8 +7,9 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.execute.top import moved
 from mview.ivm.rewrites.top import Top
+from tests.relations import rel
 
-TOP = Top("part", "v", limit=2, offset=1)
+TOP = Top(rel("part"), "v", limit=2, offset=1)
 STATE = pa.table({"v": [1, 2, 3, 4, 5]})
 
 

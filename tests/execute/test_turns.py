@@ -61,7 +61,7 @@ def test_an_error_gives_the_turn_back() -> None:
 
 
 def test_the_clock_stands_still_while_a_thread_waits_for_its_turn() -> None:
-    began, done = Event(), Event()
+    began, asked, done = Event(), Event(), Event()
 
     def hold() -> None:
         with turn():
@@ -70,6 +70,7 @@ def test_the_clock_stands_still_while_a_thread_waits_for_its_turn() -> None:
 
     def wait() -> tuple[float, float]:
         own, wall = seconds(), time.monotonic()
+        asked.set()
         with turn():
             pass
         return seconds() - own, time.monotonic() - wall
@@ -78,6 +79,7 @@ def test_the_clock_stands_still_while_a_thread_waits_for_its_turn() -> None:
         pool.submit(hold)
         assert began.wait(_PATIENCE)
         waiting = pool.submit(wait)
+        assert asked.wait(_PATIENCE)
         time.sleep(0.5)
         done.set()
         own, wall = waiting.result()

@@ -46,6 +46,13 @@ def fill(folder: Path, epochs: int, *, private: bool) -> None:
     sink.maintain(facts, ())
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs have a checkpoint after ten commits."""
+    monkeypatch.setattr("mview.delta.log._CHECKPOINT_EVERY", 10)
+
+
+@pytest.mark.usefixtures("often")
 def test_a_table_of_the_store_is_private(tmp_path: Path, umask: int) -> None:
     with private_files():
         fill(tmp_path / "views" / "v" / "data", 2, private=True)
@@ -53,9 +60,9 @@ def test_a_table_of_the_store_is_private(tmp_path: Path, umask: int) -> None:
         schema = pa.schema([("id", pa.int64())])
         log.commit([], [], {"mview": "x"}, table=table_actions(schema))
         rows = pa.table({"id": [1]}, schema)
-        for n in range(105):
+        for n in range(15):
             log.commit([write_parquet(log.folder, f"{n}.parquet", rows)], [], {"mview": "x"})
-        log.clean(105)
+        log.clean(15)
         assert (log.folder / "_delta_log" / "_last_checkpoint").exists()
         put(tmp_path / "specs" / "a.json", b"{}")
     for name in ("views", "tables", "specs"):
@@ -63,9 +70,10 @@ def test_a_table_of_the_store_is_private(tmp_path: Path, umask: int) -> None:
     assert os.umask(umask) == umask
 
 
+@pytest.mark.usefixtures("often")
 def test_a_table_elsewhere_is_for_those_whom_the_umask_lets_in(tmp_path: Path, umask: int) -> None:
     with private_files():
-        fill(tmp_path / "out" / "v", 103, private=False)
+        fill(tmp_path / "out" / "v", 13, private=False)
     assert list((tmp_path / "out" / "v" / "_delta_log").glob("*.checkpoint.parquet"))
     folder, file = 0o777 & ~umask, 0o644 & ~umask
     assert modes(tmp_path / "out") == {("folder", folder), ("file", file)}

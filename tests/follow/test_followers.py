@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.followers.sqlite import SqliteFollower
+from mview_connectors.followers.sql.sqlite import SqliteFollower
 
 from mview.admin.status import SinkStatus, status
 from mview.catalog.definitions import digest_of, save_definition
@@ -32,6 +32,7 @@ from mview.store.manifest import Manifest
 from tests.conftest import small_config
 from tests.follow.test_source import published
 from tests.patience import wait_for
+from tests.relations import rel
 from tests.store.mirrors import MirrorDriver
 
 #: Seconds.
@@ -49,7 +50,7 @@ class World:
         claim_store(self.store.root)
         text = "CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1"
         self.definition: ViewDefinition = parse_view(text, "v")
-        self.driver = MirrorDriver(self.store.mirror("v"), 1, chunks=0)
+        self.driver = MirrorDriver(self.store.mirror(rel("v")), 1, chunks=0)
         self.messages: list[str] = []
         self.change()
 

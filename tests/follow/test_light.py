@@ -32,8 +32,10 @@ from mview.ingest.spec import open_database
 from mview.plan.definition import parse_view
 from mview.store.identity import claim_store
 from mview.store.layout import Store
+from mview.store.paused import pause, resume
 from mview.testing.faults import CALLS, Faulty
 from tests.e2e.shop import Shop
+from tests.relations import keyed, rel
 from tests.seeds import seeds
 
 #: The version of a row is the number of the change that made it.
@@ -99,7 +101,7 @@ class LightWorld:
         database = open_database(self.config, "shop")
         tables = {"shop.orders": database.describe("orders")}
         database.close()
-        self.view = open_light(parse_view(SQL, "v"), tables)
+        self.view = open_light(parse_view(SQL, "v"), keyed(tables))
         self.version, self.fence, self.staged = 1000, 0, list[dict[str, Any]]()
         self.history = [self.truth()]
         self.at = 0
@@ -212,6 +214,7 @@ def world(
 ) -> Iterator[LightWorld]:
     monkeypatch.setattr(changelogs, "WAIT_MS", 0)
     monkeypatch.setattr(changelogs, "_PACE_MS", 0)
+    monkeypatch.setattr(light, "HELD_S", 0)
     world = LightWorld(tmp_path, request.param)
     stale = tmp_path / "stale.db"
     planned, read = light.plan_load, light.chunk_rows
@@ -255,6 +258,10 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
         elif fate < 0.67:
             assert world.faulty is not None
             world.faulty.fail(r.choice(CALLS), r.choice(["before", "after"]))
+        elif fate < 0.7:
+            pause(world.store, rel("shop.orders"), 0)
+        elif fate < 0.75:
+            resume(world.store, rel("shop.orders"))
         else:
             steps += 1
             try:
@@ -264,6 +271,7 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
                 if r.random() < 0.5:
                     world.start()
     assert hit > 0
+    resume(world.store, rel("shop.orders"))
     world.shop.heartbeat()
     for _ in range(100):
         world.shop.flush()

@@ -9,6 +9,7 @@ from mview.errors import UserError
 from mview.follow.light.view import open_light
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema, parse_type
+from tests.relations import rel
 
 ORDERS = TableSchema(
     tuple(
@@ -34,7 +35,7 @@ ROWS = pa.table(
 
 def light(sql: str, more: str = ""):
     text = f"CREATE MATERIALIZED VIEW v WITH (mode = 'light', sinks = 's'{more}) AS {sql}"
-    return open_light(parse_view(text, "v"), {"db.orders": ORDERS, "db.more": ORDERS})
+    return open_light(parse_view(text, "v"), {rel("db.orders"): ORDERS, rel("db.more"): ORDERS})
 
 
 def test_all_columns_as_they_are() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mview.ingest import load_plan
 from mview.ingest.load_plan import begin_offsets
+from tests.relations import rel
 
 CONFIG: Any = None
 
@@ -36,18 +37,18 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_partition_that_a_followed_table_got_meanwhile_is_not_begun_at_its_end() -> None:
     read = {"shop": {"a/0": 5, "a": "id-a"}}
-    offsets, ends = begin_offsets(CONFIG, read, ["shop.a", "shop.b"], {"shop.b"})
+    offsets, ends = begin_offsets(CONFIG, read, [rel("shop.a"), rel("shop.b")], {rel("shop.b")})
     assert offsets == {"shop": {"a/0": 5, "a": "id-a", "b/0": 9, "b": "id-b"}}
     assert ends == {"shop": Log.ends}
 
 
 def test_a_topic_that_was_made_anew_keeps_the_id_that_was_read() -> None:
     read = {"shop": {"a/0": 5, "a": "older"}}
-    offsets, _ = begin_offsets(CONFIG, read, ["shop.a", "shop.b"], {"shop.b"})
+    offsets, _ = begin_offsets(CONFIG, read, [rel("shop.a"), rel("shop.b")], {rel("shop.b")})
     assert offsets["shop"]["a"] == "older"
 
 
 def test_a_table_that_is_loaded_anew_begins_at_the_end() -> None:
     read = {"shop": {"a/0": 5, "a": "older", "c/0": 1}}
-    offsets, _ = begin_offsets(CONFIG, read, ["shop.a"], {"shop.a"})
+    offsets, _ = begin_offsets(CONFIG, read, [rel("shop.a")], {rel("shop.a")})
     assert offsets == {"shop": {"a/0": 7, "a/1": 3, "a": "id-a", "c/0": 1}}

@@ -18,6 +18,7 @@ from mview.errors import AwayError, UserError
 from mview.ingest import chunks
 from mview.ingest.chunks import high_ms, read_chunk
 from mview.ingest.spec import TableSpec, open_database
+from tests.relations import rel
 
 
 class Shop:
@@ -37,7 +38,7 @@ class Shop:
         schema = database.describe("t")
         plan = database.plan("t", schema, 100, 1 << 20)
         database.close()
-        self.table = TableSpec("shop.t", schema, folder / "base", "stage", plan)
+        self.table = TableSpec(rel("shop.t"), schema, folder / "base", "stage", plan)
 
     def run(self, sql: str) -> None:
         self.database.execute(sql)
@@ -109,7 +110,7 @@ def test_one_that_stays_away_is_raised(shop: Shop, monkeypatch) -> None:
         (
             ["drop table t", "create table t(id integer, name text, price decimal(10,2),"
              " primary key(id, name))"],
-            "the primary key of shop.t was changed",
+            "the key of shop.t was changed",
         ),
         (
             ["drop table t", "create table t(id integer primary key, name text, price double)"],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
+from tests.relations import rel
+from tests.seeds import daily
 
 SCHEMA = TableSchema(
     (
@@ -25,9 +29,9 @@ SCHEMA = TableSchema(
     ),
     ("id",),
 )
-LIVE = TableSpec("shop.orders", SCHEMA, Path("base"), "stage", None)
+LIVE = TableSpec(rel("shop.orders"), SCHEMA, Path("base"), "stage", None)
 PLAN = ChunkPlan("shop.orders", ("id",), ((10,), (20,)), (29,), 30)
-LOADING = TableSpec("shop.orders", SCHEMA, Path("base"), "stage", PLAN)
+LOADING = TableSpec(rel("shop.orders"), SCHEMA, Path("base"), "stage", PLAN)
 
 
 def message(offset: int, **body: Any) -> Message:
@@ -80,6 +84,33 @@ def test_a_truncate_reaches_every_chunk_in_order_with_the_rest() -> None:
     assert found == {0: ["truncate"], 1: ["truncate", "c"], 2: ["truncate"]}
 
 
+@pytest.mark.parametrize("mode", ["connect", "isostring", None])
+def test_what_a_delete_does_not_tell_is_no_null_of_the_source(mode: str | None) -> None:
+    """A TIME that is NULL halts in these modes, as it may be one that they do not send."""
+    columns = (Column("id", pa.int64(), nullable=False), Column("at", pa.string(), True, "time(3)"))
+    table = replace(LIVE, schema=TableSchema(columns, ("id",)))
+    source = {"connector": "mariadb", "table": "orders", "file": "b.1", "pos": 1, "row": 0}
+
+    def change(number: int, op: str, **images: Any) -> Message:
+        body = {"op": op, "before": None, "after": None, "source": {**source, "ts_ms": 1}, **images}
+        return Message("log", number, None, json.dumps(body).encode())
+
+    decoder = load("formats", "debezium")({"format.time.precision.mode": mode} if mode else {})
+    gone = [
+        change(1, "d", before={"id": 1, "at": None}),
+        change(2, "t"),
+        change(3, "d", before={"id": 2, "at": "01:00:00Z"}),
+    ]
+    more = [change(4, "c", after={"id": 4, "at": "02:00:00Z"}), change(5, "d", before={"id": 4})]
+    for messages, times in ((gone, [None] * 3), (gone + more, [None] * 3 + ["02:00:00", None])):
+        (found,) = decode_split(messages, decoder, {"orders": table})
+        assert found.changes["at"].to_pylist() == times
+    lost = change(6, "c", after={"id": 6, "at": None})
+    with pytest.raises(DecodeError, match="NULL may be a time") as caught:
+        decode_split([*gone, *more, lost], decoder, {"orders": table})
+    assert caught.value.where == "log, offset 6, table orders"
+
+
 def test_other_tables_are_passed_over() -> None:
     assert decode([message(1, table="carts", op="insert", after={"id": 1})]) == {}
 
@@ -92,6 +123,30 @@ def test_a_value_that_does_not_fit_halts_with_its_place() -> None:
     assert error.value.where == "log, offset 2, table orders"
     assert "shop.orders.amount" in error.value.what
     assert "12.345" in str(error.value.got)
+
+
+@pytest.mark.parametrize("table", [LIVE, LOADING])
+def test_rows_that_a_connector_reads_anew_halt_as_they_tell_of_no_deletes(table: TableSpec) -> None:
+    def read(number: int, **source: Any) -> Message:
+        place = {"connector": "postgresql", "table": "orders", "sequence": None, "ts_ms": 1}
+        body = {"op": "r", "before": None, "after": row(number), "source": {**place, **source}}
+        return Message("log", number, None, json.dumps(body).encode())
+
+    decoder = load("formats", "debezium")({})
+    for kind in ("true", "last", "incremental"):
+        with pytest.raises(DecodeError, match=r"reads shop\.orders anew") as caught:
+            decode_split([read(5, snapshot=kind)], decoder, {"orders": table})
+        assert caught.value.where == "log, offset 5, table orders"
+        assert "`mview drop shop.orders`" in str(caught.value.hint)
+        # What stands before the load's begin is in the chunks.
+        begun = replace(table, since={"log": 6})
+        assert decode_split([read(5, snapshot=kind)], decoder, {"orders": begun}) == []
+        assert decode_split([read(5, snapshot=kind)], decoder, {"others": table}) == []
+        # Who reads the table anew takes them.
+        taken = decode_split(
+            [read(5, snapshot=kind)], decoder, {"orders": replace(LIVE, rereads=True)}
+        )
+        assert [part.changes["__op"].to_pylist() for part in taken] == [["r"]]
 
 
 def test_a_missing_column_halts() -> None:
@@ -117,3 +172,74 @@ def test_a_row_needs_its_key(op: str, table: TableSpec) -> None:
         decode([*good, bad], table)
     assert error.value.where == "log, offset 3, table orders"
     assert decode(good, table)
+
+
+def test_a_message_key_with_other_columns_than_the_key_is_refused() -> None:
+    """Changes of a row would be in several partitions, in no order."""
+    change = {"table": "orders", "op": "update", "after": row(1)}
+    assert decode([message(1, **change, key={"id": 1})])
+    with pytest.raises(DecodeError, match="key of a message has other columns") as caught:
+        decode([message(1, **change, key={"id": 1, "name": "a"})])
+    assert "message.key.columns=<schema>.orders:id" in str(caught.value.hint)
+
+
+WHERE = replace(LIVE, schema=replace(SCHEMA, where="name = 'a'"))
+
+
+def test_rows_that_do_not_fulfil_the_condition_are_deleted() -> None:
+    messages = [
+        message(1, table="orders", op="insert", after=row(1, "a")),
+        message(2, table="orders", op="insert", after=row(2, "b", "no number at all")),
+        message(3, table="orders", op="update", after=row(1, None, "7.00")),
+        message(4, table="orders", op="update", after=row(2, "a", "8.00")),
+        message(5, table="orders", op="update", before=row(2), after=row(3, "b")),
+        message(6, table="orders", op="update", before=row(3), after=row(4, "a")),
+        message(7, table="orders", op="truncate"),
+        message(8, table="orders", op="delete", key={"id": 4}),
+    ]
+    batch = decode(messages, WHERE)[0]
+    kinds = ["c", "d", "d", "u", "d", "d", "d", "c", "truncate", "d"]
+    assert batch["__op"].to_pylist() == kinds
+    assert batch["id"].to_pylist() == [1, 2, 1, 2, 2, 3, 3, 4, None, 4]
+    assert batch["name"].to_pylist() == ["a", None, None, "a", None, None, None, "a", None, None]
+
+
+def test_a_value_that_the_condition_needs_must_be_in_the_message() -> None:
+    table = replace(LIVE, schema=replace(SCHEMA, where="amount > 1"))
+    good = message(1, table="orders", op="insert", after=row(1, "a"))
+    bad = message(2, table="orders", op="insert", after=row(2, "a", "x"))
+    with pytest.raises(DecodeError, match=r"orders.amount .* cannot hold"):
+        decode([good, bad], table)
+
+
+def test_changes_lead_from_rows_within_to_rows_within() -> None:
+    """Random changes: what is there in the end are the rows that fulfil the condition."""
+    random = Random(daily())
+    for _ in range(50):
+        every: dict[int, dict[str, Any]] = {}
+        within: dict[int, Any] = {}
+        messages = []
+        for number in range(random.randint(1, 40)):
+            key, kind = random.randrange(5), random.random()
+            if kind < 0.1:
+                every = {}
+                messages.append(message(number, table="orders", op="truncate"))
+            elif kind < 0.3:
+                every.pop(key, None)
+                messages.append(message(number, table="orders", op="delete", key={"id": key}))
+            else:
+                after = row(key, random.choice(["a", "A", "b", None]), f"{number}.00")
+                before = row(random.choice([key, *every]))
+                every.pop(before["id"], None)
+                every[key] = after
+                changed = {"op": "update", "before": before, "after": after}
+                messages.append(message(number, table="orders", **changed))
+        for change in decode(messages, WHERE).get(0, LIVE.schema.arrow.empty_table()).to_pylist():
+            if change["__op"] == "truncate":
+                within = {}
+            elif change["__op"] == "d":
+                within.pop(change["id"], None)
+            else:
+                within[change["id"]] = change
+        wanted = {key: cells["amount"] for key, cells in every.items() if cells["name"] == "a"}
+        assert {key: str(cells["amount"]) for key, cells in within.items()} == wanted

@@ -68,7 +68,7 @@ class Logs:
         """The spec is not needed."""
 
     def begin(self) -> dict[str, Any]:
-        return {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0}
+        return {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0, "cuts": {}}
 
     def finish(self) -> None:
         """There is an end anyway."""

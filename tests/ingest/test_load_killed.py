@@ -49,6 +49,7 @@ from tests.e2e.running import views_of
 from tests.e2e.shop import Changes, Shop
 from tests.e2e.truth import Truth
 from tests.epoch.runners import TTL_MS, CrashError, SetClock, crash
+from tests.relations import rel
 from tests.seeds import seeds
 
 VIEWS = views_of(
@@ -94,7 +95,7 @@ class Stream:
         on_batch: OnBatch,
     ) -> None:
         self._spec, self._folder, self._on_batch = spec, folder, on_batch
-        self._loading = {table.table: table for table in loading}
+        self._loading = {str(table.table): table for table in loading}
         (folder / "checkpoint" / "offsets").mkdir(parents=True, exist_ok=True)
         self._file = folder / "checkpoint" / "committed"
 
@@ -188,7 +189,7 @@ def drive(config: Config, clock: SetClock) -> None:
             sinks = partial(open_sinks, config, fence=lease)
             manifest, _ = recover(store, lease, clock, sinks, Mask(()))
             forget_folders(store, manifest, lease, ())
-            spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+            spark = SimpleNamespace(slots=2, session=lambda: None)
             engine = Engine(config, cast(Any, spark), lease, clock)
             engine.executors._spark = cast(Any, Scans(engine))
             schemas = describe_tables(config, VIEWS, {})
@@ -249,7 +250,9 @@ def test_nothing_is_skipped_and_nothing_done_twice(shop: Shop, seed: int) -> Non
     manifests = [log.read(epoch) for epoch in log.epochs()]
     ends = set()
     for table, number in {"shop.customers": 2, "shop.lines": 11}.items():
-        states = [manifest.tables[table] for manifest in manifests if table in manifest.tables]
+        states = [
+            manifest.tables[rel(table)] for manifest in manifests if rel(table) in manifest.tables
+        ]
         assert states[-1].released == tuple(range(len(states[-1].released)))
         assert len(states[-1].released) >= number
         ends.add(next(n for n, state in enumerate(states) if state.phase == "loaded"))

@@ -20,6 +20,7 @@ from mview.errors import CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets
 from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
 from mview.ingest.chunks import stage_chunk
+from mview.ingest.pace import HELD_S
 from mview.ingest.sources import SnapshotReader
 from mview.ingest.spec import (
     QuerySpec,
@@ -31,13 +32,16 @@ from mview.ingest.spec import (
 )
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
+from mview.store.layout import Store
+from mview.store.paused import pause, resume
+from tests.relations import keyed, rel
 
 SCHEMA = TableSchema((Column("id", pa.int64(), nullable=False),), ("id",))
 
 
 def table(name: str, bounds: int, base: Path = Path("base")) -> TableSpec:
     plan = ChunkPlan(name, ("id",), tuple((n,) for n in range(1, bounds + 1)), (bounds,), 10)
-    return TableSpec(name, SCHEMA, base, "stage/000001", plan)
+    return TableSpec(rel(name), SCHEMA, base, "stage/000001", plan)
 
 
 def progress(watermark: int | None, backlog: int) -> Progress:
@@ -46,8 +50,10 @@ def progress(watermark: int | None, backlog: int) -> Progress:
 
 def test_chunks_of_several_tables_are_interleaved_by_their_share() -> None:
     tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
-    spec = QuerySpec(1, Config(path=Path("mview.yml"), store=Path("s")), tables, {}, -1, 2, False)
-    order = [(one.name, chunk.number) for one, chunk in spec.chunks]
+    spec = QuerySpec(
+        1, Config(path=Path("mview.yml"), store=Path("s")), keyed(tables), {}, -1, 2, False
+    )
+    order = [(str(one.name), chunk.number) for one, chunk in spec.chunks]
     assert order == [
         ("a.big", 0),
         ("b.small", 0),
@@ -61,23 +67,49 @@ def test_chunks_of_several_tables_are_interleaved_by_their_share() -> None:
 def test_a_load_goes_on_when_a_table_of_it_was_loaded(tmp_path: Path) -> None:
     """Offsets name chunks: those of a table that is left out are no place in what is left."""
     config = tmp_path / "mview.yml"
-    config.write_text("store: s\nengine: {chunks_per_epoch: 3}\n")
+    config.write_text(
+        "store: s\nengine: {chunks_per_epoch: 3}\nconnections:\n"
+        "  a: {drivername: sqlite, database: a.db}\n  b: {drivername: sqlite, database: b.db}\n"
+    )
     tables = {"a.big": table("a.big", 3), "b.small": table("b.small", 1)}
     file = tmp_path / "spec.json"
-    reader = SnapshotReader(QuerySpec(1, load_config(config), tables, {}, -1, 2, False).write(file))
+    reader = SnapshotReader(
+        QuerySpec(1, load_config(config), keyed(tables), {}, -1, 2, False).write(file)
+    )
     begin = reader.initialOffset()
     first = reader.latestOffset(begin, ReadAllAvailable())
-    parts = [(part.table, part.chunk) for part in reader.partitions(begin, first)]
+    parts = [(str(part.table), part.chunk) for part in reader.partitions(begin, first)]
     assert parts == [("a.big", 0), ("b.small", 0), ("a.big", 1)]
 
     tables["b.small"] = replace(tables["b.small"], plan=None)
-    reader = SnapshotReader(QuerySpec(1, load_config(config), tables, {}, -1, 2, False).write(file))
+    reader = SnapshotReader(
+        QuerySpec(1, load_config(config), keyed(tables), {}, -1, 2, False).write(file)
+    )
     second = reader.latestOffset(first, ReadAllAvailable())
-    parts = [(part.table, part.chunk) for part in reader.partitions(first, second)]
+    parts = [(str(part.table), part.chunk) for part in reader.partitions(first, second)]
     assert parts == [("a.big", 2), ("a.big", 3)]
     # A batch that Spark had not noted is done again, without the table that needs no chunk more.
-    assert [part.table for part in reader.partitions(begin, first)] == ["a.big", "a.big"]
+    assert [str(part.table) for part in reader.partitions(begin, first)] == ["a.big", "a.big"]
     assert reader.latestOffset(second, ReadAllAvailable()) == second
+
+
+def test_where_no_chunk_may_be_read_spark_is_told_so_and_not_at_once(tmp_path: Path) -> None:
+    """It asks again and again: that must neither cost nor read."""
+    config = tmp_path / "mview.yml"
+    config.write_text("store: s\nconnections:\n  a: {drivername: sqlite, database: a.db}\n")
+    tables, waits = {"a.big": table("a.big", 3)}, list[float]()
+    settings = load_config(config)
+    spec = QuerySpec(1, settings, keyed(tables), {}, -1, 2, False).write(tmp_path / "spec.json")
+    reader = SnapshotReader(spec, waits.append)
+    begin = reader.initialOffset()
+    pause(Store(settings.store), rel("a.big"), 0)
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    assert waits == [HELD_S]
+    resume(Store(settings.store), rel("a.big"))
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert (end, waits) == ({"chunks": {"a.big": 4}}, [HELD_S])
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert waits == [HELD_S], "when all is read nothing is waited for"
 
 
 def test_a_small_budget_makes_small_chunks_and_more_of_them() -> None:
@@ -92,7 +124,7 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
     config = tmp_path / "mview.yml"
     config.write_text("store: s\n")
     tables = {"a.t": table("a.t", 2)}
-    spec = QuerySpec(3, load_config(config), tables, {"a": {"t/0": 5}}, 17, 2, True)
+    spec = QuerySpec(3, load_config(config), keyed(tables), {"a": {"t/0": 5}}, 17, 2, True)
     reference = spec.write(tmp_path / "q" / "spec.json")
     assert read_spec(reference) == spec
 
@@ -100,9 +132,9 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
 def test_a_spec_that_somebody_changed_is_refused(tmp_path: Path) -> None:
     config, file = tmp_path / "mview.yml", tmp_path / "q#1" / "spec.json"
     config.write_text("store: s\n")
-    reference = QuerySpec(3, load_config(config), {"a.t": table("a.t", 2)}, {}, 17, 2, True).write(
-        file
-    )
+    reference = QuerySpec(
+        3, load_config(config), {rel("a.t"): table("a.t", 2)}, {}, 17, 2, True
+    ).write(file)
     file.write_text(file.read_text().replace(str(config), "/tmp/theirs.yml"))
     with pytest.raises(CorruptionError, match="somebody changed") as caught:
         read_spec(reference)
@@ -215,6 +247,48 @@ def test_logs_of_two_connections_are_read_side_by_side(tmp_path: Path) -> None:
         at = end
 
 
+def test_a_silent_log_holds_the_others_as_long_as_is_asked_for() -> None:
+    found = {"silent": progress(1_000, backlog=0), "fast": progress(99_000, backlog=0)}
+    assert slowest_of(found) is None
+    assert slowest_of(found, 1 << 40) == 1_000
+    assert slowest_of(found, 30_000) == 69_000
+    assert slowest_of({**found, "slow": progress(5_000, backlog=1)}, 30_000) == 5_000
+    unknown = {"new": progress(None, backlog=0), "fast": progress(99_000, backlog=0)}
+    assert slowest_of(unknown, 1 << 40) == 0
+    assert slowest_of(unknown, 30_000) == 69_000
+    assert slowest_of({"new": progress(None, backlog=0)}, 9) is None
+    assert slowest_of({"only": progress(9, backlog=0)}, 9) is None
+
+
+@pytest.mark.parametrize(("alignment", "taken"), [("fresh", 100), ("wait", 21), ("30 seconds", 70)])
+def test_how_much_is_taken_while_another_source_is_silent(
+    tmp_path: Path, alignment: str, taken: int
+) -> None:
+    """One change a second; the other source has told of its first twenty seconds."""
+    write_log(tmp_path, "fast", [n * 1_000 for n in range(100)])
+    write_log(tmp_path, "silent", [20_001])
+    file = tmp_path / "mview.yml"
+    file.write_text(
+        f"store: data\nengine: {{max_drift: 0, alignment: {alignment}}}\nconnections: "
+        "{fast: {drivername: sqlite, database: a.db}, silent: {drivername: sqlite, database: b.db}}"
+        "\nchanges:\n  fast: {source: files, format: unified, path: fast}\n"
+        "  silent: {source: files, format: unified, path: silent}\n"
+    )
+    config = load_config(file)
+    start = {name: {"log": ["", 0, 0]} for name in config.changes}
+    spec = QuerySpec(1, config, {}, start, -1, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    at, read = stream.begin(), 0
+    for _ in range(2):
+        end = stream.advance(at)
+        read += _read(stream, at, end, "fast")
+        at = end
+    assert read == taken
+    assert at["cuts"]["silent"] == {"until": 20_000, "whole": None}
+    stream.finish()  # the end of a bounded run waits for nobody
+    assert read + _read(stream, at, stream.advance(at), "fast") == 100
+
+
 def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:
     """Together, of all connections; one of each in any case."""
     for name in ("a", "b"):
@@ -238,12 +312,12 @@ def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:
 
 def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000}
+    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000, "cuts": {}}
     lines = ["v1", "{}", json.dumps({"chunks": {"a.t": 3}}), json.dumps(changes)]
     (tmp_path / "offsets" / "4").write_text("\n".join(lines))
     found = batch_offsets(tmp_path, 4)
     assert (found.connections, found.watermark) == ({"a": {"t/0": 7}}, 12)
-    assert found.chunks == {"a.t": 3}
+    assert found.chunks == {rel("a.t"): 3}
 
 
 def test_a_torn_offset_file_is_corruption(tmp_path: Path) -> None:
@@ -291,7 +365,7 @@ def test_a_tick_is_news(reader):
     start = stream.begin()
     assert start["pinned_ms"] == 60_000
     first = stream.advance(start)
-    assert first == {**start, "pinned_ms": 61_000}
+    assert first == {**start, "pinned_ms": 61_000, "cuts": {"a": {"until": None, "whole": None}}}
     assert stream.pieces(start, first) == []
     assert stream.advance(first) == first
     Clock.ms = 62_000

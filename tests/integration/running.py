@@ -12,7 +12,8 @@ import yaml
 from mview.admin.content import published
 from mview.config import Config
 from mview.config.file import load_config
-from mview.epoch.report import EpochReport
+from mview.epoch.report import EpochReport, LoadReport
+from mview.errors import MviewError
 from mview.plan.definition import ViewDefinition, load_views
 from mview.run.pipeline import Pipeline
 from mview.secrets import reveal
@@ -34,6 +35,7 @@ class Running:
 
     def __init__(self, config: Config, views: list[ViewDefinition], *, once: bool = False) -> None:
         self.config, self._once = config, once
+        self._views = {view.name for view in views}
         self.epochs: list[EpochReport] = []
         self.loaded: set[str] = set()
         self.seen: dict[str, int] = {}
@@ -73,13 +75,16 @@ class Running:
 
     # --- Listener --------------------------------------------------------------------------------
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
-        self.seen[table] = rows
-        if done:
-            self.loaded.add(table)
+    def on_load(self, load: LoadReport) -> None:
+        self.seen[load.table] = load.read
+        if load.done:
+            self.loaded.add(load.table)
 
     def on_epoch(self, epoch: EpochReport) -> None:
         self.epochs.append(epoch)
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        self.messages.append(f"view {view} halts: {error}")
 
     def on_message(self, text: str) -> None:
         self.messages.append(text)
@@ -91,8 +96,13 @@ class Running:
         wait_until(lambda: self.seen, "a chunk", PATIENCE, self.check)
 
     def until_live(self) -> None:
-        """Wait until the views are built."""
-        wait_until(lambda: published(self.config).views, "the views", PATIENCE, self.check)
+        """Wait until all views are built."""
+
+        def are_built() -> bool:
+            there = set(published(self.config).views)
+            return bool(there) and self._views <= there
+
+        wait_until(are_built, "the views", PATIENCE, self.check)
 
     def until_epochs(self, count: int) -> None:
         """Wait until so many epochs have changed a view after the first build."""

@@ -1,4 +1,4 @@
-"""What holds for every source database: the tests of test_mariadb.py and test_postgresql.py."""
+"""What holds for every source database, for the tests of all and of each."""
 
 from __future__ import annotations
 

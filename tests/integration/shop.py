@@ -15,6 +15,7 @@ from tests.seeds import daily
 from tests.services.debezium import DebeziumServer
 from tests.services.kafka import KafkaServer
 from tests.services.process import wait_until
+from tests.services.registry import RegistryServer
 
 CUSTOMERS, ORDERS, LINES_PER_ORDER = 2_000, 6_000, 2
 
@@ -49,6 +50,7 @@ class Shop:
         kafka: the broker.
         customers: how many customers there are at first.
         orders: how many orders there are at first.
+        registry: has the schemas of messages in Avro; None: they are JSON without the envelope.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Shop:
     kafka: KafkaServer
     customers: int = CUSTOMERS
     orders: int = ORDERS
+    registry: RegistryServer | None = None
 
     def connect(self) -> Any:
         """A driver connection with explicit transactions."""
@@ -85,7 +88,14 @@ class Shop:
             "bootstrap_servers": self.kafka.bootstrap,
             "topic": f"{self.database}.{self.schema}.{{table}}",
             "heartbeat_topic": f"__debezium-heartbeat.{self.database}",
+            "options": {
+                "format.time.precision.mode": "adaptive",
+                "format.skipped.operations": "none",
+            },
         }
+        if self.registry is not None:
+            told = {"format.encoding": "avro", "format.registry.url": self.registry.url}
+            section["options"] = {"format.skipped.operations": "none", **told}
         return section | more
 
     def create(self) -> None:
@@ -128,13 +138,15 @@ def open_shop(
     *,
     customers: int = CUSTOMERS,
     orders: int = ORDERS,
+    registry: RegistryServer | None = None,
     **connector: str,
 ) -> Iterator[Shop]:
     """A filled shop whose connector streams; all topics are there."""
     with server.new_database() as database:
-        shop = Shop(kind, server, database, kafka, customers, orders)
+        shop = Shop(kind, server, database, kafka, customers, orders, registry)
         shop.create()
         settings = server.connector(database, *COLUMNS)
+        settings |= {} if registry is None else registry.converters()
         with debezium.connector(settings | {"heartbeat.interval.ms": "200"} | connector):
             shop.touch()
             for table in COLUMNS:

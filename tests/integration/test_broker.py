@@ -18,6 +18,7 @@ from mview.errors import ConfigError
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from tests.e2e.running import Live, run_once, views_of
+from tests.relations import rel
 from tests.services.kafka import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -80,7 +81,7 @@ def test_it_is_waited_for_and_nothing_is_lost(
 
     try:
         running.until(lambda: (latest := log.latest()) and latest.batch >= 2)
-        assert log.latest().tables["shop.t"].phase == "loading"
+        assert log.latest().tables[rel("shop.t")].phase == "loading"
         kafka.kill()
         running.until(lambda: waits() >= 1)
         kafka.restart()

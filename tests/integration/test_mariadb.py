@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration import scenario
 from tests.integration.shop import open_shop
+from tests.seeds import of_today
 
 pytestmark = [
     pytest.mark.service,
@@ -14,16 +15,6 @@ pytestmark = [
     # A minute or so on a quiet machine, many times that on a busy one.
     pytest.mark.timeout(900),
 ]
-
-
-@pytest.fixture
-def shop(mariadb, kafka, debezium):
-    with open_shop("mariadb", mariadb, kafka, debezium) as shop:
-        yield shop
-
-
-def test_every_epoch_is_right_while_tables_change(spark, shop, tmp_path):
-    scenario.every_epoch_is_right_while_tables_change(shop, tmp_path)
 
 
 def _odd_changes(shop):
@@ -38,15 +29,21 @@ def _odd_changes(shop):
 
 
 @pytest.mark.long
-def test_crashes_and_odd_changes_leave_no_trace(spark, mariadb, kafka, debezium, tmp_path):
-    json = "org.apache.kafka.connect.json.JsonConverter"
-    envelope = {
-        f"{part}.converter{setting}": value
-        for part in ("key", "value")
-        for setting, value in (("", json), (".schemas.enable", "true"))
-    }
+@pytest.mark.parametrize("encoding", of_today(["json", "avro"], 2))
+def test_crashes_and_odd_changes_leave_no_trace(
+    spark, request, mariadb, kafka, debezium, tmp_path, encoding
+):
+    if encoding == "avro":
+        settings = {"registry": request.getfixturevalue("registry")}
+    else:
+        json = "org.apache.kafka.connect.json.JsonConverter"
+        settings = {
+            f"{part}.converter{setting}": value
+            for part in ("key", "value")
+            for setting, value in (("", json), (".schemas.enable", "true"))
+        }
     with open_shop(
-        "mariadb", mariadb, kafka, debezium, customers=60, orders=200, **envelope
+        "mariadb", mariadb, kafka, debezium, customers=60, orders=200, **settings
     ) as shop:
         scenario.crashes_and_odd_changes_leave_no_trace(
             shop, tmp_path, debezium, _odd_changes, resend=True

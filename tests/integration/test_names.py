@@ -12,6 +12,7 @@ from mview.admin.content import StoredView, published
 from mview.admin.verify import verify
 from tests.integration.running import PATIENCE, Running, make_project
 from tests.integration.shop import Shop
+from tests.relations import rel
 from tests.services.process import wait_until
 
 pytestmark = [
@@ -179,4 +180,4 @@ def test_from_the_database_to_the_views(spark, request, kind, kafka, debezium, t
         assert {row["a b"] for row in both.to_pylist()} == {1}
         # Nothing of a table whose keys the database orders otherwise is lost or there twice.
         for table in COLLATIONS[kind]:
-            assert published(config).tables[f"shop.{table}"].rows == len(TEXTS)
+            assert published(config).tables[rel(f"shop.{table}")].rows == len(TEXTS)

@@ -16,16 +16,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def shop(postgresql, kafka, debezium):
-    with open_shop("postgresql", postgresql, kafka, debezium) as shop:
-        yield shop
-
-
-def test_every_epoch_is_right_while_tables_change(spark, shop, tmp_path):
-    scenario.every_epoch_is_right_while_tables_change(shop, tmp_path)
-
-
 def _odd_changes(shop):
     # The note is stored out of line (TOAST) and not sent again where it does not change.
     shop.execute("UPDATE customers SET name = 'short' WHERE id < 5")

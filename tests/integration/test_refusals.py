@@ -116,7 +116,7 @@ def test_a_wrong_password(project, monkeypatch):
 
 @of_a_broker
 def test_the_broker_is_down(project, monkeypatch):
-    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1.0)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 1.0)
     project.changes["bootstrap_servers"] = f"127.0.0.1:{free_port()}"
     code, said = project.run()
     assert code == 1

@@ -108,7 +108,7 @@ def project(request, kafka, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     for name, secret in {"QUERY": QUERY, "KAFKA": KAFKA, "WRONG": WRONG}.items():
         monkeypatch.setenv(f"SECRET_{name}", secret)
-    monkeypatch.setattr("mview_connectors.changelogs.kafka_client._PATIENCE", 1.0)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 1.0)
     with server.new_database() as database:
         yield Project(server, database, kafka, folder)
 

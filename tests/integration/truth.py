@@ -55,7 +55,7 @@ class Copy:
             self._messages[table] = self.shop.kafka.messages(self.shop.topic(table))
             # What is in the copy may be sent again, too.
             before = [value for _, value in self._messages[table][:start] if value is not None]
-            self._seen |= {identity(table, payload(value)) for value in before}
+            self._seen |= {identity(table, self._payload(value)) for value in before}
 
     def move(self, offsets: dict[str, int]) -> dict[str, set[tuple[Any, ...]]]:
         """Replay up to offsets of a manifest; returns the touched keys of each table."""
@@ -67,11 +67,15 @@ class Copy:
             assert end >= self._at[table], f"the offsets of {table} went back"
             for _, value in self._messages[table][self._at[table] : end]:
                 if value is not None:
-                    keys = self._apply(table, payload(value))
+                    keys = self._apply(table, self._payload(value))
                     if keys:
                         touched.setdefault(table, set()).update(keys)
             self._at[table] = end
         return touched
+
+    def _payload(self, value: bytes) -> dict[str, Any]:
+        registry = self.shop.registry
+        return payload(value if registry is None else registry.as_json(value))
 
     def _apply(self, table: str, message: dict[str, Any]) -> set[tuple[Any, ...]]:
         if identity(table, message) in self._seen:
@@ -171,12 +175,14 @@ class Truth:
 
     def rows(self, view: ViewDefinition) -> Counter[tuple[Any, ...]]:
         """The batch query over the tables as they are now."""
-        names = {name: name.replace(".", "_") for name in view.table_names}
+        names = {name: str(name).replace(".", "_") for name in view.table_names}
         return Counter(self._db.execute(bind_tables(view, names)).fetchall())
 
 
 def check_all_epochs(config: Config, copies: list[Copy], views: list[ViewDefinition]) -> int:
     """Hold every published epoch of every view against the truth; returns how many there were.
+
+    A view is there from the epoch on in which it is built: as soon as its own tables are loaded.
 
     Raises:
         AssertionError: an epoch differs, with the epoch, the view, and some rows.
@@ -185,13 +191,17 @@ def check_all_epochs(config: Config, copies: list[Copy], views: list[ViewDefinit
         copy.fetch()
     truth = Truth(copies, views)
     log, last = ManifestLog(Store(config.store).manifests), published(config).epoch
-    checked = 0
+    checked, there = 0, set[str]()
     for epoch in range(1, last + 1):
         manifest = log.read(epoch)
         if not manifest.views:
             continue
+        assert there <= set(manifest.views), f"a view is gone at epoch {epoch}"
+        there = set(manifest.views)
         truth.move(manifest.offsets)
         for view in views:
+            if view.name not in there:
+                continue
             expected = truth.rows(view)
             found = view_rows(config, view.name, epoch)
             if found != expected:
@@ -201,6 +211,7 @@ def check_all_epochs(config: Config, copies: list[Copy], views: list[ViewDefinit
                     f"has in excess {list((found - expected).items())[:3]}"
                 )
         checked += 1
+    assert {view.name for view in views} <= there
     return checked
 
 

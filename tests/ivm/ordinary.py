@@ -11,6 +11,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 SCHEMAS = {
     "o": table_schema(
@@ -64,7 +65,7 @@ def _cut(group: str) -> list[str]:
 
 def plans() -> dict[str, ViewPlan]:
     """The plan of each view, by its text."""
-    return {sql: compile_view(parse_view(sql, "v"), SCHEMAS) for sql in texts()}
+    return {sql: compile_view(parse_view(sql, "v"), keyed(SCHEMAS)) for sql in texts()}
 
 
 def is_full(plan: ViewPlan) -> bool:

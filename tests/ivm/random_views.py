@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.ivm.world import Row, World, table_schema
+from tests.relations import rel
 
 SCHEMAS = {
     "t": table_schema("id bigint, k bigint, g bigint not null, v bigint", "id"),
@@ -447,7 +448,7 @@ def run_case(case: Case, world: World, *, cancelling: bool = False) -> None:
         changes: dict[str, list[tuple[int, Row]]] = {}
         last = {(table, key): rest for table, key, rest in ops}
         for (table, key), rest in last.items():
-            old = [row for row in world.mirrors[table].rows if row[: len(key)] == key]
+            old = [row for row in world.mirrors[rel(table)].rows if row[: len(key)] == key]
             # An update to the same values stays in: it must change nothing.
             rows = [(-1, row) for row in old] + ([(1, (*key, *rest))] if rest is not None else [])
             changes.setdefault(table, []).extend(rows)

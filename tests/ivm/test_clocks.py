@@ -14,7 +14,9 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import DAY, INSTANT, pinned_rows
 from mview.plan.definition import parse_view
+from mview.relation import RelationId
 from tests.ivm.world import Row, SparkEngine, World, random_changes, table_schema
+from tests.relations import keyed, rel
 from tests.seeds import daily
 
 SCHEMAS = {
@@ -31,7 +33,7 @@ def ms(at: dt.datetime) -> int:
 
 def plan(sql: str, policy: str = "") -> ViewPlan:
     text = f"create materialized view v with (policy='{policy}') as {sql}" if policy else sql
-    return compile_view(parse_view(text, "v", "v.sql"), SCHEMAS)
+    return compile_view(parse_view(text, "v", "v.sql"), keyed(SCHEMAS))
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -50,11 +52,11 @@ def plan(sql: str, policy: str = "") -> ViewPlan:
         ("unix_timestamp()", "unix_timestamp((SELECT __now FROM `clock:now`))", INSTANT),
     ],
 )
-def test_time_functions_read_a_clock(call: str, asked: str, clock: str) -> None:
+def test_time_functions_read_a_clock(call: str, asked: str, clock: RelationId) -> None:
     made = plan(f"select id, {call} as c from s.t -- now() in a comment")
     assert made.definition.sql == f"SELECT id, {asked} AS c FROM s.t"
     assert made.clocks == (clock,)
-    assert made.sources == ("s.t",)
+    assert made.sources == (rel("s.t"),)
 
 
 def test_what_only_looks_like_the_time_is_left() -> None:
@@ -114,7 +116,7 @@ def test_full_where_the_time_is_no_value_by_itself() -> None:
 
 def test_a_value_of_the_select_list_reads_no_table_when_the_day_changes() -> None:
     made = plan("select k, current_date as today, sum(x) as s from s.t group by k")
-    assert {trace.table: trace.steps for trace in made.traces} == {"s.t": (), DAY: ()}
+    assert {trace.table: trace.steps for trace in made.traces} == {rel("s.t"): (), DAY: ()}
 
 
 def test_a_clock_shows_the_pinned_time() -> None:
@@ -171,17 +173,20 @@ def test_a_day_view_rests_until_midnight(spark: SparkSession) -> None:
     assert world.epoch({}, ms(START + dt.timedelta(seconds=119)))["v"] == []
     assert not world.requests
     assert world.epoch({}, ms(START + dt.timedelta(seconds=120)))["v"] == [(1, (1, tomorrow))]
-    assert {request.table for request in world.requests} == {"s.t"}
+    assert {request.table for request in world.requests} == {rel("s.t")}
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.days(3)
 @pytest.mark.parametrize("generous", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_every_epoch_equals_the_batch_at_its_time(spark: SparkSession, generous: bool) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     chance = random.Random(daily(int(generous)))
     world = World(SCHEMAS, VIEWS, SparkEngine(spark), generous=generous, pinned_ms=ms(START))
-    assert all(plan.evaluation != "full" for name, plan in world.plans.items() if name != "grouped")
+    assert all(
+        plan.evaluation != "full" for name, plan in world.plans.items() if name != rel("grouped")
+    )
     rows: dict[str, dict[int, Row]] = {"s.t": {}, "s.u": {}}
     at = START
     for seconds, has_changes in [(0, True), (30, True), (150, False), (0, True), (86_400, False)]:

@@ -18,8 +18,9 @@ import mview.ivm
 import mview.plan
 from mview.plan.operators import ir, rules
 from mview.plan.operators.ir import Ref
+from tests.relations import rel
 
-SCAN = ir.Scan("t", "t", ("id",), ("id",))
+SCAN = ir.Scan(rel("t"), "t", ("id",), ("id",))
 MODULES = [
     import_module(info.name)
     for package in (mview.plan, mview.ivm)
@@ -102,7 +103,7 @@ NEVER_MET = {
 
 
 def test_inputs_are_not_left_out() -> None:
-    other = ir.Scan("u", "u", ("id",), ("id",))
+    other = ir.Scan(rel("u"), "u", ("id",), ("id",))
     with pytest.raises(TypeError, match="UnknownPair"):
         rules.with_children(UnknownPair(SCAN, SCAN), (other, other))
 

@@ -12,6 +12,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.explain import explain
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 FILE = Path(__file__).parent / "explain.txt"
 SCHEMAS = {
@@ -32,7 +33,7 @@ def cases() -> list[list[str]]:
 
 @pytest.mark.parametrize(("title", "sql", "tree"), [pytest.param(*c, id=c[0]) for c in cases()])
 def test_plan(title: str, sql: str, tree: str) -> None:
-    assert explain(compile_view(parse_view(sql, "v"), SCHEMAS)) == tree
+    assert explain(compile_view(parse_view(sql, "v"), keyed(SCHEMAS))) == tree
 
 
 @pytest.mark.skipif(
@@ -40,7 +41,7 @@ def test_plan(title: str, sql: str, tree: str) -> None:
 )
 def test_complete() -> None:
     done = [
-        "\n----\n".join([title, sql, explain(compile_view(parse_view(sql, "v"), SCHEMAS))])
+        "\n----\n".join([title, sql, explain(compile_view(parse_view(sql, "v"), keyed(SCHEMAS)))])
         for title, sql, _ in cases()
     ]
     FILE.write_text("\n====\n".join(done) + "\n")
@@ -84,7 +85,7 @@ def test_complete() -> None:
     ],
 )
 def test_keys_are_derived(sql: str, key: str) -> None:
-    assert compile_view(parse_view(sql, "v"), SCHEMAS).key == tuple(key.split())
+    assert compile_view(parse_view(sql, "v"), keyed(SCHEMAS)).key == tuple(key.split())
 
 
 def test_a_declared_key_must_be_a_column() -> None:
@@ -92,7 +93,7 @@ def test_a_declared_key_must_be_a_column() -> None:
         "create materialized view v with (key='idd') as select id from crm.nations", "v"
     )
     with pytest.raises(UserError, match="'idd' is not a column") as caught:
-        compile_view(view, SCHEMAS)
+        compile_view(view, keyed(SCHEMAS))
     assert caught.value.hint == "did you mean 'id'?"
 
 
@@ -121,12 +122,12 @@ def test_a_declared_key_must_be_a_column() -> None:
 def test_incremental_only_refuses_full(select: str, code: str) -> None:
     text = f"create materialized view v with (policy='incremental_only') as {select}"
     with pytest.raises(UserError, match=rf"needs FULL \({code}\)"):
-        compile_view(parse_view(text, "v"), SCHEMAS)
+        compile_view(parse_view(text, "v"), keyed(SCHEMAS))
 
 
 def test_incremental_only_accepts_what_is_incremental() -> None:
     text = "create materialized view v with (policy='incremental_only') as select distinct day from shop.orders"  # noqa: E501
-    assert compile_view(parse_view(text, "v"), SCHEMAS).evaluation == "slice_diff"
+    assert compile_view(parse_view(text, "v"), keyed(SCHEMAS)).evaluation == "slice_diff"
 
 
 #: What a hint says to write instead of a text that needs FULL.
@@ -141,11 +142,11 @@ HEEDED = {
 
 @pytest.mark.parametrize("text", HEEDED)
 def test_who_follows_a_hint_is_incremental(text: str) -> None:
-    plan = compile_view(parse_view(text, "v"), SCHEMAS)
+    plan = compile_view(parse_view(text, "v"), keyed(SCHEMAS))
     (note,) = {one.note for one in plan.nodes if one.strategy == "FULL"}
     assert note is not None
     assert note.hint
-    better = compile_view(parse_view(HEEDED[text], "v"), SCHEMAS)
+    better = compile_view(parse_view(HEEDED[text], "v"), keyed(SCHEMAS))
     assert not [one for p in (*better.parts, better) for one in p.nodes if one.strategy == "FULL"]
 
 
@@ -158,5 +159,5 @@ def test_who_follows_a_hint_is_incremental(text: str) -> None:
     ],
 )
 def test_first_rows_in_a_subquery_are_kept(text: str) -> None:
-    plan = compile_view(parse_view(text, "v"), SCHEMAS)
+    plan = compile_view(parse_view(text, "v"), keyed(SCHEMAS))
     assert not [one for p in (*plan.parts, plan) for one in p.nodes if one.strategy == "FULL"]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from mview.catalog.definitions import digest_of
-from mview.epoch.views.opening import strategy_of
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.plan.functions.declared import Function, is_free
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 SCHEMAS = {
     "shop.orders": table_schema("id bigint, cust bigint, total decimal(12,2)", "id"),
@@ -30,7 +30,7 @@ def declared(sql: str, *functions: Function) -> ViewDefinition:
 
 
 def planned(sql: str) -> ViewPlan:
-    return compile_view(declared(sql, INITIALS, FEE, RATE, NEAR), SCHEMAS)
+    return compile_view(declared(sql, INITIALS, FEE, RATE, NEAR), keyed(SCHEMAS))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def planned(sql: str) -> ViewPlan:
 )
 def test_declared_functions_are_incremental(sql: str, strategy: str) -> None:
     plan = planned(sql)
-    assert strategy_of(plan) == strategy
+    assert plan.strategy == strategy
     assert plan.refused is None
     assert "FULL" not in {one.strategy for one in plan.nodes}
 
@@ -123,7 +123,7 @@ def test_where_no_trace_is_possible_an_undeclared_function_is_refused_too() -> N
 
 def test_table_functions_are_no_tables() -> None:
     with pytest.raises(UserError, match="NOT_A_TABLE"):
-        compile_view(declared("select c.id from crm.customers c, range(3) r"), SCHEMAS)
+        compile_view(declared("select c.id from crm.customers c, range(3) r"), keyed(SCHEMAS))
 
 
 @pytest.mark.parametrize("name", ["lower", "sum", "explode", "select", "date_trunc", "safe_divide"])

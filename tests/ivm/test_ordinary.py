@@ -6,6 +6,7 @@ from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from tests.ivm.ordinary import is_full, plans
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 
 def test_few_ordinary_views_are_full_and_they_say_why() -> None:
@@ -26,7 +27,7 @@ def test_a_long_chain_of_joins_is_planned_in_time() -> None:
         names = [f"t{i}" for i in range(count)]
         schemas = {one: table_schema("id bigint, v bigint", "id") for one in names}
         joins = " ".join(f"full join {one} using (id)" for one in names[1:])
-        plan = compile_view(parse_view(f"select id from t0 {joins}", "v"), schemas)
+        plan = compile_view(parse_view(f"select id from t0 {joins}", "v"), keyed(schemas))
         sources = [len(s.sources) for t in plan.traces for s in t.steps]  # type: ignore[union-attr]
         assert len(plan.traces) == count
         sizes[count] = sum(sources)

@@ -11,8 +11,10 @@ from mview.ivm.plan import ViewPlan
 from mview.ivm.tracing.steps import Fetch
 from mview.plan.definition import parse_view
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema
 from tests.ivm.world import table_schema
+from tests.relations import keyed, rel
 
 SCHEMAS = {
     "orders": table_schema("id bigint, cust bigint, name string, day date, at timestamp", "id"),
@@ -21,19 +23,19 @@ SCHEMAS = {
 
 
 def planned(sql: str) -> ViewPlan:
-    return compile_view(parse_view(sql, "v"), SCHEMAS)
+    return compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 def test_slices_have_the_columns_that_are_read() -> None:
     plan = planned("select id, cust + 1 as c from orders")
-    assert plan.slice_schemas["orders"].names == ("id", "cust")
+    assert plan.slice_schemas[rel("orders")].names == ("id", "cust")
 
 
 def test_first_rows_are_computed_as_their_state_takes_them() -> None:
     plan = planned("select day from orders order by day limit 3")
     assert plan.full_definition.sql.endswith("ORDER BY `day`, `__k0` LIMIT 3")
     assert planned("select (select max(id) from orders) as m").full_definition.table_names == (
-        "orders",
+        rel("orders"),
     )
 
 
@@ -72,14 +74,14 @@ def test_no_index_is_planned_below_grouping_sets() -> None:
         "select k, max(n) as m from (select cust % 3 as k, day, count(*) as n from orders "
         "group by rollup (cust % 3, day)) group by k"
     )
-    analyzed: list[str] = []
+    analyzed: list[RelationId] = []
 
-    def analyze(plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> ViewPlan:
-        analyzed.append(plan.name)
+    def analyze(plan: ViewPlan, schemas: Mapping[RelationId, TableSchema]) -> ViewPlan:
+        analyzed.append(plan.relation)
         return plan
 
-    compile_view(parse_view(sql, "v"), SCHEMAS, analyze)
-    assert analyzed == ["v"]
+    compile_view(parse_view(sql, "v"), keyed(SCHEMAS), analyze)
+    assert analyzed == [rel("v")]
 
 
 def test_rows_in_an_order_that_distinct_leaves_out_are_no_first_rows() -> None:
@@ -98,7 +100,7 @@ def test_a_column_that_is_compared_to_two_values_is_looked_up_by_one() -> None:
     plan = planned("select a.id from orders a join others b on a.cust = b.id and a.id = b.id")
     fetches = [step for trace in plan.traces for step in trace.steps if isinstance(step, Fetch)]
     by_table = {step.table: step.columns for step in fetches}
-    assert by_table == {"others": ("id",), "orders": ("cust", "id")}
+    assert by_table == keyed({"others": ("id",), "orders": ("cust", "id")})
 
 
 def test_twice_the_columns_are_twice_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

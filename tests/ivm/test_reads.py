@@ -9,6 +9,7 @@ from mview.ivm.reads import Reads, foreseen_reads
 from mview.plan.clocks import DAY
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
+from tests.relations import keyed, rel
 
 SCHEMAS = {
     "shop.orders": table_schema("id bigint, cust bigint, day date, total decimal(12,2)", "id"),
@@ -42,30 +43,30 @@ JOIN = "select o.id, l.n, l.price from shop.orders o join shop.lines l on l.orde
 def test_reads_are_foreseen_from_the_sizes_of_tables(
     sql: str, changed: dict[str, int], expected: Reads
 ) -> None:
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
-    assert foreseen_reads(plan, changed, ROWS) == expected
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
+    assert foreseen_reads(plan, keyed(changed), keyed(ROWS)) == expected
 
 
 def test_the_first_rows_are_kept() -> None:
     sql = "select id, total from shop.orders order by total, id limit 3"
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
-    assert foreseen_reads(plan, {"v:1": 900}, ROWS) == Reads(1, 50)
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
+    assert foreseen_reads(plan, {rel("v:1"): 900}, keyed(ROWS)) == Reads(1, 50)
 
 
 def test_a_tick_reads_a_small_share() -> None:
     sql = f"{JOIN} where o.day > current_date - 7"
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
     # An order, and its four lines.
-    assert foreseen_reads(plan, {DAY: 2}, ROWS) == Reads(2, 1 + 4)
+    assert foreseen_reads(plan, {DAY: 2}, keyed(ROWS)) == Reads(2, 1 + 4)
     sql = "select id, datediff(current_date, day) as age from shop.orders"
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
-    assert foreseen_reads(plan, {DAY: 2}, ROWS).rows >= 1_000
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
+    assert foreseen_reads(plan, {DAY: 2}, keyed(ROWS)).rows >= 1_000
 
 
 def test_a_whole_table_and_a_group_that_is_read_again() -> None:
     sql = "select id, rank() over (partition by cust order by day) as r from shop.orders"
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
-    assert foreseen_reads(plan, {"shop.orders": 20}, ROWS) == Reads(1, 200)
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
+    assert foreseen_reads(plan, {rel("shop.orders"): 20}, keyed(ROWS)) == Reads(1, 200)
     sql = "select a.id, b.id as other from shop.orders a join shop.orders b on a.total < b.total"
-    plan = compile_view(parse_view(sql, "v"), SCHEMAS)
-    assert foreseen_reads(plan, {"shop.orders": 1}, ROWS).rows == 1_000
+    plan = compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
+    assert foreseen_reads(plan, {rel("shop.orders"): 1}, keyed(ROWS)).rows == 1_000

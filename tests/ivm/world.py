@@ -25,6 +25,7 @@ from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
+from tests.relations import keyed
 
 Row = tuple[Any, ...]
 
@@ -179,7 +180,7 @@ class Mirror:
 class Lookups:
     """Look-ups that return exactly what was asked for, or (generous) all rows."""
 
-    def __init__(self, mirrors: Mapping[str, Mirror], generous: bool) -> None:
+    def __init__(self, mirrors: Mapping[RelationId, Mirror], generous: bool) -> None:
         self.mirrors, self.generous = mirrors, generous
         self.requests: list[Request] = []
 
@@ -257,7 +258,7 @@ class World:
     ) -> None:
         self.engine, self.batch = engine, batch or engine
         self.generous, self.pinned_ms = generous, pinned_ms
-        self.mirrors = {name: Mirror(schema) for name, schema in {**schemas, **CLOCKS}.items()}
+        self.mirrors = {name: Mirror(s) for name, s in {**keyed(schemas), **CLOCKS}.items()}
         for clock in CLOCKS:
             self.mirrors[clock].apply([(1, row) for row in to_rows(pinned_rows(clock, pinned_ms))])
         given = (
@@ -268,34 +269,34 @@ class World:
         #: The look-ups of the last epoch.
         self.requests: list[Request] = []
         #: Parts stand before the views they are of.
-        self.plans: dict[str, ViewPlan] = {}
-        self.batches: dict[str, ViewDefinition] = {}
-        self.states: dict[str, StateTable] = {}
-        known = dict(schemas)
+        self.plans: dict[RelationId, ViewPlan] = {}
+        self.batches: dict[RelationId, ViewDefinition] = {}
+        self.states: dict[RelationId, StateTable] = {}
+        known = keyed(schemas)
         for definition in order_views(given):
             plan = compile_view(definition, known, self.open)
-            self.batches[definition.name] = in_total_order(definition, known)
-            known[definition.name] = TableSchema(
-                self.mirrors[definition.name].schema.columns, plan.key
+            self.batches[definition.relation] = in_total_order(definition, known)
+            known[definition.relation] = TableSchema(
+                self.mirrors[definition.relation].schema.columns, plan.key
             )
 
-    def open(self, plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> ViewPlan:
+    def open(self, plan: ViewPlan, schemas: Mapping[RelationId, TableSchema]) -> ViewPlan:
         """Build a view or part; parts come before what reads them."""
-        self.batches[plan.name] = plan.definition
-        first = self.compute(plan.name)
+        self.batches[plan.relation] = plan.definition
+        first = self.compute(plan.relation)
         columns = tuple(Column(f.name, f.type) for f in first.schema)
-        mirror = self.mirrors[plan.name] = Mirror(TableSchema(columns, plan.key))
+        mirror = self.mirrors[plan.relation] = Mirror(TableSchema(columns, plan.key))
         mirror.apply([(1, row) for row in to_rows(first)])
-        self.states[plan.name] = state = StateTable()
+        self.states[plan.relation] = state = StateTable()
         if plan.state_definition is not None:
             state.rows = self._batch(plan.state_definition)
             if plan.maintained is not None and not plan.maintained.shown_schema(state.rows.schema):
                 assert plan.plain is not None
                 plan = plan.plain
-        self.plans[plan.name] = replace(plan, result=first.schema)
-        return self.plans[plan.name]
+        self.plans[plan.relation] = replace(plan, result=first.schema)
+        return self.plans[plan.relation]
 
-    def compute(self, name: str) -> pa.Table:
+    def compute(self, name: RelationId) -> pa.Table:
         """A view as a batch query over all rows: the user's own text; for a part, its text."""
         return self._batch(self.batches[name])
 
@@ -313,11 +314,12 @@ class World:
         Returns:
             The delta of every view, sorted.
         """
+        moved = keyed(changes)
         if pinned_ms is not None:
-            changes = {**changes, **self._tick(pinned_ms)}
+            moved |= self._tick(pinned_ms)
         self.requests.clear()
-        deltas = {name: Changes(self.mirrors[name].delta(rows)) for name, rows in changes.items()}
-        applied = {name: list(rows) for name, rows in changes.items()}
+        deltas = {name: Changes(self.mirrors[name].delta(rows)) for name, rows in moved.items()}
+        applied = {name: list(rows) for name, rows in moved.items()}
         found = {}
         for name, plan in self.plans.items():
             lookups = Lookups(self.mirrors, self.generous)
@@ -326,8 +328,8 @@ class World:
             rows = [] if delta is None else self._weighted(delta)
             if delta is not None and delta.state is not None:
                 self.states[name].apply(delta.state)
-            if not RelationId.of(name).is_inner:
-                found[name] = sorted(rows, key=lambda one: (str(one[1]), one[0]))
+            if not name.is_inner:
+                found[str(name)] = sorted(rows, key=lambda one: (str(one[1]), one[0]))
             if delta is not None and rows:
                 deltas[name] = Changes(delta.rows)
                 applied[name] = rows
@@ -340,7 +342,7 @@ class World:
             )
         return found
 
-    def _tick(self, pinned_ms: int) -> dict[str, list[tuple[int, Row]]]:
+    def _tick(self, pinned_ms: int) -> dict[RelationId, list[tuple[int, Row]]]:
         """The changes of the clocks that show another time."""
         self.pinned_ms = pinned_ms
         new = {clock: to_rows(pinned_rows(clock, pinned_ms))[0] for clock in CLOCKS}

@@ -17,6 +17,7 @@ from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan, Marker
 from tests.merge.world import World, apply_changelog
 from tests.models.merge import ChangelogRow, Event, Key, Read, Row
+from tests.relations import rel
 
 BODY = (Column("v", pa.int64()), Column("note", pa.string()))
 SINGLE = TableSchema((Column("id", pa.int64(), False), *BODY), ("id",))
@@ -52,7 +53,7 @@ class RealSubject:
     def __init__(self, world: World, plan: ChunkPlan, begin: Mapping[str, int]) -> None:
         self.schema = COMPOSITE if world.composite else SINGLE
         after = {name: encode_position((7, at + 1)) for name, at in begin.items()}
-        self.table = LoadingTable("db.t", self.schema, world.t, after)
+        self.table = LoadingTable(rel("db.t"), self.schema, world.t, after)
         empty = ChunkState(KeySet.empty(self.schema.key_arrow)).to_bytes()
         self.states = [empty for _ in plan.chunks]
         self.files: dict[str, pa.Table] = {"": self.schema.arrow.empty_table()}

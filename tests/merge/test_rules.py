@@ -18,8 +18,9 @@ from mview.schema import Column, TableSchema
 from mview.snapshot import Marker
 from tests.merge.real import COMPOSITE, SINGLE, change_batch
 from tests.models.merge import Event
+from tests.relations import rel
 
-TABLE = LoadingTable("db.t", SINGLE, delay_ms=10, begin={"p": encode_position((7, 6))})
+TABLE = LoadingTable(rel("db.t"), SINGLE, delay_ms=10, begin={"p": encode_position((7, 6))})
 UNREAD = ChunkState(KeySet.empty(SINGLE.key_arrow))
 MARK = Marker("db.t", 0, "f1", 3, 30, "00", 100)
 
@@ -85,7 +86,7 @@ def test_released_chunk_forgets_all() -> None:
 def test_a_nan_of_other_bits_is_a_seen_key() -> None:
     """Such a row of a chunk would come again, beside the newer one of its key."""
     key = Column("x", pa.float64(), nullable=False)
-    table = LoadingTable("db.t", TableSchema((key,), ("x",)), delay_ms=10)
+    table = LoadingTable(rel("db.t"), TableSchema((key,), ("x",)), delay_ms=10)
     usual, other, zero = np.array([0x7FF8 << 48, 0xFFF8 << 48 | 1, 0], np.uint64).view(np.float64)
     changes = pa.table({"__op": ["u", "u"], "x": [usual, zero]})
     state = step(ChunkState(KeySet.empty(table.schema.key_arrow)), [changes], [MARK], 0, table)[0]

@@ -24,11 +24,12 @@ from mview.rows.key_sets import KeySet
 from mview.snapshot import Marker
 from tests.merge.real import SINGLE, change_batch
 from tests.models.merge import Event
+from tests.relations import rel
 from tests.seeds import seeds, some_today
 
 pytestmark = pytest.mark.spark
 
-TABLE = LoadingTable("db.t", SINGLE, delay_ms=10)
+TABLE = LoadingTable(rel("db.t"), SINGLE, delay_ms=10)
 
 
 def heartbeat(ms: int) -> StreamRow:
@@ -138,7 +139,7 @@ def random_batch(rng: random.Random, time: int, unread: list[int]) -> list[Strea
     return rows or [heartbeat(time)]
 
 
-@pytest.mark.parametrize("seed", some_today(seeds(2), 2))
+@pytest.mark.parametrize("seed", some_today(seeds(2), 4))
 def test_operator_equals_the_rules(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng, feed, expected = random.Random(seed), Feed(spark, tmp_path), Expected()
     unread, time = [0, 1, 2], 100

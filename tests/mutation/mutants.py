@@ -282,7 +282,7 @@ _IVM = [
         "mview/ivm/reads.py",
         ("if key and set(key) <= set(step.columns):", "if False:"),
         ("sizes.append(_BAND_SHARE * most)", "sizes.append(most)"),
-        ("(min(more, rows[name]) if name else more", "(more"),
+        ("sum(min(more, rows[table]) for", "sum(more for"),
     ),
     *_of(
         "mview/ivm/facts/result_types.py",
@@ -355,7 +355,7 @@ _STORE = [
         ("lost = newest < self._above", "lost = False"),
         ("token = max(newest, self._above) + 1", "token = newest + 1"),
         (
-            "if newest != self._token:\n            owner",
+            "if newest > self._token:\n            owner",
             "if newest < self._token:\n            owner",
         ),
         ("now + self._ttl_ms,\n        )", "now + 10 * self._ttl_ms,\n        )"),
@@ -495,7 +495,7 @@ _AROUND = [
         ("kept.published_ms <= before]", "kept.published_ms >= before]"),
     ),
     *_of(
-        "mview/connector.py",
+        "mview/connector/messages.py",
         ("event.source_ms > latest:", "event.source_ms >= latest:"),
         ("if event.source_ms is not None and event.source_ms > latest:", "if False:"),
     ),
@@ -545,10 +545,10 @@ _AROUND = [
     ),
     *_of(
         "mview/ingest/sources.py",
-        ('handed = dict(start["chunks"])', "handed = {}"),
+        ("handed = _handed(start)", "handed = {}"),
         (
-            'if chunk.number < end["chunks"].get(table.name, 0)',
-            'if chunk.number <= end["chunks"].get(table.name, 0)',
+            "if chunk.number < until.get(table.name, 0)",
+            "if chunk.number <= until.get(table.name, 0)",
         ),
     ),
     *_of(

@@ -9,6 +9,7 @@ import pytest
 from mview.errors import UserError
 from mview.plan.definition import load_views, parse_view
 from mview.plan.render import bind_tables
+from tests.relations import rel
 
 CREATE = """-- revenue
 CREATE OR REPLACE MATERIALIZED VIEW rev COMMENT 'per order'
@@ -30,7 +31,7 @@ def test_create_view_is_read_and_its_text_kept() -> None:
     assert view.policy == "incremental_only"
     assert view.comment == "per order"
     assert view.options == {"path": "out/rev", "retries": "3"}
-    assert view.table_names == ("shop.orders", "crm.c")
+    assert view.table_names == (rel("shop.orders"), rel("crm.c"))
 
 
 def test_bare_select_takes_the_name_of_its_file() -> None:
@@ -43,7 +44,7 @@ def test_cte_names_hide_tables() -> None:
         "select * from b, shop.orders where exists (with t as (select 1) select * from t, u)"
     )
     view = parse_view(sql, "v")
-    assert [use.name for use in view.tables] == ["orders", "shop.orders", "u"]
+    assert [str(use.name) for use in view.tables] == ["orders", "shop.orders", "u"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_cte_names_hide_tables() -> None:
         ("create materialized view v with (policy = 'x') as select 1", "'x'", "f.sql:1:43"),
         ("create materialized view v with (key = 'a', key = 'b') as select 1", "key", "f.sql:1:45"),
         ("insert into t select 1", "insert", "f.sql:1:1"),
-        ("select * from a.b.c", "a.b.c", "f.sql:1:15"),
+        ("select * from a.b.c.d", "a.b.c.d", "f.sql:1:15"),
     ],
 )
 def test_wrong_text_is_shown_with_a_caret(text: str, wrong: str, place: str) -> None:
@@ -91,7 +92,7 @@ def test_tables_are_replaced_and_nothing_else() -> None:
         "select shop.orders.id, `shop`.`orders`.x, o.y, 'shop.orders' -- shop.orders\n"
         "from shop.orders, shop.orders o, `shop`.lines"
     )
-    bound = bind_tables(parse_view(sql, "v"), {"shop.orders": "t0", "shop.lines": "t1"})
+    bound = bind_tables(parse_view(sql, "v"), {rel("shop.orders"): "t0", rel("shop.lines"): "t1"})
     assert bound == (
         "SELECT orders.id, `orders`.x, o.y, 'shop.orders' "
         "FROM t0 AS `orders` CROSS JOIN t0 AS o CROSS JOIN t1 AS `lines`"

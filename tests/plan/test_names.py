@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,12 @@ import mview
 from mview.catalog.analyze import relation_names
 from mview.errors import UserError
 from mview.ivm.compile import compile_view
-from mview.plan.definition import load_views, parse_view
+from mview.plan.definition import load_views, name_of, parse_view, table_of
 from mview.plan.render import bind_tables
-from mview.relation import RelationId
+from mview.relation import RelationId, TableName
 from mview.schema import Column, TableSchema, check_free, parse_type, quoted
 from mview.store.layout import folder_name
+from tests.relations import keyed, rel
 
 
 def table(*names: str) -> TableSchema:
@@ -48,12 +52,14 @@ def test_a_name_that_is_too_long_is_told_how_long_it_may_be():
 def test_tables_that_differ_in_case_are_two():
     schemas = {"shop.T": table("id", "a"), "shop.t": table("id", "b")}
     view = parse_view("select x.id, a, b from shop.T x join shop.t y on x.id = y.id", "v")
-    assert set(compile_view(view, schemas).tables) == {"shop.T", "shop.t"}
+    assert set(compile_view(view, keyed(schemas)).tables) == {rel("shop.T"), rel("shop.t")}
     names = relation_names(view.table_names)
     assert len({name.lower() for name in names.values()}) == 2
     assert not set(names.values()) & set(relation_names(view.table_names).values())
     with pytest.raises(UserError, match="'id' is ambiguous"):
-        compile_view(parse_view("select t.id from shop.T join shop.t on a = b", "v"), schemas)
+        compile_view(
+            parse_view("select t.id from shop.T join shop.t on a = b", "v"), keyed(schemas)
+        )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_columns_that_are_one_to_spark(columns, said):
 def test_columns_of_a_view_that_are_one_to_spark():
     view = parse_view("select id, a as A, b as a from shop.t", "v")
     with pytest.raises(UserError, match="two columns of view 'v' are called 'a'"):
-        compile_view(view, {"shop.t": table("id", "a", "b")})
+        compile_view(view, keyed({"shop.t": table("id", "a", "b")}))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_names_that_are_our_own(name):
         check_free([name])
     view = parse_view(f"select id as {name} from shop.t", "v")
     with pytest.raises(UserError, match=r"view v: column .* mview uses itself"):
-        compile_view(view, {"shop.t": table("id")})
+        compile_view(view, keyed({"shop.t": table("id")}))
 
 
 def test_names_that_only_look_like_our_own():
@@ -87,7 +93,7 @@ def test_names_that_only_look_like_our_own():
 
 
 def test_letters_beyond_ascii_need_backticks():
-    assert parse_view("select `größe` from shop.`表`", "größe").table_names == ("shop.表",)
+    assert parse_view("select `größe` from shop.`表`", "größe").table_names == (rel("shop.表"),)
     with pytest.raises(UserError, match="in backticks only") as caught:
         parse_view("select id,\n größe from shop.t", "v", "v.sql")
     assert caught.value.where == "v.sql:2:2"
@@ -95,13 +101,54 @@ def test_letters_beyond_ascii_need_backticks():
 
 def test_any_table_name_is_bound():
     view = parse_view("select `my.table`.id, `a``b` from shop.`my.table`", "v")
-    assert view.table_names == ("shop.my.table",)
-    assert bind_tables(view, {"shop.my.table": "r"}) == (
-        "SELECT `my.table`.id, `a``b` FROM r AS `my.table`"
-    )
+    table = rel("shop.`my.table`")
+    assert view.table_names == (table,)
+    assert bind_tables(view, {table: "r"}) == "SELECT `my.table`.id, `a``b` FROM r AS `my.table`"
     assert quoted("a`b") == "`a``b`"
     with pytest.raises(UserError, match="too many parts"):
         parse_view("select id from `shop.t`", "v")
+
+
+def test_tables_of_one_name_in_two_schemas_and_one_that_looks_like_both():
+    text = (
+        "select o.id, shop.my.`orders`.x, `my.orders`.id from shop.orders "
+        "join shop.sales.orders as o on shop.orders.id = o.id cross join shop.my.orders "
+        "cross join shop.`my.orders` where shop.my.orders.x = shop.`my.orders`.x"
+    )
+    view = parse_view(text, "v")
+    names = {rel("shop.orders"): "r0", rel("shop.sales.orders"): "r1"}
+    names |= {rel("shop.my.orders"): "r2", rel("shop.`my.orders`"): "r3"}
+    assert view.table_names == tuple(names)
+    assert bind_tables(view, names) == (
+        "SELECT o.id, `orders`.x, `my.orders`.id FROM r0 AS `orders` "
+        "JOIN r1 AS o ON orders.id = o.id CROSS JOIN r2 AS `orders` CROSS JOIN r3 AS `my.orders` "
+        "WHERE orders.x = `my.orders`.x"
+    )
+    for relation in names:
+        assert name_of(table_of(relation)) == relation
+    with pytest.raises(UserError, match="too many parts"):
+        parse_view("select id from a.b.c.d", "v")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("t", TableName("", "t")),
+        ("s.t", TableName("s", "t")),
+        ("`s.t`", TableName("", "s.t")),
+        ("`a``b`.`c.d`", TableName("a`b", "c.d")),
+        ("a b.ü 🚲", TableName("a b", "ü 🚲")),
+        ("`a.b`.c", TableName("a.b", "c")),
+    ],
+)
+def test_names_of_tables_as_text(text, name):
+    assert (TableName.of(text), str(name)) == (name, text)
+
+
+def test_no_two_tables_have_one_text():
+    parts = ["a", "b", "a.b", "`", "``", "a`", "`a`", "`a.b`", ".", "a.", ".b", "`.`"]
+    names = [TableName(schema, table) for schema in ["", *parts] for table in parts]
+    assert [TableName.of(str(name)) for name in names] == names
 
 
 @pytest.mark.parametrize(
@@ -139,6 +186,7 @@ CUT = {
     "mview/merge/net.py": "parts of a position",
     "mview/plan/definition.py": "<sink>.<option> of a property",
     "mview/java/jars.py": "coordinates of a jar",
+    "mview/cli/watch/access.py": "user:password",
 }
 
 
@@ -159,3 +207,14 @@ def test_folders_of_names():
     assert len({folder.lower() for folder in folders}) == len(names)
     assert all(len(folder.encode()) < 200 for folder in folders)
     assert folders[0] == "shop.orders"
+
+
+def test_a_relation_is_one_key_in_every_process():
+    """Hashes of texts differ from one process to the next, and relations go to Spark's workers."""
+    sent = pickle.dumps([rel("shop.t"), rel("v:1:state")])
+    told = "import pickle, sys; one, other = pickle.load(sys.stdin.buffer); "
+    told += "print({type(one).of('shop.t'): 1}[one], {type(one).of('v:1:state'): 2}[other])"
+    asked = subprocess.run(
+        [sys.executable, "-c", told], input=sent, capture_output=True, check=True
+    )
+    assert asked.stdout.split() == [b"1", b"2"]

@@ -13,6 +13,7 @@ from typing import Any
 from mview.java.jars import resolve
 from tests.services.kafka import LOCK, KafkaServer, java_command
 from tests.services.process import ServerProcess, ServiceError, free_port, wait_until
+from tests.services.registry import plug_in
 
 _WORKER = """
 bootstrap.servers={bootstrap}
@@ -55,6 +56,7 @@ class DebeziumServer:
         plugin.mkdir(parents=True)
         for jar in resolve("debezium", LOCK):
             (plugin / jar.name).symlink_to(jar)
+        plug_in(plugin.with_name("avro"))
         worker = folder / "worker.properties"
         worker.write_text(
             _WORKER.format(
@@ -75,6 +77,11 @@ class DebeziumServer:
         self._log, self._offsets = folder / "connect.log", folder / "offsets"
         self._running: dict[str, dict[str, str]] = {}
         self._server = self._start()
+
+    @property
+    def url(self) -> str:
+        """Of its REST interface."""
+        return f"http://127.0.0.1:{self._port}"
 
     def _start(self) -> ServerProcess:
         server = ServerProcess("Kafka Connect", self._command, self._log)
@@ -148,7 +155,7 @@ class DebeziumServer:
 
     def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}/{path}",
+            f"{self.url}/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},

@@ -24,12 +24,18 @@ from mview.errors import MviewError
 from tests.services.clickhouse import ClickhouseServer
 from tests.services.cluster import SparkCluster
 from tests.services.debezium import DebeziumServer
+from tests.services.duckdb_reader import DuckdbReader
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
+from tests.services.nessie import NessieServer
+from tests.services.odbc import check_drivers
 from tests.services.paimon import PaimonReader
 from tests.services.postgresql import PostgresqlServer
 from tests.services.process import ServiceError
+from tests.services.registry import RegistryServer
+from tests.services.s3 import S3Server
 from tests.services.starrocks import StarrocksServer
+from tests.services.tidb import TidbServer, tidb_binary
 
 REQUIRED = any(os.environ.get(n) in ("true", "1") for n in ("CI", "MVIEW_REQUIRE_SERVICES"))
 
@@ -90,6 +96,8 @@ def servers() -> Iterator[Callable[[str], Any]]:
 
         @cache
         def server(name: str) -> Any:
+            if name == "hudi":  # an environment, where nothing runs
+                return ENVIRONMENT.made()
             made = makers[name](started.enter_context(_folder(name)))
             started.callback(made.stop)
             return made
@@ -119,6 +127,24 @@ def postgresql() -> Iterator[PostgresqlServer]:
 
 
 @pytest.fixture(scope="session")
+def tidb() -> Iterator[TidbServer]:
+    """A TiDB server; it is in no package, so it is required nowhere."""
+    try:
+        tidb_binary()
+    except ServiceError as error:
+        pytest.skip(f"OPTIONAL SERVICE MISSING: TiDB was NOT tested: {error}")
+    with running("TiDB", TidbServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def odbc() -> None:
+    """The ODBC drivers of MariaDB and PostgreSQL."""
+    with _or_skip("ODBC"):
+        check_drivers()
+
+
+@pytest.fixture(scope="session")
 def clickhouse() -> Iterator[ClickhouseServer]:
     """A ClickHouse server."""
     with running("ClickHouse", ClickhouseServer) as server:
@@ -141,11 +167,39 @@ def debezium(kafka: KafkaServer) -> Iterator[DebeziumServer]:
 
 
 @pytest.fixture(scope="session")
+def registry() -> Iterator[RegistryServer]:
+    """A schema registry."""
+    with running("Apicurio", RegistryServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def paimon_reader() -> Iterator[PaimonReader]:
     """Paimon's own reader; the sink's side environment is there, too."""
     with _or_skip("Paimon's environment"):
         interpreter()
     with running("Paimon's reader", PaimonReader) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server."""
+    with running("S3", S3Server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nessie(s3: S3Server) -> Iterator[NessieServer]:
+    """An Iceberg REST catalog."""
+    with running("Nessie", lambda folder: NessieServer(folder, s3)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def duckdb_reader() -> Iterator[DuckdbReader]:
+    """DuckDB's reader of Iceberg."""
+    with running("DuckDB's reader", DuckdbReader) as server:
         yield server
 
 

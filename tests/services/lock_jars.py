@@ -11,7 +11,7 @@ from mview.java.jars import _ivy_jar
 
 LOCK = Path(__file__).with_name("jars.lock")
 #: Set -> what it is made of. Kafka Connect runs in Kafka's set; Debezium is its plug-in.
-ROOTS = {
+ROOTS: dict[str, list[tuple[str, ...]]] = {
     "kafka": [
         ("org.apache.kafka", "kafka_2.13", "4.1.1"),
         ("org.apache.kafka", "connect-runtime", "4.1.1"),
@@ -22,6 +22,8 @@ ROOTS = {
         ("io.debezium", "debezium-connector-mariadb", "3.5.0.Final"),
         ("io.debezium", "debezium-connector-postgres", "3.5.0.Final"),
     ],
+    # Apicurio's converter for Avro, another plug-in.
+    "avro": [("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")],
     # The vendor's own client, run against the conformance server.
     "starrocks": [
         ("com.starrocks", "starrocks-stream-load-sdk", "1.0"),
@@ -34,9 +36,11 @@ ROOTS = {
     ],
     # Reads what the sink for Paimon has written.
     "paimon": [("org.apache.paimon", "paimon-bundle", "1.4.2")],
+    # The server as one jar, by its classifier.
+    "nessie": [("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", "runner")],
 }
 #: Sets that run in Kafka's.
-PLUGINS = ("debezium",)
+PLUGINS = ("debezium", "avro")
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
@@ -45,15 +49,23 @@ _SETTINGS = """<ivysettings>
 
 
 def _module() -> str:
-    lines = ['<ivy-module version="2.0">', '<info organisation="mview" module="services"/>']
+    maven = "http://ant.apache.org/ivy/maven"
+    lines = [
+        f'<ivy-module version="2.0" xmlns:m="{maven}">',
+        '<info organisation="mview" module="services"/>',
+    ]
     lines += ["<configurations>", *(f'<conf name="{name}"/>' for name in ROOTS)]
     lines += ["</configurations>", "<dependencies>"]
     for name, roots in ROOTS.items():
-        for organisation, artifact, version in roots:
-            lines.append(
-                f'<dependency org="{organisation}" name="{artifact}" rev="{version}"'
-                f' conf="{name}->default"/>'
-            )
+        for organisation, artifact, version, *classifier in roots:
+            dependency = f'<dependency org="{organisation}" name="{artifact}" rev="{version}"'
+            if classifier:
+                lines.append(
+                    f'{dependency} transitive="false"><artifact name="{artifact}" type="jar"'
+                    f' ext="jar" m:classifier="{classifier[0]}" conf="{name}"/></dependency>'
+                )
+            else:
+                lines.append(f'{dependency} conf="{name}->default"/>')
     return "\n".join([*lines, "</dependencies>", "</ivy-module>"])
 
 
@@ -66,7 +78,10 @@ def _closure(temp: Path) -> dict[str, dict[str, str]]:
             *("java", f"-Duser.home={temp}", "-jar", str(_ivy_jar())),
             *("-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml"),
             *("-types", "jar", "bundle"),
-            *("-retrieve", f"{temp}/out/[conf]/[organisation]@[artifact]@[revision].jar"),
+            *(
+                "-retrieve",
+                f"{temp}/out/[conf]/[organisation]@[artifact]@[revision](@[classifier]).jar",
+            ),
         ],
         cwd=temp,
         check=True,

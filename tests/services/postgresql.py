@@ -135,7 +135,7 @@ class PostgresqlServer:
             yield name
         finally:
             self.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots"
                 f" WHERE database = '{name}' AND active"
             )
             self.execute(
@@ -154,6 +154,17 @@ class PostgresqlServer:
     def kill(self) -> None:
         """End the server at once; what it has committed is in the files of its log."""
         self._server.kill()
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Its files are afterwards what they were before; it must be down at both ends."""
+        data = self._log.parent / "data"
+        copy = data.with_name("copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        run("cp", ["cp", "-a", data, copy])
+        yield
+        shutil.rmtree(data)
+        copy.rename(data)
 
     def restart(self) -> None:
         """Start it again, with what it has on disk, once the last of the old processes is gone."""

@@ -16,6 +16,7 @@ from mview.epoch.halts import halting
 from mview.errors import RetryableError, UserError
 from mview.session import jvm
 from mview.session.jvm import SparkEndedError, _options_file, check_jvm, jvm_errors
+from mview.session.lazy import Spark
 from mview.store.layout import Store
 
 SECRET = "planted S3cret"
@@ -73,6 +74,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.spark
+@pytest.mark.days(3)  # a JVM of its own
 def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> None:
     traps = tmp_path / "traps"
     traps.mkdir()
@@ -97,6 +99,7 @@ def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> 
     assert "site-packages" in seen["pandas"]
     assert "killed by SIGKILL" in seen["ended"]
     assert "every published epoch stays" in seen["ended"]
+    assert f"Its last words: {tmp_path}/store/logs/spark.out" in seen["ended"]
     assert done.stderr == ""
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any("events" in str(file) for file in files)
@@ -165,5 +168,5 @@ def test_a_view_is_not_blamed_beside_a_jvm_that_is_gone(tmp_path: Path) -> None:
 
     error = RetryableError("a query failed on Spark")
     with pytest.raises(RetryableError):
-        halting(error, "v", Store(tmp_path), cast(Any, Gone()))
+        halting(error, "v", Store(tmp_path), Spark.of(cast(Any, Gone())))
     assert halting(error, "v", Store(tmp_path)) is error

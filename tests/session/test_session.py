@@ -95,14 +95,17 @@ except ConfigError as error:
     ("key", "value", "reason", "log"),
     [
         ("spark.driver.memory", "banana", "Invalid maximum heap size: -Xmxbanana", "spark.out"),
-        ("spark.driver.port", "1", "startPort should be between 1024", "spark.log"),
+        pytest.param(
+            *("spark.driver.port", "1", "startPort should be between 1024", "spark.log"),
+            marks=pytest.mark.days(3),  # here a JVM starts first
+        ),
     ],
 )
 def test_a_refused_setting_is_one_error_with_details_in_the_store(
     key, value, reason, log, tmp_path
 ):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), key, value]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.startswith("Spark does not start\n")
     assert reason in done.stdout
     assert done.stderr == ""

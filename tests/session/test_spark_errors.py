@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
-from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError
-from mview.session.spark_errors import SPARK_ERRORS, WorkerStartError, translate_failure
+from mview.catalog.spark_functions import function_errors
+from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError, of_the_system
+from mview.session.spark_errors import (
+    SPARK_ERRORS,
+    WorkerEndedError,
+    WorkerStartError,
+    translate_failure,
+    unwrapped,
+)
 
 TRACE = """[STREAM_FAILED] Query terminated with exception: Job aborted due to stage failure:
   File "/x/worker.py", line 1, in main
@@ -40,11 +49,52 @@ def test_a_worker_that_did_not_start_is_told_from_other_failures() -> None:
     assert found.exit_code == ExitCode.CHECK_FAILED
 
 
-def test_a_worker_that_was_killed_is_no_bug() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Python worker exited unexpectedly (crashed).",
+        "EOFException occurred while reading the port number from pyspark.daemon's stdout and "
+        "terminated with code: 137.",
+    ],
+)
+def test_a_worker_that_was_killed_is_no_bug(words: str) -> None:
     """In a batch, Java's error has no class in pyspark: it is Spark's all the same."""
-    text = "Py4JJavaError: ... SparkException: Python worker exited unexpectedly (crashed)."
+    text = f"Py4JJavaError: ... SparkException: {words}"
     assert issubclass(Py4JJavaError, SPARK_ERRORS)
     found = translate_failure(TRACE.format(text))
-    assert isinstance(found, RetryableError)
+    assert isinstance(found, WorkerEndedError)
     assert "was killed" in found.what
     assert "memory" in str(found.hint)
+
+
+class Said(PySparkException):
+    """As what pyspark makes of Java's errors: the words of the cause are not in its own."""
+
+    def __init__(self, text: str, cause: PySparkException | None = None) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+def test_who_only_waited_for_a_part_of_a_query_is_not_whom_it_is_told_of() -> None:
+    part = Said("Job aborted", Said("its own cause"))
+    waited = "org.apache.spark.SparkException: Exception thrown in awaitResult: "
+    assert unwrapped(Said(waited, Said(waited, part))) is part
+    assert unwrapped(part) is part
+    alone = Said(waited)
+    assert unwrapped(alone) is alone
+
+
+def test_an_error_that_passes_is_not_its_own_cause() -> None:
+    """Who looks through the causes for one of the system would look for ever."""
+    error = PySparkException("other")
+    with pytest.raises(PySparkException) as caught, function_errors():
+        raise error
+    assert caught.value is error
+    assert error.__cause__ is None
+    assert of_the_system(error) is None
+
+
+def test_a_ring_of_causes_is_gone_through_once() -> None:
+    inner, outer = ValueError("inner"), ValueError("outer")
+    inner.__cause__, outer.__cause__ = outer, inner
+    assert of_the_system(outer) is None

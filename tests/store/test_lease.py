@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mview.errors import (
     CorruptionError,
     ExitCode,
     FencedError,
+    LostStoreError,
     RetryableError,
 )
 from mview.files.jsonfile import checked
@@ -235,6 +237,41 @@ def test_a_disk_that_is_away_for_a_while_does_not_end_the_renewal(tmp_path: Path
     before = file.read_bytes()
     assert wait_for(lambda: file.read_bytes() != before, 60)
     lease.release()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_store_that_is_taken_away_ends_its_runner(tmp_path: Path, copied: bool) -> None:
+    """Also where a copy of it, made in this very run, stands in its place: it lacks what came."""
+    folder, away = tmp_path / "store" / "lease", tmp_path / "away"
+    lease = Lease(folder, ttl_ms=60)
+    lease.acquire()
+    folder.parent.rename(away)
+    if copied:
+        shutil.copytree(away, folder.parent)
+    seen = {file: file.read_bytes() for file in tmp_path.rglob("*.json")}
+    with pytest.raises(LostStoreError, match=r"(?s)was taken away.*store\n.*next: +put it back"):
+        lease.check()
+    time.sleep(0.1)  # it would have been renewed
+    lease.release()
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.json")} == seen
+    assert folder.exists() == copied
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_lease_that_is_deleted_is_told_as_that(tmp_path: Path, whole: bool) -> None:
+    folder = tmp_path / "store" / "lease"
+    lease = Lease(folder, ttl_ms=60)
+    lease.acquire()
+    if whole:
+        shutil.rmtree(folder)
+    else:
+        (folder / f"{1:020d}.json").unlink()
+    with pytest.raises(LostStoreError, match=r"(?s)lease of the store was deleted.*is gone"):
+        lease.check()
+    lease.release()
+    assert list(tmp_path.rglob("*.json")) == []
+    with Lease(folder, above=1) as after:
+        assert after.token == 2
 
 
 def test_the_last_holders_are_kept_for_who_looks(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mview.store import invariants
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import keyed, rel
 
 SCHEMA = TableSchema((Column("id", parse_type("bigint"), False, "bigint(20)"),), ("id",))
 TABLE = TableState(SCHEMA, 3, 4, folded=1, phase="loading", rows=7, released=(0, 2))
@@ -28,13 +29,13 @@ MANIFEST = Manifest(
     generation=1,
     batch=4,
     offsets={"pg": {"pg.orders/0": 17}},
-    positions={"pg.orders": {"0": "00000000000000000005"}},
+    positions={rel("pg.orders"): {"0": "00000000000000000005"}},
     watermark=SourceMs(100),
-    tables={"pg.orders": TABLE},
+    tables={rel("pg.orders"): TABLE},
     views={"v": VIEW},
     pinned_ms=60_000,
 )
-FIRST = replace(MANIFEST, epoch=1, tables={"pg.orders": replace(TABLE, folded=0)}, views={})
+FIRST = replace(MANIFEST, epoch=1, tables={rel("pg.orders"): replace(TABLE, folded=0)}, views={})
 
 
 @pytest.fixture
@@ -65,6 +66,7 @@ def test_what_a_manifest_or_an_intent_names_is_on_disk_before_it(
     named, forced = tmp_path / "rows.parquet", []
     folder = intents.folder if decided else log.folder
     folder.mkdir()
+    durable._waiting.clear()  # what other tests of this process left to a manifest
     monkeypatch.setattr(durable, "force", lambda path: forced.append((path, [*folder.iterdir()])))
     durable.later(named)
     intents.write(FIRST, {}) if decided else log.publish(FIRST)
@@ -230,11 +232,13 @@ BROKEN: dict[Callable[..., str | None], Manifest] = {
     invariants.batches_never_go_back: replace(MANIFEST, batch=3),
     invariants.watermark_never_goes_back: replace(MANIFEST, watermark=SourceMs(99)),
     invariants.positions_never_go_back: replace(MANIFEST, positions={}),
-    invariants.mirror_versions_never_go_back: replace(MANIFEST, tables=table(base_version=2)),
-    invariants.folded_is_published: replace(MANIFEST, tables=table(folded=2)),
-    invariants.loaded_tables_stay_loaded: replace(MANIFEST, tables=table(released=(2,))),
+    invariants.mirror_versions_never_go_back: replace(
+        MANIFEST, tables=keyed(table(base_version=2))
+    ),
+    invariants.folded_is_published: replace(MANIFEST, tables=keyed(table(folded=2))),
+    invariants.loaded_tables_stay_loaded: replace(MANIFEST, tables=keyed(table(released=(2,)))),
     invariants.pinned_time_never_goes_back: replace(MANIFEST, pinned_ms=59_000),
-    invariants.row_counts_are_possible: replace(MANIFEST, tables=table(rows=-1)),
+    invariants.row_counts_are_possible: replace(MANIFEST, tables=keyed(table(rows=-1))),
     invariants.views_follow_their_tables: replace(
         MANIFEST, views={"v": replace(VIEW, built_epoch=3)}
     ),
@@ -252,7 +256,9 @@ def test_a_broken_invariant_is_named(log: ManifestLog, predicate: Callable[..., 
 @pytest.mark.parametrize(
     "allowed",
     [
-        replace(MANIFEST, generation=2, batch=-1, tables=table(phase="loading", base_version=0)),
+        replace(
+            MANIFEST, generation=2, batch=-1, tables=keyed(table(phase="loading", base_version=0))
+        ),
         replace(
             MANIFEST, generation=2, watermark=SourceMs(50), offsets={"maria": {}, "pg": {"a": 1}}
         ),
@@ -261,12 +267,12 @@ def test_a_broken_invariant_is_named(log: ManifestLog, predicate: Callable[..., 
     ids=["loaded again", "a new changelog is behind", "a table is dropped"],
 )
 def test_what_a_new_generation_may_do(log: ManifestLog, allowed: Manifest) -> None:
-    log.publish(replace(FIRST, tables=table(phase="loaded", folded=0)))
+    log.publish(replace(FIRST, tables=keyed(table(phase="loaded", folded=0))))
     log.publish(allowed)
 
 
 def test_a_loaded_table_does_not_load_again(log: ManifestLog) -> None:
-    log.publish(replace(FIRST, tables=table(phase="loaded", folded=0)))
+    log.publish(replace(FIRST, tables=keyed(table(phase="loaded", folded=0))))
     with pytest.raises(CorruptionError, match="loaded_tables_stay_loaded"):
         log.publish(MANIFEST)
 
@@ -275,16 +281,16 @@ def test_a_loaded_table_does_not_load_again(log: ManifestLog) -> None:
 def test_no_version_of_a_mirror_goes_back(log: ManifestLog, version: str) -> None:
     log.publish(FIRST)
     with pytest.raises(CorruptionError, match=f"{version} of pg.orders is 2 after"):
-        log.publish(replace(MANIFEST, tables=table(**{version: 2})))
+        log.publish(replace(MANIFEST, tables=keyed(table(**{version: 2}))))
 
 
 def test_a_position_never_sinks(log: ManifestLog) -> None:
     log.publish(FIRST)
     lower = {"pg.orders": {"0": "00000000000000000004"}}
     with pytest.raises(CorruptionError, match="positions_never_go_back"):
-        log.publish(replace(MANIFEST, positions=lower))
+        log.publish(replace(MANIFEST, positions=keyed(lower)))
     higher = {"pg.orders": {"0": "00000000000000000006", "1": "00000000000000000001"}}
-    log.publish(replace(MANIFEST, positions=higher))
+    log.publish(replace(MANIFEST, positions=keyed(higher)))
 
 
 def test_a_sink_never_steps_back(log: ManifestLog) -> None:
@@ -330,7 +336,7 @@ def test_an_unreadable_intent_stops(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path)
-    for path in (store.mirror, store.view, store.view_target):
+    for path in (store.view, store.view_target, lambda name: store.mirror(rel(name))):
         with pytest.raises(UserError, match="cannot be the name of a"):
             path(name)
 
@@ -338,8 +344,8 @@ def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
 def test_names_are_safe_and_different(tmp_path: Path) -> None:
     store = Store(tmp_path)
     names = ["pg.Orders", "pg.orders", "pg.a b", "pg.a~20b", "pg.é", "pg.e", "v:state", "a*[?]#%"]
-    paths = {store.mirror(name) for name in names}
+    paths = {store.mirror(rel(name)) for name in names}
     assert len(paths) == len(names)
     assert {path.parent.name for path in paths} == {"tables", "beside"}
-    assert store.mirror("pg.a b").name == "pg.a~20b"
+    assert store.mirror(rel("pg.a b")).name == "pg.a~20b"
     assert len({store.checkpoint(n, token) for n in (3, 4) for token in (1, 2)}) == 4

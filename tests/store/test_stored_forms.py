@@ -36,7 +36,8 @@ from mview.store.history import IntentLog, ManifestLog
 from mview.store.identity import STORE_MARK, claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.manifest import Cut, Manifest, TableState, ViewState
+from tests.relations import rel
 
 SCHEMA = TableSchema(
     (
@@ -64,12 +65,13 @@ MANIFEST = Manifest(
     generation=1,
     batch=4,
     offsets={"shop": {"shop.t/0": 17}},
-    positions={"shop.t": {"0": "05"}},
+    positions={rel("shop.t"): {"0": "05"}},
     watermark=SourceMs(100),
-    tables={"shop.t": TABLE},
+    tables={rel("shop.t"): TABLE},
     views={"v": VIEW},
-    newest={"shop.t": {"0": 9}},
+    newest={rel("shop.t"): {"0": 9}},
     pinned_ms=60_000,
+    cuts={"shop": Cut(SourceMs(100), True)},
 )
 PLAN = LoadPlan(
     LoadStart({"shop": {"shop.t/0": 17}}, -1, 60_000),
@@ -107,7 +109,7 @@ def _intent(store: Store) -> Path:
 
 
 def _plan(store: Store) -> Path:
-    file = store.plan(1, 1, "shop.t")
+    file = store.plan(1, 1, rel("shop.t"))
     write_plan(file, PLAN)
     return file
 
@@ -129,7 +131,7 @@ def _mark(store: Store) -> Path:
 
 
 def _failure(store: Store) -> Path:
-    store.failures.mkdir(parents=True)
+    claim_store(store.root)
     with pytest.raises(CorruptionError), failure_kept(store, 1, _Clock(), Mask(())):
         raise CorruptionError("oh", where="there", got=7, hint="do")
     return store.failures / f"{1:020d}.json"
@@ -146,7 +148,13 @@ def _offsets(store: Store) -> Path:
     file = store.checkpoints / "offsets" / "4"
     file.parent.mkdir(parents=True)
     chunks = {"chunks": {"shop.t": 3}}
-    changes = {"connections": {"shop": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000}
+    cuts = {"shop": {"until": 12, "whole": True}}
+    changes = {
+        "connections": {"shop": {"t/0": 7}},
+        "watermark": 12,
+        "pinned_ms": 60_000,
+        "cuts": cuts,
+    }
     file.write_bytes(_packed_offsets([chunks, changes]))
     return file
 
@@ -176,7 +184,7 @@ def _mark_of(content: bytes) -> Any:
 KINDS = {
     "manifest": Kind(_manifest, lambda store: ManifestLog(store.manifests).latest()),
     "intent": Kind(_intent, lambda store: IntentLog(store.intents, UNFENCED).read(1)),
-    "plan": Kind(_plan, lambda store: read_plan(store.plan(1, 1, "shop.t"))),
+    "plan": Kind(_plan, lambda store: read_plan(store.plan(1, 1, rel("shop.t")))),
     "definition": Kind(_definition, lambda store: load_definition(store, MANIFEST, "v")),
     "lease": Kind(_lease, lambda store: Lease(store.lease).holder()),
     "failure": Kind(_failure, lambda store: last_failure(store, 0)),
@@ -194,14 +202,14 @@ KINDS = {
 OTHERS: tuple[Any, ...] = (None, True, 7, 1.5, "text", [], [None], {}, {"a": None})
 
 #: Objects with names of the data: others may be there, or be missing.
-MAPS = {"begin", "chunks", "newest", "options", "positions", "since", "tables", "views"}
+MAPS = {"begin", "chunks", "cuts", "newest", "options", "positions", "since", "tables", "views"}
 #: Objects with an object of such names per table.
 BY_TABLE = {"newest", "positions"}
 #: Below these stands what a sink, a log, a rule of costs or a key has put there.
 OPEN = {"token", "bounds", "connections", "facts", "maximum", "offsets", "sink", "tokens"}
 #: What may be nothing.
 NULLABLE = {"alias", "allowed", "comment", "freshness_ms", "hint", "maximum", "safe", "subject"}
-NULLABLE |= {"after", "epoch", "got", "intent", "token", "watermark", "where"}
+NULLABLE |= {"after", "epoch", "got", "intent", "token", "until", "watermark", "where", "whole"}
 
 
 def changed(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -55,7 +55,7 @@ def _line(plan: ViewPlan) -> str:
     reads = [_WHEN.get(code, f"always ({code})") for code in (*full_codes(plan), *codes)]
     state = "yes" if any(one.state_definition is not None for one in every) else "-"
     cells = [
-        plan.name,
+        str(plan.relation),
         ", ".join(strategies) or "LINEAR",
         str(len(plan.parts) or "-"),
         state,

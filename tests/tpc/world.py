@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from mview.catalog.analyze import relation_names
+from mview.catalog.analyze import Analyst, relation_names
 from mview.epoch.views.opening import analyzer
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.program import Request, run_view
@@ -24,7 +24,10 @@ from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition, load_views
 from mview.plan.render import bind_tables
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
+from mview.session.lazy import Spark
+from tests.relations import keyed
 from tests.tpc.generate import Generator
 
 #: Queries over little data, each planned anew: to interpret them is half the work of compiling.
@@ -78,37 +81,38 @@ class BenchmarkWorld:
 
     def __init__(self, spark: SparkSession, data: Generator, queries: Path) -> None:
         self.spark, self.data = spark, data
-        self._cached: dict[str, DataFrame] = {}
-        self._names: dict[str, str] = {}
-        self.local, self.remote = LocalEvaluator(), SparkExecutor(spark, {})
+        self._cached: dict[RelationId, DataFrame] = {}
+        self._names: dict[RelationId, str] = {}
+        self.local, self.remote = LocalEvaluator(), SparkExecutor(Spark.of(spark), {})
         self.definitions: Sequence[ViewDefinition] = load_views([queries])
         #: Views, by name.
         self.views: dict[str, ViewPlan] = {}
         #: Views and their parts, each after what it reads.
-        self.plans: dict[str, ViewPlan] = {}
-        self.states: dict[str, Stored] = {}
+        self.plans: dict[RelationId, ViewPlan] = {}
+        self.states: dict[RelationId, Stored] = {}
         self.stored = {
-            name: Stored(schema, data.tables[name]) for name, schema in data.schemas.items()
+            name: Stored(schema, data.tables[str(name)])
+            for name, schema in keyed(data.schemas).items()
         }
-        self._register(data.tables)
+        self._register(keyed(data.tables))
         for definition in self.definitions:
-            plan = compile_view(definition, data.schemas, analyzer(spark))
-            self.views[plan.name] = plan
+            plan = compile_view(definition, keyed(data.schemas), analyzer(Analyst(Spark.of(spark))))
+            self.views[definition.name] = plan
             for one in (*plan.parts, plan):
                 self._build(one)
 
     def _build(self, plan: ViewPlan) -> None:
-        self.plans[plan.name] = plan
+        self.plans[plan.relation] = plan
         assert plan.result is not None
         rows = self.batch(plan.definition).cast(plan.result)
-        self.stored[plan.name] = Stored(plan.output, rows)
-        self._register({plan.name: rows})
+        self.stored[plan.relation] = Stored(plan.output, rows)
+        self._register({plan.relation: rows})
         if plan.state_definition is not None:
             state = self.batch(plan.state_definition)
             columns = tuple(Column(f.name, f.type) for f in state.schema)
-            self.states[plan.name] = Stored(TableSchema(columns, plan.state_key), state)
+            self.states[plan.relation] = Stored(TableSchema(columns, plan.state_key), state)
 
-    def _register(self, tables: Mapping[str, pa.Table]) -> None:
+    def _register(self, tables: Mapping[RelationId, pa.Table]) -> None:
         for name, rows in tables.items():
             if name in self._cached:
                 self._cached.pop(name).unpersist()
@@ -124,15 +128,15 @@ class BenchmarkWorld:
 
     def epoch(self, changes: int) -> dict[str, int]:
         """Run an epoch; returns the number of changed rows per view and part."""
-        deltas = self.data.refresh(changes)
+        deltas = keyed(self.data.refresh(changes))
         for name, rows in deltas.items():
             self.stored[name].delta = rows
         found = {}
         for name, plan in self.plans.items():
             state = _State(self.states[name]) if name in self.states else None
-            changes = {name: Changes(rows) for name, rows in deltas.items()}
-            delta = run_view(plan, changes, _Lookups(self.stored), self, state)
-            found[name] = 0 if delta is None else delta.rows.num_rows
+            moved = {name: Changes(rows) for name, rows in deltas.items()}
+            delta = run_view(plan, moved, _Lookups(self.stored), self, state)
+            found[str(name)] = 0 if delta is None else delta.rows.num_rows
             if delta is None:
                 continue
             deltas[name] = self.stored[name].delta = delta.rows
@@ -140,7 +144,7 @@ class BenchmarkWorld:
                 self.states[name].delta = delta.state
         for one in (*self.stored.values(), *self.states.values()):
             one.settle()
-        self._register(self.data.tables)
+        self._register(keyed(self.data.tables))
         return found
 
     def run(
@@ -154,13 +158,15 @@ class BenchmarkWorld:
 
     def empty(self) -> set[str]:
         """Views without rows."""
-        return {name for name in self.views if not self.stored[name].rows.num_rows}
+        return {
+            name for name in self.views if not self.stored[RelationId("view", name)].rows.num_rows
+        }
 
     def differences(self) -> dict[str, str]:
         """Views that differ from the batch query of the user's text: rows, with weights."""
         wrong = {}
         for definition in self.definitions:
-            have = self.stored[definition.name].rows
+            have = self.stored[definition.relation].rows
             want = self.batch(definition).cast(have.schema)
             rows = difference(_rounded(have), _rounded(want))
             if rows.num_rows:
@@ -180,7 +186,7 @@ def _rounded(rows: pa.Table) -> pa.Table:
 
 @dataclass
 class _Lookups:
-    stored: Mapping[str, Stored]
+    stored: Mapping[RelationId, Stored]
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         found = []

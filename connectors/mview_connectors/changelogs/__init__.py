@@ -1,1 +1,1 @@
-"""changelogs."""
+"""Where changes come from: Kafka, files, a database's own log."""

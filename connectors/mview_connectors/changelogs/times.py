@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mview.changelog import ChangeEvent
 from mview.clock import SourceMs, SystemClock
@@ -23,13 +24,31 @@ def lower_bound(decoder: Format, message: Message) -> SourceMs | None:
         return None
 
 
-def heartbeat(decoder: Format, message: Message) -> SourceMs | None:
-    """The same of a message that nobody else reads.
+class Beat(NamedTuple):
+    """A heartbeat: its time, and the name of the connector that sent it, where it says so."""
+
+    at: SourceMs
+    origin: str | None
+
+
+def heartbeat(decoder: Format, message: Message) -> Beat | None:
+    """What a message that nobody else reads vouches for, and who sent it.
 
     Raises:
         DecodeError: it cannot be decoded, or has a time to come.
     """
-    return vouched(events_of(decoder, message, latest()))
+    events = events_of(decoder, message, latest())
+    at = vouched(events)
+    return None if at is None else Beat(at, events[-1].origin)
+
+
+def sender(decoder: Format, message: Message) -> str | None:
+    """The name of the connector that sent a change; "" where it has none, None: no change."""
+    try:
+        events = events_of(decoder, message)
+    except DecodeError:
+        return None
+    return next((event.origin or "" for event in events if event.kind != "heartbeat"), None)
 
 
 def latest() -> SourceMs:

@@ -52,9 +52,10 @@ class IndexKeys:
         names = ", ".join(self._names) or "1"
         direction = " DESC" if descending else ""
         order = ", ".join(f"{name}{direction}" for name in self._names)
-        sql = (
-            f"SELECT {names} FROM {self._database.relation(self._table)}{where}"
-            f"{f' ORDER BY {order}' if order else ''} LIMIT 1 OFFSET {offset}"
+        sql = self._database.first(
+            f"SELECT {names} FROM {self._database.relation(self._table)}{where}",
+            f" ORDER BY {order}" if order else "",
+            offset,
         )
         rows = self._database.query(sql, parameters)
         if not rows:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ssl
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import cached_property, partial
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
-from mview.errors import UserError
+from mview.clock import SourceMs
+from mview.connector import Look
+from mview.errors import ConfigError, UserError
+from mview.relation import TableName
 from mview.schema import Column, TableSchema
 from mview_connectors.databases.chunking import Size, whole_number
+from mview_connectors.databases.conditions import Comparable
 from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
 from mview_connectors.databases.mysql_types import read_type
-from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase
+from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase, UniqueIndex
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
 from mview_connectors.network import mysql_caution
 
@@ -43,12 +49,41 @@ _UNPADDED = {"utf8mb4_nopad_bin", "utf8mb3_nopad_bin", "ascii_nopad_bin", "utf8m
 
 _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME FROM information_schema.COLUMNS
-WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
-_KEY = """
-SELECT COLUMN_NAME FROM information_schema.STATISTICS
-WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY'
-ORDER BY SEQ_IN_INDEX
+_CASCADES = """
+SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
+WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s AND
+    (DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION'))
+"""
+
+#: MariaDB says NULL by its name, MySQL by itself.
+_DEFAULTS = """
+SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND IS_NULLABLE = 'YES' AND COLUMN_DEFAULT IS NOT NULL
+    AND NOT (version() LIKE '%%MariaDB%%' AND COLUMN_DEFAULT = 'NULL')
+ORDER BY ORDINAL_POSITION
+"""
+
+_BINARY_LOG = "SELECT @@GLOBAL.log_bin, @@GLOBAL.binlog_format, @@GLOBAL.binlog_row_image"
+
+#: Servers have one of them, or both; 0 keeps the log for ever.
+_RETENTION = """
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('expire_logs_days', 'binlog_expire_logs_seconds')
+"""
+_DAY_S = 86_400
+
+#: Bits of a TSO of TiDB that count within its millisecond.
+_TSO_BITS = 18
+
+#: The number of the error that denies a table to this user.
+_DENIED = 1142
+
+#: Unique indexes; parts of a text, and expressions, tell rows apart by less than they are.
+_INDEXES = """
+SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
+ORDER BY INDEX_NAME, SEQ_IN_INDEX
 """
 
 
@@ -60,6 +95,13 @@ class MysqlDatabase(SqlDatabase):
     """
 
     driver: ClassVar[str] = "mysql+pymysql"
+    comparable: ClassVar[Comparable] = Comparable(
+        (
+            *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal"),
+            *("date", "datetime", "timestamp"),
+        ),
+        ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"),
+    )
     #: Its optimizer finds no range in `(a, b) >= (x, y)`.
     row_values: ClassVar[bool] = False
     tls_hint: ClassVar[str] = (
@@ -67,6 +109,21 @@ class MysqlDatabase(SqlDatabase):
         "query: {ssl_disabled: 'true'} only on a network that you trust"
     )
     clock_sql: ClassVar[str] = "SELECT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"
+
+    def clock(self) -> SourceMs:
+        """The database's own clock; TiDB's is that of its timestamps (TSO), which TiCDC sends."""
+        if not self._is_tidb:
+            return super().clock()
+        with self._connection("asking") as connection, closing(connection.cursor()) as cursor:
+            cursor.execute("BEGIN")  # it is 0 outside of a transaction
+            cursor.execute("SELECT @@tidb_current_ts")
+            ((tso,),) = cursor.fetchall()
+            cursor.execute("ROLLBACK")
+        return SourceMs(int(tso) >> _TSO_BITS)
+
+    @cached_property
+    def _is_tidb(self) -> bool:
+        return "TiDB" in str(self.query("SELECT VERSION()")[0][0])
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
@@ -107,22 +164,145 @@ class MysqlDatabase(SqlDatabase):
             error = RuntimeError("the server's answer breaks the MySQL protocol")
         super()._fail(error, task)
 
-    def _kinds(self) -> dict[str, str]:
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
+        if schema is not None:
+            return ""  # what may not be read cannot be seen
+        try:
+            self.query(f"SELECT 1 FROM {self.relation(table)} LIMIT 0")
+        except UserError as error:
+            if f"({_DENIED}," not in str(error.got):
+                return ""
+            ((user,),) = self.query("SELECT CURRENT_USER()")
+            name, _, host = str(user).rpartition("@")
+            relation = ".".join(map(self.quote, self._named(table)))
+            return f"GRANT SELECT ON {relation} TO '{name}'@'{host}'"
+        return ""
+
+    def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
+        """What the binary log has, and for how long."""
+        if load_ms is None:
+            return []
+
+        def ask() -> str:
+            is_on, form, image = self.query(_BINARY_LOG)[0]
+            if not int(is_on):
+                return "this server writes none: that of another one is read"
+            for table in tables[:1]:
+                self.check_log(table)
+            said = f"binlog_format {form}, binlog_row_image {image}"
+            return f"{said}; {self.log_is_kept(load_ms())}"
+
+        return [Look(f"connections.{self._settings.name}: binary log", ask)]
+
+    def log_is_kept(self, load_ms: int) -> str:
+        """For how long the server keeps its binary log.
+
+        Args:
+            load_ms: about how long a load takes.
+
+        Raises:
+            ConfigError: it is kept for less.
+        """
+        kept = {str(name): float(value) for name, value in self.query(_RETENTION)}
+        seconds = kept.get("binlog_expire_logs_seconds", 0)
+        seconds = seconds or kept.get("expire_logs_days", 0) * _DAY_S
+        if not seconds:
+            return "kept until it is purged by hand"
+        if seconds * 1000 < load_ms:
+            raise ConfigError(
+                "the binary log is kept for less than a load takes",
+                where=self._server(),
+                got=f"{seconds / 3600:.1f} hours; a load takes about {load_ms / 3_600_000:.1f}",
+                hint=f"SET GLOBAL expire_logs_days = {2 + load_ms // (_DAY_S * 1000)}, and the "
+                "same in the server's configuration",
+            )
+        return f"kept for {seconds / 3600:.1f} hours"
+
+    def check_log(self, table: str) -> None:
+        """Raise where the binary log has statements, or parts of rows, or lacks changes.
+
+        A server that writes none is not the one whose log is read.
+        """
+        is_on, form, image = self.query(_BINARY_LOG)[0]
+        for setting, got, wanted in (
+            ("binlog_format", form, "ROW"),
+            ("binlog_row_image", image, "FULL"),
+        ):
+            if int(is_on) and str(got).upper() != wanted:
+                raise UserError(
+                    f"the binary log of {self._server()} has not all columns of a change: what is "
+                    "left out would come as NULL",
+                    where=self.place(table),
+                    got=f"{setting} = {got}",
+                    allowed=f"{setting} = {wanted}",
+                    hint=f"SET GLOBAL {setting} = '{wanted}', and the same in the server's "
+                    "configuration; clients that are connected keep the old setting until they "
+                    "connect anew",
+                )
+
+        self.check_cascades(table)
+
+    def defaults(self, table: str) -> Sequence[str]:
+        """The columns that may be NULL and have another default."""
+        return [str(name) for (name,) in self.query(_DEFAULTS, self._named(table))]
+
+    def check_cascades(self, table: str) -> None:
+        """Raise where a foreign key changes rows by itself: the server writes no log of that."""
+        for (name,) in self.query(_CASCADES, self._named(table)):
+            hint = (
+                f"ALTER TABLE {self.relation(table)} DROP FOREIGN KEY {self.quote(str(name))}, and "
+                "add it with ON DELETE RESTRICT ON UPDATE RESTRICT"
+            )
+            raise UserError(
+                f"table {self.place(table)} has the foreign key {name} with CASCADE or SET NULL: "
+                "what it changes is not in the log",
+                safe="nothing was changed at the source",
+                hint=hint.replace("%%", "%"),
+            )
+
+    @cached_property
+    def database(self) -> str:
+        """The name of the connection's database, as the server has it."""
+        return str(self.query("SELECT DATABASE()")[0][0])
+
+    def _named(self, table: str) -> TableName:
+        """The table with its database."""
+        name = TableName.of(table)
+        return name if name.schema else name._replace(schema=self.database)
+
+    def _kinds(self, schema: str) -> dict[str, str]:
+        schema = schema or self.database
         rows = self.query(
-            "SELECT TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES"
-            " WHERE TABLE_SCHEMA = DATABASE()"
+            "SELECT TABLE_NAME, TABLE_TYPE, TABLE_SCHEMA FROM information_schema.TABLES"
+            " WHERE TABLE_SCHEMA = %s",
+            (schema,),
         )
         return {
             name: "table" if kind in ("BASE TABLE", "SYSTEM VERSIONED") else kind.lower()
-            for name, kind in rows
+            for name, kind, known in rows
+            if known == schema  # the server compares without case, its log with
         }
 
-    def _schema(self, table: str) -> TableSchema:
-        columns = tuple(
-            Column(name, self._read_type(table, name, text).arrow, nullable == "YES", text)
-            for name, text, nullable, _ in self.query(_COLUMNS, (table,))
-        )
-        return TableSchema(columns, tuple(name for (name,) in self.query(_KEY, (table,))))
+    def _columns(self, table: str) -> dict[str, Callable[[], Column]]:
+        rows = self.query(_COLUMNS, self._named(table))
+        return {name: partial(self._column, table, name, *row) for name, *row in rows}
+
+    def _column(
+        self, table: str, name: str, source_type: str, nullable: str, collation: str | None
+    ) -> Column:
+        arrow = self._read_type(table, name, source_type).arrow
+        return Column(name, arrow, nullable == "YES", source_type)
+
+    def _indexes(self, table: str) -> Sequence[UniqueIndex]:
+        parts: dict[str, list[str | None]] = {}
+        for index, column, length in self.query(_INDEXES, self._named(table)):
+            whole = length is None or index == "PRIMARY"
+            parts.setdefault(index, []).append(column if whole else None)
+        return [
+            UniqueIndex(tuple(name for name in columns if name is not None), index == "PRIMARY")
+            for index, columns in parts.items()
+            if None not in columns
+        ]
 
     def _read_type(self, table: str, column: str, source_type: str) -> ReadType:
         try:
@@ -131,7 +311,8 @@ class MysqlDatabase(SqlDatabase):
             return self._refuse(table, column, source_type, str(error))
 
     def _chunk_columns(self, table: str, schema: TableSchema) -> tuple[str, ...]:
-        collations = {name: collation for name, _, _, collation in self.query(_COLUMNS, (table,))}
+        rows = self.query(_COLUMNS, self._named(table))
+        collations = {name: collation for name, _, _, collation in rows}
         columns: list[str] = []
         for name in schema.key:
             column = schema.column(name)
@@ -148,12 +329,12 @@ class MysqlDatabase(SqlDatabase):
             columns.append(name)
         return tuple(columns)
 
-    def _size(self, table: str) -> Size:
+    def _size(self, table: str, schema: TableSchema) -> Size:
         sql = (
             "SELECT TABLE_ROWS, AVG_ROW_LENGTH FROM information_schema.TABLES"
-            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
+            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         )
-        rows, row_bytes = self.query(sql, (table,))[0]
+        rows, row_bytes = self.query(sql, self._named(table))[0]
         return Size(int(rows or 0), int(row_bytes or 0))
 
     def _fetch(

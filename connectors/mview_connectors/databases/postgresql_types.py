@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from mview.schema import parse_type
 from mview_connectors.databases.values import (
+    Convert,
     ReadType,
     UnsupportedTypeError,
     bits_from_text,
@@ -69,16 +70,85 @@ _MODIFIER = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 _UNCONSTRAINED = pa.decimal128(38, 18)
 
 
-def read_type(text: str, category: str = "") -> ReadType:
+def read_as(text: str, wanted: pa.DataType) -> Convert:
+    """The conversion of what a type's output function prints to a type that a setting says.
+
+    Text is what the server prints, for a load and in its log alike; with these exceptions: a time
+    with a zone is turned to UTC, as Debezium's is.
+
+    Args:
+        text: of the type, as `format_type` prints it.
+        wanted: string or a decimal.
+
+    Raises:
+        UnsupportedTypeError: it cannot be read so.
+    """
+    base = _MODIFIER.sub("", text)
+    if pa.types.is_string(wanted):
+        return _utc_clocks if base == "time with time zone" else from_text(wanted)
+    if base == "money":
+        return lambda texts: from_text(wanted)(pa.array(_amounts(texts, wanted.scale), pa.string()))
+    if text != "numeric":  # a scale that is declared is the one that Debezium sends numbers by
+        raise UnsupportedTypeError(
+            "only numeric without a scale, and money, can be read as a decimal that is said"
+        )
+    return from_text(wanted)
+
+
+_CLOCK = re.compile(
+    r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:Z|([+-])(\d\d)(?::?(\d\d))?(?::(\d\d))?)"
+)
+
+
+def _utc_clocks(texts: pa.Array) -> pa.Array:
+    """`12:34:56.70+05:30` as `07:04:56.7Z`: the same moment of a day."""
+    return pa.array([None if text is None else utc_clock(text) for text in texts.to_pylist()])
+
+
+def utc_clock(text: str) -> str:
+    """A time of a day with a zone, turned to UTC.
+
+    >>> utc_clock("00:30:00.120000+02"), utc_clock("23:59:59-00:00:01")
+    ('22:30:00.12Z', '00:00:00Z')
+    """
+    match = _CLOCK.fullmatch(text)
+    if match is None or match[1] == "24":
+        raise ValueError(f"{text} is no time of a day in UTC")
+    hour, minute, second = (int(part) for part in match.groups()[:3])
+    shift = [int(part or 0) for part in match.groups()[5:]]
+    offset = (shift[0] * 60 + shift[1]) * 60 + shift[2]
+    at = (hour * 60 + minute) * 60 + second + (offset if match[5] == "-" else -offset)
+    hour, rest = divmod(at % 86_400, 3600)
+    tail = (match[4] or "").rstrip("0")
+    return f"{hour:02d}:{rest // 60:02d}:{rest % 60:02d}{'.' if tail else ''}{tail}Z"
+
+
+def _amounts(texts: pa.Array, scale: int) -> list[str | None]:
+    """Amounts of money as numbers: in each locale the last digits are those of the parts."""
+    amounts: list[str | None] = []
+    for text in texts.to_pylist():
+        digits = "".join(filter(str.isdecimal, text or ""))
+        if text is not None and not digits:
+            raise ValueError(f"{text} is no amount")
+        sign = "-" if text is not None and ("-" in text or "(" in text) else ""
+        whole, parts = digits[: len(digits) - scale], digits[len(digits) - scale :]
+        amounts.append(None if text is None else f"{sign}{whole or 0}.{parts}".rstrip("."))
+    return amounts
+
+
+def read_type(text: str, category: str = "", wanted: pa.DataType | None = None) -> ReadType:
     """How to read a type, given as `format_type` prints it.
 
     Args:
         text: e.g. `numeric(12,2)`, `timestamp(3) without time zone`, `integer[]`.
         category: `e` for an enum type.
+        wanted: what a setting says that it is read as.
 
     Raises:
         UnsupportedTypeError: the type has no exact equal.
     """
+    if wanted is not None:
+        return ReadType(wanted, read_as(text, wanted))
     if text.endswith("[]"):
         return _array(text[:-2])
     if category == "e":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,18 +15,29 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from mview.clock import SourceMs
 from mview.config import ConnectionSettings, secret_values
+from mview.connector import Look
 from mview.errors import AwayError, ConfigError, MviewError, UserError
-from mview.schema import TableSchema
+from mview.relation import TableName
+from mview.rows.where import ALLOWED, check, parse_where
+from mview.schema import Column, TableSchema
 from mview.secrets import Mask, reveal
 from mview.snapshot import Chunk, ChunkPlan, KeyValues
 from mview_connectors.databases.chunking import Size, find_bounds
+from mview_connectors.databases.conditions import Comparable, asked_for
 from mview_connectors.databases.keys import IndexKeys
-from mview_connectors.databases.ranges import Limit, between, limits
+from mview_connectors.databases.ranges import Limit, Predicate, between, limits
 from mview_connectors.network import are_local
 from mview_connectors.pool import pool_of
 
 #: Words of drivers for a server that does not prove who it is.
 TLS_WORDS = ("certificate", "SSL", "TLS")
+
+
+class UniqueIndex(NamedTuple):
+    """Columns of which no two rows of a table have the same values, as the index has them."""
+
+    columns: tuple[str, ...]
+    is_primary: bool
 
 
 class SqlDatabase(ABC):
@@ -43,9 +54,13 @@ class SqlDatabase(ABC):
     driver: ClassVar[str]
     #: The driver's parameter mark.
     mark: ClassVar[str] = "%s"
+    #: Whether settings may say what a column is read as.
+    reads_as: ClassVar[bool] = False
     #: Whether an index serves `(a, b) >= (x, y)`.
     row_values: ClassVar[bool] = True
     clock_sql: ClassVar[str]
+    #: How the types begin whose values the database compares as we do; see `asked_for`.
+    comparable: ClassVar[Comparable] = Comparable()
     #: What to set where the server's certificate is not signed by a public authority, or there is
     #: none.
     tls_hint: ClassVar[str] = ""
@@ -64,20 +79,32 @@ class SqlDatabase(ABC):
         """Set the session of a new driver connection: UTC, exact text forms, no time-outs."""
 
     @abstractmethod
-    def _kinds(self) -> dict[str, str]:
-        """All relations by name and what each is: `table`, or e.g. `view`."""
+    def _kinds(self, schema: str) -> dict[str, str]:
+        """The relations of a schema by name and what each is: `table`, or e.g. `view`.
+
+        Args:
+            schema: as `TableName` has it: empty is the connection's own.
+        """
+
+    def _schemas(self) -> Sequence[str]:
+        """The other schemas of the database, whose tables `tables` names."""
+        return ()
 
     @abstractmethod
-    def _schema(self, table: str) -> TableSchema:
-        """Columns and key of an existing table; the key is empty when there is none."""
+    def _columns(self, table: str) -> dict[str, Callable[[], Column]]:
+        """The columns of an existing table by name, in order; each raises where it has no equal."""
+
+    @abstractmethod
+    def _indexes(self, table: str) -> Sequence[UniqueIndex]:
+        """What tells the table's rows apart: the primary key, and unique indexes of all rows."""
 
     @abstractmethod
     def _chunk_columns(self, table: str, schema: TableSchema) -> tuple[str, ...]:
         """The longest prefix of the key that the database orders as `ChunkPlan.route` does."""
 
     @abstractmethod
-    def _size(self, table: str) -> Size:
-        """Estimated rows and bytes per row."""
+    def _size(self, table: str, schema: TableSchema) -> Size:
+        """Estimated rows, and bytes per row of the columns that are read."""
 
     @abstractmethod
     def _fetch(
@@ -94,6 +121,15 @@ class SqlDatabase(ABC):
     def _is_passing(self, error: Exception) -> bool:
         """Whether the same command may succeed later (server down) or the input must change."""
 
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
+        """The statement without which this user cannot read a table; empty: it can.
+
+        Args:
+            table: its name; it may be hidden from who has no rights.
+            schema: the columns that are read; None: before they are looked at.
+        """
+        return ""
+
     # --- Database --------------------------------------------------------------------------------
 
     def clock(self) -> SourceMs:
@@ -102,37 +138,157 @@ class SqlDatabase(ABC):
 
     def tables(self) -> Sequence[str]:
         """The names of the tables that can be read."""
-        return sorted(name for name, kind in self._kinds().items() if kind == "table")
+        return [
+            str(TableName(schema, name))
+            for schema in ("", *self._schemas())
+            for name, kind in sorted(self._kinds(schema).items())
+            if kind == "table"
+        ]
 
-    def describe(self, table: str) -> TableSchema:
-        """Columns and primary key of a table.
+    def describe(self, table: str, uses: Callable[[str], bool] | None = None) -> TableSchema:
+        """The columns of a table that are read, and what tells its rows apart; see `Database`.
 
         Raises:
-            UserError: unknown table, a view, no primary key, or a type that has no exact equal.
+            UserError: unknown table, a view, no key, or a type that has no exact equal.
         """
-        kinds = self._kinds()
-        if table not in kinds:
-            self._unknown(table, [name for name, kind in kinds.items() if kind == "table"])
-        if kinds[table] != "table":
+        schema, name = TableName.of(table)
+        self._check_schema(schema, name)
+        self._check_grant(table, None)
+        kinds = self._kinds(schema)
+        if name not in kinds:
+            known = [str(TableName(schema, n)) for n, kind in kinds.items() if kind == "table"]
+            self._unknown(table, known)
+        if kinds[name] != "table":
             raise UserError(
-                f"{self.place(table)} is a {kinds[table]}, not a table",
-                allowed="tables with a primary key: only those have a changelog",
-                hint=f"write the query of the {kinds[table]} into your own view",
+                f"{self.place(table)} is a {kinds[name]}, not a table",
+                allowed="tables: only those have a changelog",
+                hint=f"write the query of the {kinds[name]} into your own view",
             )
-        schema = self._schema(table)
-        if not schema.key:
+        settings, columns = self._settings.table(table), self._read_columns(table)
+        key = self._key(table)
+        is_all = uses is None or settings.columns is not None
+        read = [
+            column()
+            for name, column in columns.items()
+            if settings.reads(name)
+            and (is_all or name in (*key, *settings.asked) or (uses is not None and uses(name)))
+        ]
+        names = {column.name for column in read}
+        unread = tuple(name for name in columns if name not in names)
+        described = TableSchema(tuple(read), key, unread, settings.where or "")
+        if described.where:
+            try:
+                check(parse_where(described.where), described)
+            except ValueError as error:
+                self._refuse_setting(table, f"where: {error}", [ALLOWED])
+        self._check_grant(table, described)
+        return described
+
+    def _check_schema(self, schema: str, table: str) -> None:
+        """Refuse a second name of one table, and schemas where there are none."""
+        own = self._settings.own_schema
+        if not schema or (own is not None and schema != own):
+            return
+        right = self.place(str(TableName("", table)))
+        place = self.place(str(TableName(schema, table)))
+        raise UserError(
+            f"{schema} is the schema of connection {self._settings.name} itself: one table would "
+            "have two names"
+            if own is not None
+            else f"{place}: this database has no schemas",
+            where=place,
+            allowed=right,
+            hint=f"write {right}",
+        )
+
+    def _key(self, table: str) -> tuple[str, ...]:
+        """The declared key, else the primary key, else the unique index of the fewest columns."""
+        settings, required = self._settings.table(table), set[str]()
+        for name, column in self._read_columns(table).items():
+            # A column of a type that cannot be read is none of a key.
+            with suppress(UserError):
+                if settings.reads(name) and not column().nullable:
+                    required.add(name)
+        every = self._indexes(table)
+        for index in every:
+            left = [name for name in index.columns if index.is_primary and name not in required]
+            if left:
+                self._read_columns(table)[left[0]]()  # tells of a type that cannot be read
+                what = f"column {left[0]!r} is of the primary key, and must be read"
+                self._refuse_setting(table, what, index.columns)
+        indexes = [index for index in every if required.issuperset(index.columns)]
+        declared = self._settings.table(table).key
+        if declared is not None:
+            if left := [name for name in declared if name not in required]:
+                self._read_columns(table)[left[0]]()
+                self._refuse_setting(
+                    table, f"column {left[0]!r} of the key may be NULL", sorted(required)
+                )
+            same = (index.columns for index in indexes if set(index.columns) == set(declared))
+            return next(same, tuple(declared))
+        chosen = min(
+            indexes, key=lambda i: (not i.is_primary, len(i.columns), i.columns), default=None
+        )
+        if chosen is None:
             raise UserError(
-                f"table {self.place(table)} has no primary key",
-                allowed="tables with a primary key: it tells which row a change belongs to",
-                hint=f"add one in the database: ALTER TABLE {self.quote(table)} "
-                "ADD PRIMARY KEY (...)",
+                f"table {self.place(table)} has no primary key, and no unique index of columns "
+                "that are NOT NULL",
+                allowed="tables with a key: it tells which row a change belongs to",
+                hint=f"add one in the database: ALTER TABLE {self.relation(table)} "
+                "ADD PRIMARY KEY (...); or say what tells its rows apart: "
+                f"{self._setting(table)}.key: [...]",
             )
-        return schema
+        return chosen.columns
+
+    def _read_columns(self, table: str) -> dict[str, Callable[[], Column]]:
+        """The columns of an existing table; those that the settings name are there."""
+        settings, columns = self._settings.table(table), self._columns(table)
+        if settings.types and not self.reads_as:
+            self._refuse_setting(
+                table, "columns of this database have their own types", ["no types"]
+            )
+        for name in settings.named:
+            if name not in columns:
+                self._refuse_setting(table, f"there is no column {name!r}", columns)
+        return columns
+
+    def _setting(self, table: str) -> str:
+        return f"connections.{self._settings.name}.tables.{table}"
+
+    def _refuse_setting(self, table: str, what: str, allowed: Iterable[str]) -> NoReturn:
+        raise ConfigError(
+            f"table {self.place(table)}: {what}",
+            where=self._setting(table),
+            allowed=", ".join(allowed),
+        )
+
+    def _check_grant(self, table: str, schema: TableSchema | None) -> None:
+        if grant := self._missing_grant(table, schema):
+            raise UserError(
+                f"the user of connection {self._settings.name} may not read {self.place(table)}",
+                where=self._server(),
+                safe="nothing was read",
+                hint=f"as its owner: {grant}",
+            )
+
+    def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
+        """What `mview doctor` asks of the log, where a program reads it; see `Examined`."""
+        return []
+
+    def check_log(self, table: str) -> None:
+        """Make sure that the log has all changes of a table; a dialect without a log has none."""
+        return
+
+    def defaults(self, table: str) -> Sequence[str]:
+        """The columns that may be NULL and have another default, where it matters."""
+        return ()
 
     def plan(self, table: str, schema: TableSchema, rows: int, size: int) -> ChunkPlan:
         """Split the table into chunks of at most `rows` rows and about `size` bytes."""
         columns = self._chunk_columns(table, schema)
-        estimate = self._size(table)
+        if schema.key not in [index.columns for index in self._indexes(table)]:
+            columns = ()  # each chunk would read the whole table, to pass over most of it
+        estimate = self._size(table, schema)
         keys = IndexKeys(self, table, schema, columns)
         maximum = keys.maximum()
         bounds: tuple[KeyValues, ...] = ()
@@ -146,16 +302,29 @@ class SqlDatabase(ABC):
         self, table: str, schema: TableSchema, plan: ChunkPlan, chunk: Chunk
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one chunk, from one statement, in batches of `schema.arrow`."""
-        if plan.maximum is None:
+        if chunk.closed and chunk.high is None:
             return
         low, high = limits(chunk)
-        where, parameters = self.where(plan.columns, low, high)
+        where, parameters = self._narrowed(table, schema, *self.where(plan.columns, low, high))
         with self._connection(f"reading {self.place(table)}") as connection:
             for batch in self._fetch(
                 connection.driver_connection, table, schema, where, parameters
             ):
                 self._check_order(table, plan, chunk, batch)
                 yield batch
+
+    def _narrowed(
+        self, table: str, schema: TableSchema, where: str, parameters: Sequence[Any]
+    ) -> Predicate:
+        """The WHERE of a chunk, and of the rows that are asked for: who reads them looks again."""
+        # Of a declared key all rows must be seen, to know that it tells them apart.
+        if not schema.where or self._settings.table(table).key is not None:
+            return where, tuple(parameters)
+        text, values = asked_for(schema, self.comparable, self.quote, self.mark)
+        if not text:
+            return where, tuple(parameters)
+        more = tuple(map(self._parameter, values))
+        return f"{where} AND {text}" if where else f" WHERE {text}", (*parameters, *more)
 
     def caution(self) -> str | None:
         """A warning where the server is not proven to be the one that is meant."""
@@ -212,8 +381,12 @@ class SqlDatabase(ABC):
         return value
 
     def relation(self, table: str) -> str:
-        """The table's name in SQL."""
-        return self.quote(table)
+        """The table's name in SQL, with its schema where that is not the connection's."""
+        return ".".join(self.quote(part) for part in TableName.of(table) if part)
+
+    def first(self, select: str, order: str, offset: int) -> str:
+        """A statement of one row: the first one after so many; `order` may be empty."""
+        return f"{select}{order} LIMIT 1 OFFSET {offset}"
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small query."""
@@ -350,5 +523,12 @@ class SqlDatabase(ABC):
         raise UserError(
             f"column type {source_type} cannot be read exactly: {why}",
             where=f"{self.place(table)}.{column}",
-            hint="change the column's type in the database, or move the column to another table",
+            hint=(
+                f"read it as text, if that is enough: {self._setting(table)}.types: "
+                f"{{{column}: string}}; or "
+                if self.reads_as
+                else "change the column's type in the database; or "
+            )
+            + "have no view use it: name columns in place of SELECT *, or leave it out: "
+            f"{self._setting(table)}.exclude: [{column}]",
         )

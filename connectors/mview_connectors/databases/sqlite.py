@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -14,10 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.errors import ConfigError, UserError
+from mview.relation import TableName
 from mview.schema import Column, TableSchema, parse_type
 from mview_connectors.databases.chunking import Size
-from mview_connectors.databases.sql import SqlDatabase
+from mview_connectors.databases.sql import SqlDatabase, UniqueIndex
 from mview_connectors.databases.values import Convert, build_batch, decimals, from_text
+
+#: The clock, in whole milliseconds: a day's fraction has too few digits to be cut off.
+CLOCK = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
 #: Rows per Arrow batch: some MB of usual rows.
 _BATCH = 50_000
@@ -56,8 +61,9 @@ class SqliteDatabase(SqlDatabase):
     """
 
     driver: ClassVar[str] = "sqlite"
+    mode: ClassVar[str] = "ro"
     mark: ClassVar[str] = "?"
-    clock_sql: ClassVar[str] = "SELECT CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
+    clock_sql: ClassVar[str] = f"SELECT {CLOCK}"
 
     def _open(self) -> sqlite3.Connection:
         path = self._part("database")
@@ -73,8 +79,8 @@ class SqliteDatabase(SqlDatabase):
                 f"the SQLite database {file} is no regular file",
                 where=f"connections.{self._settings.name}.database",
             )
-        # mode=ro: a path that is wrong must not make an empty database.
-        uri = f"file:{quote(str(file))}?mode=ro"
+        # Neither ro nor rw makes an empty database of a path that is wrong.
+        uri = f"file:{quote(str(file))}?mode={self.mode}"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._prepare(connection)
         return connection
@@ -88,25 +94,40 @@ class SqliteDatabase(SqlDatabase):
     def _parameter(self, value: Any) -> Any:
         return value.isoformat() if isinstance(value, dt.date) else value
 
-    def _kinds(self) -> dict[str, str]:
+    def _kinds(self, schema: str) -> dict[str, str]:
         rows = self.query("SELECT name, type FROM pragma_table_list WHERE schema = 'main'")
         return {
             name: "virtual table" if kind == "virtual" else kind
             for name, kind in rows
-            if kind in ("table", "view", "virtual") and not name.startswith("sqlite_")
+            if kind in ("table", "view", "virtual") and not name.startswith(("sqlite_", "_mview_"))
         }
 
-    def _schema(self, table: str) -> TableSchema:
+    def _columns(self, table: str) -> dict[str, Callable[[], Column]]:
         rows = self.query(
             'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden != 1',
-            (table,),
+            (TableName.of(table).table,),
         )
-        columns = tuple(
-            Column(name, self._type(table, name, declared), not (notnull or pk), declared)
-            for name, declared, notnull, pk in rows
-        )
-        key = sorted((pk, name) for name, _, _, pk in rows if pk)
-        return TableSchema(columns, tuple(name for _, name in key))
+        return {name: partial(self._column, table, name, *row) for name, *row in rows}
+
+    def _column(self, table: str, name: str, declared: str, required: int, pk: int) -> Column:
+        return Column(name, self._type(table, name, declared), not (required or pk), declared)
+
+    def _indexes(self, table: str) -> Sequence[UniqueIndex]:
+        named = (TableName.of(table).table,)
+        key = self.query("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", named)
+        unique: dict[str, list[str | None]] = {}
+        for index, column in self.query(
+            "SELECT i.name, x.name FROM pragma_index_list(?) i, pragma_index_info(i.name) x"
+            " WHERE i.\"unique\" AND NOT i.partial AND i.origin != 'pk' ORDER BY i.name, x.seqno",
+            named,
+        ):
+            unique.setdefault(index, []).append(column)
+        primary = [UniqueIndex(tuple(name for (name,) in key), True)] if key else []
+        return primary + [
+            UniqueIndex(tuple(name for name in columns if name is not None), False)
+            for columns in unique.values()
+            if None not in columns
+        ]
 
     def _type(self, table: str, name: str, declared: str) -> pa.DataType:
         text = re.sub(r"\s+", " ", declared.upper()).replace(" (", "(").replace(", ", ",").strip()
@@ -127,8 +148,9 @@ class SqliteDatabase(SqlDatabase):
             name
             for (name,) in self.query(
                 "SELECT x.name FROM pragma_index_list(?) i, pragma_index_xinfo(i.name) x"
-                " WHERE i.origin = 'pk' AND x.key AND x.coll = 'BINARY'",
-                (table,),
+                ' WHERE i."unique" AND x.key GROUP BY x.name'
+                " HAVING min(x.coll = 'BINARY')",
+                (TableName.of(table).table,),
             )
         }
         utf8 = self.query("PRAGMA encoding")[0][0] == "UTF-8"
@@ -149,14 +171,15 @@ class SqliteDatabase(SqlDatabase):
             raise UserError(
                 f"a primary key of {self.place(table)} is NULL",
                 where=", ".join(f"{self.place(table)}.{name}" for name in schema.key),
-                hint=f"find it: SELECT * FROM {self.quote(table)} WHERE {missing}",
+                hint=f"find it: SELECT * FROM {self.relation(table)} WHERE {missing}",
             )
 
-    def _size(self, table: str) -> Size:
+    def _size(self, table: str, schema: TableSchema) -> Size:
         relation = self.relation(table)
         (rows,) = self.query(f"SELECT count(*) FROM {relation}")[0]
-        names = [name for (name,) in self.query("SELECT name FROM pragma_table_info(?)", (table,))]
-        width = " + ".join(f"coalesce(length(CAST({self.quote(n)} AS BLOB)), 0)" for n in names)
+        width = " + ".join(
+            f"coalesce(length(CAST({self.quote(name)} AS BLOB)), 0)" for name in schema.names
+        )
         sample = f"SELECT avg({width}) FROM (SELECT * FROM {relation} LIMIT {_SAMPLE})"
         (average,) = self.query(sample)[0]
         return Size(rows, int(average or 0) + 1)
@@ -170,7 +193,7 @@ class SqliteDatabase(SqlDatabase):
         parameters: Sequence[Any],
     ) -> Iterator[pa.RecordBatch]:
         names = ", ".join(self.quote(name) for name in schema.names)
-        converts = [_converter(column.type) for column in schema.columns]
+        converts = [converter(column.type) for column in schema.columns]
         cursor = connection.cursor()
         try:
             cursor.execute(f"SELECT {names} FROM {self.relation(table)}{where}", tuple(parameters))
@@ -181,7 +204,8 @@ class SqliteDatabase(SqlDatabase):
             cursor.close()
 
 
-def _converter(arrow: pa.DataType) -> Convert:
+def converter(arrow: pa.DataType) -> Convert:
+    """From values as the driver returns them to a type; see the module."""
     if pa.types.is_decimal(arrow):
         return lambda values: _decimals(values, arrow)
     if pa.types.is_boolean(arrow):

@@ -133,13 +133,16 @@ def lists(element: Convert) -> Convert:
 
     def convert(texts: pa.Array) -> pa.Array:
         rows = [None if text is None else json.loads(text) for text in texts.to_pylist()]
-        nested = pa.array(rows, pa.list_(pa.string()))
-        # `values` ignores null rows' slots, as a null row has no elements here.
-        return pa.ListArray.from_arrays(
-            nested.offsets, element(nested.values), mask=nested.is_null()
-        )
+        return list_of(rows, element)
 
     return convert
+
+
+def list_of(rows: Sequence[list[str | None] | None], element: Convert) -> pa.Array:
+    """Lists of texts as an array of lists; the elements are converted all at once."""
+    nested = pa.array(rows, pa.list_(pa.string()))
+    # `values` ignores null rows' slots, as a null row has no elements here.
+    return pa.ListArray.from_arrays(nested.offsets, element(nested.values), mask=nested.is_null())
 
 
 def build_batch(

@@ -1,0 +1,1 @@
+"""Sinks that follow a view: where its changes go beside the store."""

@@ -11,7 +11,7 @@ A worker answers these calls; `base` and `carried` are of its `look`, tokens of 
 | `connect(…)` | names the table |
 | `look()` | `options`, `latest` commit, newest `mark`, whether it `stands`, `carried` |
 | `make(schema, key, options, comment)`, `drop()` | the table |
-| `stage(base, carried, is_fill, mark, epoch)`, with rows | writes files, gives a token |
+| `stage(base, carried, is_fill, mark, epoch)`, with rows | writes files: a token; or `MovedError` |
 | `commit(token)` | adds the commit; `MovedError`: rows have changed, nothing was added |
 | `move(base, carried, mark, epoch)` | adds a commit that changes no row |
 | `holds(token)`, `abort(token)` | whether it can be committed; removes its files |
@@ -40,8 +40,10 @@ from mview.follower import (
     Token,
     admit,
     check_owner,
+    failed,
     mark_of,
     not_ours,
+    overtaken,
 )
 from mview.schema import type_name
 from mview_connectors.followers.workers import Worker, WorkerError, WorkerPool
@@ -177,18 +179,9 @@ class WorkerFollower(ABC):
             try:
                 return {**facts, "snapshot": self._call("commit", token=token["staged"])}
             except WorkerError as error:
-                if error.kind != "MovedError":
-                    raise
-                look = self._look()
-                if look is not None and look.mark is not None:
-                    if look.mark.step == token["step"]:
-                        return facts
-                    check_owner(self.target, look.mark)
-                raise RetryableError(
-                    f"the table {self.target.table} has changed since the step was staged",
-                    where=f"sinks.{self.target.sink}",
-                    safe="nothing of the step was written; it is staged again",
-                ) from error
+                if self._is_there(token["step"], error):
+                    return facts
+                raise overtaken(self.target) from error
 
     def state(self, step: Step, token: Token | None) -> State:
         """What the newest mark says, or whether what was staged still holds."""
@@ -240,16 +233,32 @@ class WorkerFollower(ABC):
             if look.mark is not None:
                 check_owner(self.target, look.mark)
             admit(self.target, look.position, step)
-            staged = self._call(
-                "stage",
-                rows,
-                base=look.latest,
-                carried=look.carried,
-                is_fill=step.is_fill,
-                mark=mark_of(self.target, step).to_text(),
-                epoch=step.epoch,
-            )
+            try:
+                staged = self._call(
+                    "stage",
+                    rows,
+                    base=look.latest,
+                    carried=look.carried,
+                    is_fill=step.is_fill,
+                    mark=mark_of(self.target, step).to_text(),
+                    epoch=step.epoch,
+                )
+            except WorkerError as error:
+                self._is_there(step.id, error)
+                raise overtaken(self.target) from error
             return {"step": step.id, "epoch": step.epoch, "staged": staged}
+
+    def _is_there(self, step: str, error: WorkerError) -> bool:
+        """Whether the newest mark is that of a step that was refused as rows have changed."""
+        if error.kind != "MovedError":
+            raise error
+        look = self._look()
+        if look is None or look.mark is None:
+            return False
+        if look.mark.step == step:
+            return True
+        check_owner(self.target, look.mark)
+        return False
 
     # --- the table -------------------------------------------------------------------------------
 
@@ -304,13 +313,11 @@ class WorkerFollower(ABC):
             yield
         except WorkerError as error:
             self._drop()
-            raise RetryableError(
+            raise failed(
+                self.target,
                 f"the {self.place} failed while {task}",
-                where=f"{self.target.table} of sinks.{self.target.sink}",
-                got=self._masked(str(error))[:500],
-                safe="the mark in the table tells what was written; it is asked before the next "
-                "try",
-                hint="it is tried again",
+                self._masked(str(error)),
+                "the mark in the table tells what was written; it is asked before the next try",
             ) from error
         except BaseException:
             self._drop()

@@ -1,4 +1,4 @@
-"""The `debezium` format: Debezium's change messages as JSON, with or without the schema envelope.
+"""The `debezium` format: Debezium's change messages, as JSON or as Avro with a schema registry.
 
 MariaDB, MySQL, PostgreSQL and SQL Server connectors are known; messages of others decode too, but
 have no position. Tombstones, transaction markers and logical messages carry no change.
@@ -15,63 +15,77 @@ Positions grow within a Kafka partition and are equal for a message that is sent
 create at one place of the log. Snapshot rows all share one place, so they have no position, and no
 commit time either.
 
-Options, as the connector's properties are set (prefixed with `format.` in the configuration):
-`decimal.handling.mode` (needed when texts of digits could be either form), `time.precision.mode`,
-`binary.handling.mode`, `unavailable.value.placeholder`.
+Options (prefixed with `format.` in the configuration): `encoding`, `json` or `avro`, and for the
+latter those of `registry`. Others are as the connector's properties are set. Where a message of
+JSON has no schema envelope: `time.precision.mode` (needed for times that are sent as numbers),
+`decimal.handling.mode` and `binary.handling.mode` (needed when a text could be of two forms). And
+always: `unavailable.value.placeholder`; and `skipped.operations`, which must be `none`, and
+`replace.null.with.default`, which must be `false`: what is not sent cannot be noticed, so these are
+only stated.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from mview.changelog import UNCHANGED, ChangeEvent, Kind
 from mview.connector import Message
 from mview.errors import shown
 from mview.schema import Column
+from mview_connectors.formats.debezium_avro import AvroEncoding, check_avro
+from mview_connectors.formats.debezium_envelope import Reader, read
+from mview_connectors.formats.debezium_json import JsonEncoding
 from mview_connectors.formats.debezium_values import MODES, DebeziumValues
 from mview_connectors.formats.messages import (
     format_options,
-    holds_reals,
     milliseconds,
     name_of,
-    parse_object,
     position_of,
-    refuse_repeated,
     row_of,
     too_deep,
     transaction_of,
     undecodable,
-    with_digits,
 )
+from mview_connectors.registry import REGISTRY_OPTIONS, registry_of
 
 _PLACEHOLDER = "unavailable.value.placeholder"
-_KINDS: dict[str, Kind] = {"c": "c", "r": "u", "u": "u", "d": "d", "t": "truncate"}
+_SKIPPED = "skipped.operations"
+_DEFAULTS = "replace.null.with.default"
+_ENCODING = "encoding"
+_KINDS: dict[str, Kind] = {"c": "c", "r": "r", "u": "u", "d": "d", "t": "truncate"}
+
+#: What all versions write into a marker of a transaction, and what some add.
+MARKER = {"status", "id", "event_count", "data_collections"}
+_TIMES = {"ts_ms", "ts_us", "ts_ns"}
 
 #: Logical messages (pg_logical_emit_message) are not changes of a table.
 _NO_CHANGE = "m"
 
-_JSON_HINT = "the connector must use JsonConverter for keys and values"
 _FLAT_HINT = (
     "the messages look flattened: remove the transform (ExtractNewRecordState) from the connector"
 )
 
+#: A partition of Kafka that is not the topic's first: without a key all of them get messages.
+_LATER_PARTITION = re.compile(r".*/[1-9][0-9]*")
+
 
 class DebeziumFormat:
-    """Decodes Debezium's JSON messages; see the module."""
+    """Decodes Debezium's messages; see the module."""
 
     in_band_heartbeats = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        own = format_options(options, {**MODES, _PLACEHOLDER: ()})
+        own = format_options(options, _OPTIONS)
         self._values = DebeziumValues(own)
+        self._encoding = _encoding(options)
         text = own.get(_PLACEHOLDER, "__debezium_unavailable_value")
         self._unavailable = _unavailable_forms(text)
-        self._needles = [orjson.dumps(form).strip(b'"[]') for form in self._unavailable]
+        self._marks = self._encoding.marks(self._unavailable)
 
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """The events of a message: none or one, or one per table of a DDL statement."""
@@ -83,46 +97,59 @@ class DebeziumFormat:
     def _decode(self, message: Message) -> Iterable[ChangeEvent]:
         if message.value is None:
             return ()
-        body = _payload(parse_object(message, _JSON_HINT))
+        body, columns = self._encoding.value(message)
         if body is None:
             return ()
-        if type(body) is not dict:
-            raise undecodable(message, "'payload' is not a JSON object", _JSON_HINT)
-        if holds_reals(message.value, body.get("before"), body.get("after")):
-            body = _payload(with_digits(message.value))
         op = body.get("op")
         if op is None:
-            return _other(message, body)
+            return _other(message, body, self._encoding)
         if op == _NO_CHANGE:
             return ()
         kind = _KINDS.get(op) if type(op) is str else None
         if kind is None:
             raise undecodable(message, f"a change has an unknown op {shown(op, 80)}")
-        return (self._change(message, body, kind),)
+        return (self._change(message, body, kind, columns),)
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
         return self._values.convert(values, column)
 
-    def _change(self, message: Message, body: dict[str, Any], kind: Kind) -> ChangeEvent:
+    def _change(
+        self,
+        message: Message,
+        body: dict[str, Any],
+        kind: Kind,
+        columns: Callable[[str], Mapping[str, Reader]] | None,
+    ) -> ChangeEvent:
         source = body.get("source")
         if type(source) is not dict or not source.get("table"):
             raise undecodable(message, "a change has no 'source' with its table")
         before, after = row_of(message, body, "before"), row_of(message, body, "after")
-        key = _key(message)
-        if kind in ("c", "u") and after is None:
+        key = self._encoding.key(message)
+        if message.key is None and _LATER_PARTITION.fullmatch(message.partition):
+            raise undecodable(
+                message,
+                "a change without a key in a topic of several partitions: those of a row are in "
+                "several, in no order",
+                "a table without a primary key needs message.key.columns in the connector, or a "
+                "topic of one partition",
+            )
+        if kind in ("c", "r", "u") and after is None:
             raise undecodable(message, "a create or update has no 'after'")
         if kind == "d" and before is None and key is None:
             raise undecodable(message, "a delete has neither 'before' nor a key")
         value = message.value or b""
-        if any(needle in value for needle in self._needles):
+        if any(mark in value for mark in self._marks):
             before, after = self._mark_unchanged(before), self._mark_unchanged(after)
-        snapshot = body["op"] == "r" or source.get("snapshot") not in (None, "false", False)
+        if columns is not None:
+            before = before and read(before, columns("before"), UNCHANGED)
+            after = after and read(after, columns("after"), UNCHANGED)
+        snapshot = kind == "r" or source.get("snapshot") not in (None, "false", False)
         ts = milliseconds(message, source.get("ts_ms"), "source.ts_ms")
         transaction = row_of(message, body, "transaction") or {}
         return ChangeEvent(
             name_of(message, source["table"], "source.table"),
-            kind,
+            "r" if snapshot and kind in ("c", "u") else kind,
             key,
             before,
             after,
@@ -131,6 +158,8 @@ class DebeziumFormat:
             message.partition,
             message.offset,
             transaction_of(message, transaction.get("id")),
+            namespace=_schema(message, source),
+            origin=_name(source.get("name")),
         )
 
     def _mark_unchanged(self, row: Any) -> Any:
@@ -140,11 +169,29 @@ class DebeziumFormat:
         return {name: UNCHANGED if value in forms else value for name, value in row.items()}
 
 
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    **MODES,
+    _PLACEHOLDER: (),
+    _SKIPPED: ("none",),
+    _DEFAULTS: ("false",),
+    _ENCODING: ("json", "avro"),
+    **dict.fromkeys(REGISTRY_OPTIONS, ()),
+}
+
+
+def _encoding(options: Mapping[str, str]) -> JsonEncoding | AvroEncoding:
+    if registry := registry_of(options):
+        check_avro()
+        return AvroEncoding(registry)
+    return JsonEncoding()
+
+
 def _unavailable_forms(text: str) -> list[Any]:
     """The placeholder as Debezium writes it into columns of different types."""
     raw = text.encode()
     return [
         text,
+        raw,
         base64.b64encode(raw).decode(),
         base64.urlsafe_b64encode(raw).decode(),
         raw.hex(),
@@ -154,52 +201,49 @@ def _unavailable_forms(text: str) -> list[Any]:
     ]
 
 
-def _payload(body: dict[str, Any]) -> Any:
-    """The message without its schema envelope; usually an object, or null."""
-    if "payload" in body and len(body) == 2 and "schema" in body:
-        schema = body["schema"]
-        if schema is None or (type(schema) is dict and "type" in schema):
-            return body["payload"]
-    return body
+def _schema(message: Message, source: Mapping[str, Any]) -> str | None:
+    """Where the table is: the schema, or the database of a server that has no schemas."""
+    for part in ("schema", "db"):
+        if source.get(part):
+            return name_of(message, source[part], f"source.{part}")
+    return None
 
 
-def _key(message: Message) -> dict[str, Any] | None:
-    """The key columns; None when there are none, or the key is not JSON (another converter)."""
-    key = message.key
-    if key is None:
-        return None
-    try:
-        parsed = orjson.loads(key)
-    except orjson.JSONDecodeError:
-        return None
-    if type(parsed) is not dict:
-        return None
-    refuse_repeated(message, key, parsed)
-    columns = _payload(parsed)
-    if type(columns) is not dict:
-        return None
-    return _payload(with_digits(key)) if holds_reals(key, columns) else columns
+def _name(value: Any) -> str | None:
+    return value if type(value) is str else None
 
 
-def _other(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
+def _other(
+    message: Message, body: dict[str, Any], encoding: JsonEncoding | AvroEncoding
+) -> Iterable[ChangeEvent]:
     """Messages without an op: heartbeats, DDL, transaction markers."""
     if "ddl" in body:
         return _ddl(message, body)
-    if "status" in body and "id" in body and "op" not in body:
+    if body.keys() >= MARKER and body.keys() <= MARKER | _TIMES:
         return ()
-    if "ts_ms" in body and set(body) <= {"ts_ms", "ts_us", "ts_ns"}:
-        place = (message.partition, message.offset)
-        at = milliseconds(message, body["ts_ms"], "ts_ms")
-        if at is None:
-            raise undecodable(message, "a heartbeat has no time")
-        return (ChangeEvent("", "heartbeat", None, None, None, (), at, *place),)
+    if "ts_ms" in body and body.keys() <= _TIMES:
+        return (_heartbeat(message, body, encoding.key(message)),)
     raise undecodable(message, "a change has no 'op'", _FLAT_HINT)
+
+
+def _heartbeat(message: Message, body: dict[str, Any], key: dict[str, Any] | None) -> ChangeEvent:
+    if key is not None and "serverName" not in key:
+        # The only column of a table may be called so, too.
+        raise undecodable(message, "a change has no 'op'", _FLAT_HINT)
+    at = milliseconds(message, body["ts_ms"], "ts_ms")
+    if at is None:
+        raise undecodable(message, "a heartbeat has no time")
+    origin = None if key is None else _name(key["serverName"])
+    place = (message.partition, message.offset)
+    return ChangeEvent("", "heartbeat", None, None, None, (), at, *place, origin=origin)
 
 
 def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
     source = row_of(message, body, "source") or {}
     try:
-        tables = [change["id"].split('"')[-2] for change in body.get("tableChanges") or ()]
+        # Each is `"database"."table"`, or `"database"."schema"."table"`.
+        ids = [change["id"].split('"')[1::2] for change in body.get("tableChanges") or ()]
+        tables = [(parts[-1], parts[-2] if len(parts) > 1 else None) for parts in ids]
     except (TypeError, KeyError, IndexError, AttributeError):
         raise undecodable(message, "'tableChanges' of a statement names no tables") from None
     if type(body["ddl"]) is not str or type(source.get("table") or "") is not str:
@@ -217,8 +261,9 @@ def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
             message.partition,
             message.offset,
             detail=body["ddl"],
+            namespace=schema,
         )
-        for table in tables or [source.get("table") or ""]
+        for table, schema in tables or [(source.get("table") or "", _schema(message, source))]
     ]
 
 

@@ -52,7 +52,9 @@ from mview_connectors.formats.messages import (
     with_digits,
 )
 
-_FIELDS = dict.fromkeys(("table", "op", "before", "after", "key", "ts", "position", "transaction"))
+_FIELDS = dict.fromkeys(
+    ("table", "schema", "op", "before", "after", "key", "ts", "position", "transaction")
+)
 _KINDS: dict[str, Kind] = {
     "insert": "c",
     "update": "u",
@@ -103,6 +105,9 @@ class UnifiedFormat:
         after = row_of(message, body, "after")
         key = row_of(message, body, "key")
         table = "" if kind == "heartbeat" else name_of(message, body.get("table"), "table")
+        schema = body.get("schema")
+        if schema is not None:
+            schema = name_of(message, schema, "schema")
         _complete(message, kind, before or key, after, ts)
         return (
             ChangeEvent(
@@ -116,6 +121,7 @@ class UnifiedFormat:
                 message.partition,
                 message.offset,
                 transaction_of(message, body.get("transaction")),
+                namespace=schema,
             ),
         )
 

@@ -1,4 +1,4 @@
-"""From JSON values to Arrow arrays, strictly: what does not fit raises, nothing is rounded.
+"""From values of messages to Arrow arrays, strictly: what does not fit raises, nothing is rounded.
 
 Every function takes the values of one column, None for NULL, and raises ValueError with the first
 value that does not fit. How a format writes a type is the format's business: this module holds what
@@ -191,7 +191,9 @@ def texts(values: Sequence[Any]) -> pa.Array:
 
 
 def decode_base64(value: Any) -> bytes:
-    """The bytes of a base64 text."""
+    """The bytes of a base64 text; where they came as bytes, as by Avro, these."""
+    if type(value) is bytes:
+        return value
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):

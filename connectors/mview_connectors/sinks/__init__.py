@@ -1,1 +1,1 @@
-"""sinks."""
+"""Tables that are written inside of the epoch."""

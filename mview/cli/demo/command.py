@@ -132,7 +132,7 @@ def _run(app: App, config: Config, views: Sequence[ViewDefinition], folder: Path
         beside = threading.Thread(target=conductor.conduct, args=[pipeline], daemon=True)
         beside.start()
         try:
-            interrupted = drive(pipeline, display, once=False)
+            interrupted = drive(pipeline, display, app.output, once=False)
         finally:
             conductor.over()
             beside.join()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mview.cli.interrupt import Drainable
-from mview.epoch.report import EpochReport, Listener
+from mview.epoch.report import EpochReport, Listener, LoadReport
 from mview.errors import MviewError
 
 #: Seconds that the view is kept fresh before the writer is ended.
@@ -81,9 +81,13 @@ class Conductor:
         self.written: dict[str, int] = {}
         self.failure: MviewError | None = None
 
-    def on_load(self, table: str, rows: int, total: int, done: bool) -> None:
+    def on_load(self, load: LoadReport) -> None:
         """See `Listener`."""
-        self._display.on_load(table, rows, total, done)
+        self._display.on_load(load)
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """See `Listener`."""
+        self._display.on_halt(view, error)
 
     def on_message(self, text: str) -> None:
         """See `Listener`."""

@@ -29,7 +29,7 @@ from mview.delta.parquet import read_parquet, write_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted
 from mview.epoch.views.cost import COSTS, Costs, full_rows
-from mview.epoch.views.opening import strategy_of
+from mview.epoch.views.fate import fates
 from mview.epoch.views.results import is_small, result_parts
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.numbered import kept_as, number_first
@@ -52,29 +52,35 @@ _FILE_ROWS = 130_000
 
 def unbuilt(engine: Engine) -> list[LiveView]:
     """Views that are to be built now: new or changed ones, and all that read such a view."""
-    missing: list[LiveView] = []
-    for view in engine.views.values():
-        state = engine.manifest.views.get(view.name)
-        upstream = {built.name for built in missing}
-        if (
-            state is None
-            or state.stale
-            or not set(view.relations) <= set(engine.manifest.tables)
-            or state.definition != digest_of(view.definition)
-            or upstream & set(view.definition.table_names)
-        ):
-            missing.append(view)
-    return missing
+    why = why_unbuilt(engine)
+    return [view for view in engine.views.values() if view.name in why]
+
+
+def why_unbuilt(engine: Engine) -> dict[str, str]:
+    """Why views are to be built now, for people; by name, in DAG order."""
+    views = engine.views.values()
+    beside = {view.name: view.relations for view in views}
+    told = fates([view.definition for view in views], beside, engine.manifest)
+    return {
+        name: "new" if fate.becomes == "new" else fate.why
+        for name, fate in told.items()
+        if fate.why
+    }
 
 
 def build_views(
-    engine: Engine, views: Sequence[LiveView], kept: Sequence[ViewDefinition] = ()
+    engine: Engine,
+    views: Sequence[LiveView],
+    kept: Sequence[ViewDefinition] = (),
+    *,
+    in_load: bool = False,
 ) -> dict[str, MviewError]:
     """Build views over the published mirrors and publish them together, as one epoch.
 
     Args:
         views: what is to be built, in DAG order.
         kept: all views that are to be kept: of refused ones the manifest says so.
+        in_load: the query of a load goes on afterwards. Then none may have been built before.
 
     Returns:
         Why views were not built: a declared key is not unique, the query or the sink fails.
@@ -84,11 +90,7 @@ def build_views(
     before = engine.manifest.tables
     build = _Build(
         epoch=engine.manifest.epoch + 1,
-        tables={
-            name: state
-            for name, state in before.items()
-            if RelationId.of(name).is_table or name in owned
-        },
+        tables={name: state for name, state in before.items() if name.is_table or name in owned},
         states=dict(engine.manifest.views),
         failed=dict(engine.refused),
     )
@@ -99,13 +101,10 @@ def build_views(
         except Exception as error:
             build.leave_out(engine, view, halting(error, view.name, engine.store, engine.spark))
     failpoint("after-build")
-    # A mirror that begins anew is allowed in a new generation only, and the next query is one.
-    manifest = engine.next_manifest(
-        generation=engine.manifest.generation + 1,
-        batch=-1,
-        tables=build.tables,
-        views=build.states,
-    )
+    # A mirror that begins anew is allowed in a new generation only, and the next query is one; but
+    # a load is the query of its own generation to its end.
+    query = {} if in_load else {"generation": engine.manifest.generation + 1, "batch": -1}
+    manifest = engine.next_manifest(**query, tables=build.tables, views=build.states)
     refused = engine.commit(manifest, build.tokens).halted
     engine.open_relations()
     return {
@@ -118,14 +117,14 @@ class _Build:
     """What the builds of an epoch come to, so far."""
 
     epoch: int
-    tables: dict[str, TableState]
+    tables: dict[RelationId, TableState]
     states: dict[str, ViewState]
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, MviewError] = field(default_factory=dict)
 
     def add(self, engine: Engine, view: LiveView) -> None:
         """Build a view; what it adds counts only when all of it is there."""
-        if reads := self.failed.keys() & set(view.definition.table_names):
+        if reads := self.failed.keys() & set(view.definition.read_views):
             raise reads_halted(view.name, min(reads))
         watch, built = _Watch({}), dict(self.tables)
         with concerning(f"view {view.name}"), function_errors():
@@ -175,25 +174,25 @@ def _pin(engine: Engine, views: Sequence[LiveView]) -> None:
 class _Watch:
     """Measures what the parts of a build take, by plan: the first guess of what FULL costs."""
 
-    costs: dict[str, Costs]
+    costs: dict[RelationId, Costs]
 
     @contextmanager
-    def over(self, plan: ViewPlan, tables: Mapping[str, TableState]) -> Iterator[None]:
+    def over(self, plan: ViewPlan, tables: Mapping[RelationId, TableState]) -> Iterator[None]:
         """Measure the block, in which a view or part is computed as a whole."""
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began
-        self.costs[plan.name] = Costs().after_full(full_rows(plan, tables), seconds)
+        self.costs[plan.relation] = Costs().after_full(full_rows(plan, tables), seconds)
 
     def to_json(self) -> dict[str, Any]:
         """What it has measured, as the manifest keeps it."""
-        return {plan: costs.to_json() for plan, costs in self.costs.items()}
+        return {str(plan): costs.to_json() for plan, costs in self.costs.items()}
 
 
 def _build(
     engine: Engine,
     view: LiveView,
-    tables: dict[str, TableState],
+    tables: dict[RelationId, TableState],
     folder: Path,
     watch: _Watch,
 ) -> list[Path]:
@@ -208,7 +207,8 @@ def _build(
     if view.is_read:
         kept = files if view.schema.key else _numbered(view.schema, files, folder / "numbered")
         schema = kept_as(view.schema)
-        tables[view.name] = _as_mirror(engine, view.name, schema, kept)
+        relation = view.definition.relation
+        tables[relation] = _as_mirror(engine, relation, schema, kept)
     return files
 
 
@@ -228,7 +228,7 @@ def _built(view: LiveView, epoch: int, files: Sequence[Path], watch: _Watch) -> 
     rows = sum(pq.read_metadata(file).num_rows for file in files)
     return ViewState(
         definition=digest_of(view.definition),
-        strategy=strategy_of(view.plan),
+        strategy=view.plan.strategy,
         schema=view.schema,
         sink={},
         built_epoch=epoch,
@@ -240,28 +240,28 @@ def _built(view: LiveView, epoch: int, files: Sequence[Path], watch: _Watch) -> 
 
 def _not_built(view: LiveView) -> ViewState:
     """The state of a view that was never built."""
-    digest, strategy = digest_of(view.definition), strategy_of(view.plan)
+    digest, strategy = digest_of(view.definition), view.plan.strategy
     return ViewState(digest, strategy, view.schema, sink={}, built_epoch=NEVER)
 
 
 @contextmanager
 def _frames(
-    engine: Engine, definition: ViewDefinition, tables: Mapping[str, TableState]
-) -> Iterator[dict[str, str]]:
+    engine: Engine, definition: ViewDefinition, tables: Mapping[RelationId, TableState]
+) -> Iterator[dict[RelationId, str]]:
     """The relations of a query as temporary Spark views; yields their names."""
     frames = {}
     for name in filterfalse(is_clock, definition.table_names):
         state = tables[name]
         mirror = engine.mirror(name, state.schema)
-        frames[name] = mirror_dataframe(engine.spark, mirror, state)
-    with temporary_views(engine.spark, frames) as names:
+        frames[name] = mirror_dataframe(engine.spark.session(), mirror, state)
+    with temporary_views(engine.spark.session(), frames) as names:
         yield names
 
 
 def _batch(
     engine: Engine,
     definition: ViewDefinition,
-    tables: Mapping[str, TableState],
+    tables: Mapping[RelationId, TableState],
     folder: Path,
     key: Sequence[str],
 ) -> list[Path]:
@@ -269,11 +269,11 @@ def _batch(
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         rows = _rows_per_file(engine, definition, tables)
-        return _write(engine.spark.sql(sql), folder, key, rows)
+        return _write(engine.spark.session().sql(sql), folder, key, rows)
 
 
 def _rows_per_file(
-    engine: Engine, definition: ViewDefinition, tables: Mapping[str, TableState]
+    engine: Engine, definition: ViewDefinition, tables: Mapping[RelationId, TableState]
 ) -> int:
     """So many rows that they are no larger than a file should be, if they have all columns."""
     width = 0
@@ -284,11 +284,11 @@ def _rows_per_file(
 
 
 def _build_part(
-    engine: Engine, part: ViewPlan, tables: dict[str, TableState], folder: Path
+    engine: Engine, part: ViewPlan, tables: dict[RelationId, TableState], folder: Path
 ) -> None:
     """Add a part's rows and its state table to the tables."""
     files = _batch(engine, part.definition, tables, folder, part.key)
-    tables[part.name] = _as_mirror(engine, part.name, part.output, files)
+    tables[part.relation] = _as_mirror(engine, part.relation, part.output, files)
     shutil.rmtree(folder)
     _build_state(engine, part, tables, folder)
 
@@ -311,7 +311,7 @@ def _write(frame: DataFrame, folder: Path, key: Sequence[str], rows: int) -> lis
 def _check_key(engine: Engine, view: LiveView, folder: Path) -> None:
     if not view.definition.key or not list(folder.glob("*.parquet")):
         return
-    frame = read_files(engine.spark, [str(folder)])
+    frame = read_files(engine.spark.session(), [str(folder)])
     key = [F.col(quoted(name)) for name in view.definition.key]
     double = frame.groupBy(*key).count().where("count > 1").limit(3).collect()
     if double:
@@ -333,7 +333,7 @@ class _File:
 
 
 def _as_mirror(
-    engine: Engine, relation: str, schema: TableSchema, files: Sequence[Path]
+    engine: Engine, relation: RelationId, schema: TableSchema, files: Sequence[Path]
 ) -> TableState:
     """A mirror with the rows of Parquet files, which are copied."""
     if (kept := engine.relations.pop(relation, None)) is not None:
@@ -357,7 +357,7 @@ def _as_mirror(
 
 
 def _build_state(
-    engine: Engine, plan: ViewPlan, tables: dict[str, TableState], folder: Path
+    engine: Engine, plan: ViewPlan, tables: dict[RelationId, TableState], folder: Path
 ) -> None:
     """Add the state table of a view or part, if it has one."""
     relation, definition = plan.state, plan.state_definition
@@ -371,7 +371,7 @@ def _build_state(
 
 
 def recompute(
-    engine: Engine, plan: ViewPlan, tables: Mapping[str, TableState], old: Iterator[pa.Table]
+    engine: Engine, plan: ViewPlan, tables: Mapping[RelationId, TableState], old: Iterator[pa.Table]
 ) -> ViewDelta:
     """A view or part over the tables as they are after this epoch, minus what is published.
 
@@ -397,7 +397,7 @@ def recompute(
 def _change(
     engine: Engine,
     definition: ViewDefinition,
-    tables: Mapping[str, TableState],
+    tables: Mapping[RelationId, TableState],
     old: Iterator[pa.Table],
     result: pa.Schema | None,
 ) -> pa.Table:
@@ -409,5 +409,5 @@ def _change(
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         folder = engine.store.comparison(definition.name)
-        new = result_parts(engine.spark.sql(sql), result, folder, is_small(read, most))
+        new = result_parts(engine.spark.session().sql(sql), result, folder, is_small(read, most))
         return pa.concat_tables(differences(new, old, result, most))

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from mview.files.records import record
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
+from mview.relation import RelationId
 from mview.store.manifest import TableState, ViewState
 
 Forced = Literal["auto", "incremental", "full"]
@@ -127,7 +128,7 @@ class Costs:
         return self.full_seconds * max(1.0, rows / max(1, self.full_rows))
 
 
-def full_rows(plan: ViewPlan, tables: Mapping[str, TableState]) -> int:
+def full_rows(plan: ViewPlan, tables: Mapping[RelationId, TableState]) -> int:
     """The rows of the relations from which a view or part is computed as a whole."""
     return sum(tables[name].rows for name in plan.full_definition.table_names if not is_clock(name))
 
@@ -145,8 +146,8 @@ class Load:
         full_bytes: of the old and the new result, which a FULL epoch holds in memory.
     """
 
-    changed: Mapping[str, int]
-    rows: Mapping[str, int]
+    changed: Mapping[RelationId, int]
+    rows: Mapping[RelationId, int]
     foreseen: float
     full_rows: int
     full_bytes: int
@@ -262,9 +263,9 @@ COSTS, RAN = "costs", "ran"
 F = TypeVar("F")
 
 
-def costs_of(view: ViewState, plan: str) -> Costs:
+def costs_of(view: ViewState, plan: RelationId) -> Costs:
     """What a view, or a part of it, has cost so far."""
-    return _facts(view, COSTS, Costs).get(plan, Costs())
+    return _facts(view, COSTS, Costs).get(str(plan), Costs())
 
 
 def runs_of(view: ViewState) -> dict[str, Ran]:
@@ -281,12 +282,12 @@ def _facts(view: ViewState, name: str, kind: type[F]) -> dict[str, F]:
     return facts
 
 
-def with_run(facts: Mapping[str, Any], plan: str, ran: Ran, costs: Costs) -> dict[str, Any]:
+def with_run(facts: Mapping[str, Any], plan: RelationId, ran: Ran, costs: Costs) -> dict[str, Any]:
     """A view's facts after it, or a part of it, was brought up to an epoch."""
     return {
         **facts,
-        COSTS: {**_by_plan(facts, COSTS), plan: costs.to_json()},
-        RAN: {**_by_plan(facts, RAN), plan: ran.to_json()},
+        COSTS: {**_by_plan(facts, COSTS), str(plan): costs.to_json()},
+        RAN: {**_by_plan(facts, RAN), str(plan): ran.to_json()},
     }
 
 

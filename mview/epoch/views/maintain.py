@@ -24,12 +24,14 @@ from mview.epoch.report import ViewChange
 from mview.epoch.stages import Begun
 from mview.epoch.tables import Changed, Moved, appended
 from mview.epoch.views.cost import FULL, Ran, costs_of, with_run
-from mview.epoch.views.strategy import Task, perform
+from mview.epoch.views.strategy import Done, Task, perform
 from mview.errors import MviewError, concerning
 from mview.execute.delta import Counts, Delta, count_changes
 from mview.execute.numbered import number_changes
 from mview.execute.turns import turn
 from mview.ivm.plan import ViewPlan
+from mview.relation import RelationId
+from mview.session.spark_errors import WorkerEndedError
 from mview.store.manifest import TableState, ViewState
 from mview.store.mirror import ROW
 
@@ -58,7 +60,7 @@ class Outcome:
     view: LiveView
     state: ViewState
     moved: Moved = field(default_factory=Moved)
-    appending: Mapping[str, Future[TableState]] = field(default_factory=dict)
+    appending: Mapping[RelationId, Future[TableState]] = field(default_factory=dict)
     staging: Future[dict[str, Any]] | None = None
     change: ViewChange | None = None
     token: dict[str, Any] | None = None
@@ -104,6 +106,15 @@ def maintain(
     return MaintainedViews(changed, outcomes)
 
 
+def _performed(engine: Engine, task: Task) -> Done | None:
+    """`perform`, once more where a Python worker was ended under it: nothing of it shows yet."""
+    try:
+        with function_errors():
+            return perform(engine, task)
+    except WorkerEndedError:
+        return perform(engine, task)
+
+
 def _is_live(engine: Engine, view: LiveView) -> bool:
     state = engine.manifest.views.get(view.name)
     return state is not None and not state.stale
@@ -114,7 +125,7 @@ def _levels(views: Iterable[LiveView]) -> list[list[LiveView]]:
     listed: list[list[LiveView]] = []
     levels: dict[str, int] = {}
     for view in views:
-        reads = [levels[name] for name in view.definition.table_names if name in levels]
+        reads = [levels[name] for name in view.definition.read_views if name in levels]
         level = levels[view.name] = max(reads, default=-1) + 1
         if level == len(listed):
             listed.append([])
@@ -155,27 +166,27 @@ class _Level:
     def _followed(self, before: Outcome, plan: ViewPlan, read: Moved) -> Outcome:
         """A view with one more plan brought up to the epoch: a part is a view without a sink."""
         view, epoch, known = before.view, self.changed.epoch, read | before.moved
-        costs = costs_of(before.state, plan.name)
+        costs = costs_of(before.state, plan.relation)
         task = Task(plan, epoch, known.tables, known.deltas, costs)
-        if (done := perform(self.engine, task)) is None:
+        if (done := _performed(self.engine, task)) is None:
             return before
-        facts = with_run(before.state.facts, plan.name, done.ran, done.costs)
+        facts = with_run(before.state.facts, plan.relation, done.ran, done.costs)
         after = replace(before, state=replace(before.state, facts=facts))
         change, state = Delta(done.delta.rows, plan.key), done.delta.state
         if change.rows.num_rows:
-            counts = count_changes(change, plan.name)
+            counts = count_changes(change, str(plan.relation))
             if plan is view.plan:
                 staging = self.begun.submit(_writers, self._stage, view, change.rows)
                 after = replace(_counted(after, epoch, counts, done.ran), staging=staging)
             if plan is not view.plan or view.is_read:
-                relation, delta = plan.name, self._numbered(view, plan, change)
+                relation, delta = plan.relation, self._numbered(view, plan, change)
                 table = self._appended(relation, delta)
                 after = replace(
                     after, moved=after.moved | Moved({relation: table}, {relation: delta})
                 )
         if (relation_of_state := plan.state) and state is not None and state.num_rows:
             delta = Delta(state, plan.state_key)
-            count_changes(delta, plan.name)  # refuses what is no key
+            count_changes(delta, str(plan.relation))  # refuses what is no key
             # Nothing in the epoch reads a state table once its own view is done: it need not wait.
             append = concerning(f"view {view.name}")(self._appended)
             appending = self.begun.submit(_writers, append, relation_of_state, delta)
@@ -191,9 +202,9 @@ class _Level:
         if plan is not view.plan or view.schema.key:
             return change
         epoch, fetch = self.changed.epoch, self.engine.executors.fetch
-        return Delta(number_changes(view.name, view.schema, change.rows, epoch, fetch), (ROW,))
+        return Delta(number_changes(plan.relation, view.schema, change.rows, epoch, fetch), (ROW,))
 
-    def _appended(self, relation: str, delta: Delta) -> TableState:
+    def _appended(self, relation: RelationId, delta: Delta) -> TableState:
         state = self.changed.tables[relation]
         return appended(self.engine, self.changed.epoch, relation, delta, state)
 
@@ -226,12 +237,12 @@ def _counted(outcome: Outcome, epoch: int, counts: Counts, ran: Ran) -> Outcome:
 
 def _read_by(view: LiveView, changed: Changed, above: Outcomes) -> Moved:
     """The relations that a view can read, as they are after the epoch."""
-    read = (above[name].moved for name in view.definition.table_names if name in above)
+    read = (above[name].moved for name in view.definition.read_views if name in above)
     return reduce(or_, read, changed.moved)
 
 
 def _check_inputs(engine: Engine, view: LiveView, above: Outcomes) -> None:
-    for name in view.definition.table_names:
+    for name in view.definition.read_views:
         state = engine.manifest.views.get(name)
         if (state is not None and state.stale) or (name in above and above[name].error is not None):
             raise reads_halted(view.name, name)

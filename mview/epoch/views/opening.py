@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from mview.catalog.analyze import SparkRefusesError, analyze
+from mview.catalog.analyze import Analyst, SparkRefusesError
 from mview.catalog.definitions import digest_of, load_definitions
 from mview.catalog.functions import folder_of
 from mview.catalog.sinks import open_sink
@@ -25,7 +23,9 @@ from mview.ivm.aggregates.maintained import STATE, VALUE, Maintained
 from mview.ivm.compile import Analyze, OtherColumnsError, compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition
-from mview.schema import TableSchema, quoted, type_name
+from mview.relation import RelationId
+from mview.schema import TableSchema
+from mview.session.lazy import Spark
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 
@@ -39,9 +39,9 @@ class OpenedViews(NamedTuple):
 
 def open_views(
     config: Config,
-    spark: SparkSession,
+    spark: Spark,
     definitions: Sequence[ViewDefinition],
-    tables: Mapping[str, TableSchema],
+    tables: Mapping[RelationId, TableSchema],
     fence: Fence = UNFENCED,
     refused: Mapping[str, MviewError] | None = None,
     mirrored: Collection[str] | None = None,
@@ -49,7 +49,7 @@ def open_views(
     """Compile all views. One that cannot be is left out, with those that read it.
 
     Args:
-        spark: analyzes the SQL.
+        spark: analyzes the SQL that it has not analyzed before.
         definitions: in DAG order.
         tables: schemas of the source tables.
         fence: the right to write to their sinks.
@@ -57,10 +57,12 @@ def open_views(
         mirrored: views whose rows are kept as a mirror, too; None: those that are read or followed.
     """
     store = Store(config.store)
-    register_functions(spark, definitions, folder_of(config))
+    folder = folder_of(config)
+    spark.once_started(lambda session: register_functions(session, definitions, folder))
+    analyst = Analyst(spark, store.analyses if spark.is_ours else None, config)
     schemas = dict(tables)
     if mirrored is None:
-        mirrored = {name for definition in definitions for name in definition.table_names}
+        mirrored = {name for definition in definitions for name in definition.read_views}
         mirrored |= {definition.name for definition in definitions if definition.sinks}
     opened = OpenedViews({}, dict(refused or {}))
     for definition in definitions:
@@ -68,28 +70,29 @@ def open_views(
         if name in opened.refused:
             continue
         try:
-            if reads := opened.refused.keys() & set(definition.table_names):
+            if reads := opened.refused.keys() & set(definition.read_views):
                 raise reads_halted(name, min(reads))
             with concerning(f"view {name}"):
-                plan, schema = _planned(spark, definition, schemas)
+                plan, schema = _planned(analyst, definition, schemas)
                 sink = open_sink(config, store, definition, schema, digest_of(definition), fence)
         except Exception as error:
             opened.refused[name] = halting(error, name, store, spark)
             continue
-        schemas[name] = schema
+        schemas[definition.relation] = schema
         opened.views[name] = LiveView(definition, plan, schema, sink, name in mirrored)
+    analyst.keep()
     return opened
 
 
 def _planned(
-    spark: SparkSession, definition: ViewDefinition, schemas: Mapping[str, TableSchema]
+    analyst: Analyst, definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> tuple[ViewPlan, TableSchema]:
     try:
-        result = analyze(spark, definition, schemas)
+        result = analyst.columns(definition, schemas)
     except SparkRefusesError:
         compile_view(definition, schemas)  # what `check` tells has its place, and refuses the start
         raise
-    plan = compile_view(definition, schemas, analyzer(spark))
+    plan = compile_view(definition, schemas, analyzer(analyst))
     if unknown := [name for name in plan.key if name not in result.names]:
         raise UserError(
             f"key column {unknown[0]!r} is not in view {definition.name}",
@@ -119,21 +122,21 @@ def _is_kept(definition: ViewDefinition, manifest: Manifest) -> bool:
     return state is not None and bool(state.sink) and state.definition == digest_of(definition)
 
 
-def analyzer(spark: SparkSession) -> Analyze:
+def analyzer(analyst: Analyst) -> Analyze:
     """What Spark says of the columns of plans.
 
     A `finalize` that Spark reads with other names or types than the user's text is not used.
     """
 
-    def analyzed(plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> ViewPlan:
-        result = _result(spark, plan, schemas)
+    def analyzed(plan: ViewPlan, schemas: Mapping[RelationId, TableSchema]) -> ViewPlan:
+        result = _result(analyst, plan, schemas)
         state = None
         if plan.state_definition is not None:
-            state = _loose(analyze(spark, plan.state_definition, schemas))
+            state = _loose(analyst.columns(plan.state_definition, schemas))
         if plan.maintained is not None and plan.plain is not None:
             assert state is not None
             shown = plan.maintained.shown_schema(state)
-            final = shown and _final_types(spark, plan.maintained, shown, schemas)
+            final = shown and _final_types(analyst, plan.maintained, shown, schemas)
             if final != result.types:
                 return replace(plan.plain, result=result)
         return replace(plan, result=result, state_result=state)
@@ -141,7 +144,9 @@ def analyzer(spark: SparkSession) -> Analyze:
     return analyzed
 
 
-def _result(spark: SparkSession, plan: ViewPlan, schemas: Mapping[str, TableSchema]) -> pa.Schema:
+def _result(
+    analyst: Analyst, plan: ViewPlan, schemas: Mapping[RelationId, TableSchema]
+) -> pa.Schema:
     """The columns of a plan's text.
 
     Raises:
@@ -150,10 +155,10 @@ def _result(spark: SparkSession, plan: ViewPlan, schemas: Mapping[str, TableSche
     """
     declared = plan.declared
     if declared is None or declared.sql == plan.definition.sql:
-        return _loose(analyze(spark, plan.definition, schemas))
-    wanted = _loose(analyze(spark, declared, schemas))
+        return _loose(analyst.columns(plan.definition, schemas))
+    wanted = _loose(analyst.columns(declared, schemas))
     try:
-        analyzed = _loose(analyze(spark, plan.definition, schemas))
+        analyzed = _loose(analyst.columns(plan.definition, schemas))
     except UserError:
         raise OtherColumnsError from None
     if analyzed != wanted:
@@ -162,25 +167,17 @@ def _result(spark: SparkSession, plan: ViewPlan, schemas: Mapping[str, TableSche
 
 
 def _final_types(
-    spark: SparkSession,
+    analyst: Analyst,
     maintained: Maintained,
     shown: pa.Schema,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> list[pa.DataType]:
     """The types of the view's columns as `finalize` makes them."""
     weighted = pa.schema([pa.field(WEIGHT, pa.int32()), *shown])
-    frames = {STATE: weighted} | {
+    reads = {STATE: weighted} | {
         f"{VALUE}{number}": schemas[table].arrow for number, table in enumerate(maintained.values)
     }
-    for name, schema in frames.items():
-        ddl = ", ".join(f"{quoted(field.name)} {type_name(field.type)}" for field in schema)
-        spark.createDataFrame([], ddl).createOrReplaceTempView(name)
-    try:
-        struct = spark.sql(maintained.finalize).schema
-    finally:
-        for name in frames:
-            spark.catalog.dropTempView(name)
-    return list(to_arrow_schema(struct, timezone="UTC").types[1:])
+    return analyst.types(maintained.finalize, reads)[1:]
 
 
 def _loose(schema: TableSchema) -> pa.Schema:
@@ -197,10 +194,3 @@ def open_sinks(config: Config, manifest: Manifest, fence: Fence) -> dict[str, Si
         name: open_sink(config, store, view, views[name].schema, views[name].definition, fence)
         for name, view in load_definitions(store, manifest).views.items()
     }
-
-
-def strategy_of(plan: ViewPlan) -> str:
-    """The strategy of the whole view: of its top operator that is not linear."""
-    if plan.evaluation == "full":
-        return "FULL"
-    return next((n.strategy for n in plan.nodes if n.strategy != "LINEAR"), "LINEAR")

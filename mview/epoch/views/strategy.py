@@ -25,6 +25,7 @@ from mview.execute.turns import seconds
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
 from mview.plan.clocks import is_clock
+from mview.relation import RelationId
 from mview.rows.match import match
 from mview.schema import as_schema
 from mview.store.manifest import TableState
@@ -44,8 +45,8 @@ class Task:
 
     plan: ViewPlan
     epoch: int
-    tables: Mapping[str, TableState]
-    deltas: Mapping[str, Delta]
+    tables: Mapping[RelationId, TableState]
+    deltas: Mapping[RelationId, Delta]
     costs: Costs
 
 
@@ -108,7 +109,7 @@ def _choice(engine: Engine, task: Task, load: Load) -> Choice:
     )
 
 
-def _load(engine: Engine, task: Task, changed: Mapping[str, Delta]) -> Load:
+def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Load:
     plan = task.plan
     counts = {name: delta.changed for name, delta in changed.items()}
     # Rows that go away are changed rows, too.
@@ -131,9 +132,9 @@ def _load(engine: Engine, task: Task, changed: Mapping[str, Delta]) -> Load:
 
 
 def _rows_of(engine: Engine, plan: ViewPlan) -> int:
-    if plan.name in engine.views:
-        return engine.manifest.views[plan.name].rows
-    return engine.relations[plan.name].state.rows
+    if not plan.definition.part:
+        return engine.manifest.views[plan.definition.name].rows
+    return engine.relations[plan.relation].state.rows
 
 
 def _follow(engine: Engine, task: Task, load: Load) -> tuple[ViewDelta | None, str]:
@@ -162,11 +163,11 @@ def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
         old = pa.concat_tables(_published(engine, plan))
     elif not plan.key:
         raise BatchNeededError("rows without a key hold a value that depends on the order of rows")
-    elif plan.name not in engine.relations:
+    elif plan.relation not in engine.relations:
         return rows  # nobody reads the view, and its sink finds rows by their keys
     else:
         keys = rows.filter(goes).select(list(plan.key))
-        request = Request(plan.name, distinct(keys), names, null_safe=True)
+        request = Request(plan.relation, distinct(keys), names, null_safe=True)
         (rows_by_key,) = engine.executors.fetch([request])
         old = rows_by_key.take(pa.array(match(rows_by_key.select(list(plan.key)), keys)[0]))
     come = rows.filter(pc.invert(goes))
@@ -176,10 +177,10 @@ def _as_published(engine: Engine, plan: ViewPlan, rows: pa.Table) -> pa.Table:
 
 def _published(engine: Engine, plan: ViewPlan) -> Iterator[pa.Table]:
     """The rows of a view or part as they are published, in parts."""
-    if plan.name in engine.views:
-        sink = engine.views[plan.name].sink
+    if not plan.definition.part:
+        name = plan.definition.name
         with at_its_sink():
-            yield from sink.parts(engine.manifest.views[plan.name].sink)
+            yield from engine.views[name].sink.parts(engine.manifest.views[name].sink)
         return
-    kept = engine.relations[plan.name]
+    kept = engine.relations[plan.relation]
     yield from kept.mirror.parts(kept.state)

@@ -21,6 +21,7 @@ from mview.execute.local.expressions import (
     ordered,
     quoted,
 )
+from mview.execute.local.naming import check_names, check_using, name_columns, name_tables
 from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
 from mview.execute.refusal import NotAdmittedError, Reason
 from mview.plan.text.dialect import drop_hints
@@ -80,72 +81,22 @@ def translate(parsed: exp.Expr, tables: Mapping[str, Mapping[str, pa.DataType]])
     }
     tree = parsed.copy()
     drop_hints(tree)
-    _name_tables(tree, known)
-    _check_names(tree, known)
-    _check_using(tree, known)
+    columns = {name: frozenset(kinds) for name, kinds in known.items()}
+    name_tables(tree, known)
+    name_columns(tree, columns)
+    check_names(tree, columns)
+    check_using(tree, known)
     try:
         tree = qualify(tree, dialect="spark", schema=_names(known), sql=None)
     except OptimizeError as error:
         raise NotAdmittedError("name", str(error).splitlines()[0]) from None
-    text, columns = _Queries(known).query(tree, _Scope({}, {}, None))
-    return Translation(text, tuple(columns.items()))
+    text, result = _Queries(known).query(tree, _Scope({}, {}, None))
+    return Translation(text, tuple(result.items()))
 
 
 def _names(known: Mapping[str, Columns]) -> dict[str, object]:
     # The optimizer only needs names; types are ours.
     return {name: dict.fromkeys(columns, "string") for name, columns in known.items()}
-
-
-def _name_tables(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
-    """Give every table one identifier, e.g. `shop.orders`, and keep its alias."""
-    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for table in list(tree.find_all(exp.Table)):
-        name = ".".join(part.name for part in table.parts).lower()
-        only(table, "this", "db", "catalog", "alias")
-        if name in ctes and name in known:
-            raise NotAdmittedError("name", f"CTE {name} with the name of a table")
-        if name in ctes:
-            continue
-        if name not in known:
-            raise NotAdmittedError("name", f"table {name}")
-        alias = exp.TableAlias(this=exp.to_identifier(table.alias or table.name))
-        table.replace(exp.Table(this=exp.to_identifier(name, quoted=True), alias=alias))
-
-
-def _check_names(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
-    """Refuse aliases that hide a column and are then used bare: which is meant differs."""
-    columns = {column for table in known.values() for column in table}
-    shared = [s for cte in tree.find_all(exp.CTE) for s in cte.find_all(exp.Select)]
-    for select in tree.find_all(exp.Select):
-        below = [s for s in [*select.find_all(exp.Select), *shared] if s is not select]
-        others = {name.lower() for s in below for name in s.named_selects}
-        for item in select.expressions:
-            name = item.alias.lower() if isinstance(item, exp.Alias) else ""
-            if name not in columns | others:
-                continue
-            if isinstance(item.this, exp.Column) and item.this.name.lower() == name:
-                continue
-            for column in select.find_all(exp.Column):
-                if column.name.lower() == name and not column.table:
-                    raise NotAdmittedError("name", f"alias {name} that hides a column")
-
-
-def _check_using(tree: exp.Expr, known: Mapping[str, Columns]) -> None:
-    """Refuse USING over columns of two types: the merged column has the left one's in Spark."""
-    aliases = {
-        item.alias.lower()
-        for select in tree.find_all(exp.Select)
-        for item in select.expressions
-        if isinstance(item, exp.Alias)
-    }
-    for join in tree.find_all(exp.Join):
-        # Before names are resolved, which turns NATURAL into a plain join by name.
-        only(join, "this", "side", "kind", "on", "using")
-        for column in join.args.get("using") or ():
-            name = column.name.lower()
-            kinds = {table[name] for table in known.values() if name in table}
-            if len(kinds) != 1 or name in aliases:
-                raise NotAdmittedError("clause", f"USING ({name}) over different columns")
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.execute.local.functions import ADMITTED, Admitted
+from mview.execute.local.casts import cast
+from mview.execute.local.entries import Admitted
+from mview.execute.local.functions import ADMITTED
 from mview.execute.local.literals import (
     as_date,
     fixed_interval,
@@ -36,12 +38,18 @@ from mview.execute.local.spark_types import (
 from mview.execute.refusal import NotAdmittedError
 from mview.schema import parse_type
 
-_RULES: dict[type[exp.Expr], Admitted] = {rule.node: rule for rule in ADMITTED}
-_RANKINGS: dict[type[exp.Expr], str] = {
-    exp.RowNumber: "row_number()",
-    exp.Rank: "rank()",
-    exp.DenseRank: "dense_rank()",
+_RULES: dict[type[exp.Expr], list[Admitted]] = {}
+for _entry in ADMITTED:
+    _RULES.setdefault(_entry.node, []).append(_entry)
+_RANKINGS: dict[type[exp.Expr], tuple[str, pa.DataType]] = {
+    exp.RowNumber: ("row_number()", INT),
+    exp.Rank: ("rank()", INT),
+    exp.DenseRank: ("dense_rank()", INT),
+    exp.PercentRank: ("percent_rank()", DOUBLE),
+    exp.CumeDist: ("cume_dist()", DOUBLE),
 }
+#: A value of the first or the last row of the frame.
+_ENDS: dict[type[exp.Expr], str] = {exp.FirstValue: "first_value", exp.LastValue: "last_value"}
 _SHIFTS: dict[type[exp.Expr], str] = {exp.Lag: "lag", exp.Lead: "lead"}
 
 #: The type of a column by table alias ("" = an output column of the same SELECT) and name.
@@ -53,11 +61,6 @@ Subquery = Callable[[exp.Expr], tuple[str, list[pa.DataType]]]
 def quoted(name: str) -> str:
     """An identifier in DuckDB."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def cast(value: Typed, kind: pa.DataType) -> str:
-    """The DuckDB text of a value in another type."""
-    return value.sql if value.type == kind else f"CAST({value.sql} AS {duckdb_type(kind)})"
 
 
 def ordered(node: exp.Ordered, value: Typed) -> str:
@@ -115,7 +118,7 @@ class Expressions:
         special = self._special.get(type(node))
         if special is not None:
             return special(node)
-        rule = _RULES.get(type(node))
+        rule = _rule_of(node)
         if rule is None:
             raise NotAdmittedError("operator", _named(node))
         return self._call(node) if rule.aggregate else self._rule(rule, node)
@@ -137,7 +140,7 @@ class Expressions:
     def _negative(self, node: exp.Neg) -> Typed:
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return number_literal(f"-{node.this.this}")
-        return self._rule(_RULES[exp.Neg], node)
+        return self._rule(_RULES[exp.Neg][0], node)
 
     def _cast(self, node: exp.Cast) -> Typed:
         if node.args.get("safe") or node.args.get("format") or node.args.get("action"):
@@ -149,8 +152,6 @@ class Expressions:
             raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
         if value.type == STRING and value.literal is not None:
             return as_date(value, kind)
-        if value.literal is not None and kind == DOUBLE:
-            return Typed(f"CAST('{value.literal}' AS DOUBLE)", kind)
         if duckdb_type(kind) is None or not castable(value.type, kind):
             raise NotAdmittedError("type", f"CAST {name_of(value.type)} to {name_of(kind)}")
         return Typed(cast(value, kind), kind)
@@ -170,7 +171,7 @@ class Expressions:
         for branch in node.args["ifs"]:
             condition = self.translate(branch.this)
             if subject is not None:
-                condition = apply(_RULES[exp.EQ], [subject, condition])
+                condition = apply(_RULES[exp.EQ][0], [subject, condition])
             values += [condition, self.translate(branch.args["true"])]
         default = node.args.get("default")
         values.append(self.translate(default) if default else Typed("NULL", NULL))
@@ -184,7 +185,7 @@ class Expressions:
 
     def _nullif(self, node: exp.Nullif) -> Typed:
         left, right = self.translate(node.this), self.translate(node.expression)
-        equal = apply(_RULES[exp.EQ], [left, right])
+        equal = apply(_RULES[exp.EQ][0], [left, right])
         return Typed(f"(CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END)", left.type)
 
     def _exists(self, node: exp.Exists) -> Typed:
@@ -201,7 +202,7 @@ class Expressions:
     def _in(self, node: exp.In) -> Typed:
         query = node.args.get("query")
         if query is None:
-            return self._rule(_RULES[exp.In], node)
+            return self._rule(_RULES[exp.In][0], node)
         value = self.translate(node.this)
         text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
         if kinds != [value.type] or common_type([value]) in (None, NULL):
@@ -211,14 +212,14 @@ class Expressions:
     def _like(self, node: exp.Like) -> Typed:
         plain = exp.Like(this=node.this, expression=node.expression)
         only(node, "this", "expression", negate=(True,))
-        value = self._rule(_RULES[exp.Like], plain)
+        value = self._rule(_RULES[exp.Like][0], plain)
         return Typed(f"(NOT {value.sql})", BOOLEAN) if node.args.get("negate") else value
 
     def _concat(self, node: exp.Concat) -> Typed:
         # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
         if not node.args.get("safe"):
             raise NotAdmittedError("operator", "adjacent string literals")
-        return self._rule(_RULES[exp.Concat], node)
+        return self._rule(_RULES[exp.Concat][0], node)
 
     def _add_days(self, node: exp.TsOrDsAdd) -> Typed:
         days = node.expression
@@ -227,13 +228,13 @@ class Expressions:
             if days.expression != exp.Neg(this=exp.Literal.number(1)):
                 raise NotAdmittedError("operator", "date_add of an expression")
             days = exp.Neg(this=days.this)
-        rule = _RULES[exp.TsOrDsAdd]
-        only(node, *rule.parts, **rule.fixed)
+        rule = _RULES[exp.TsOrDsAdd][0]
+        only(node, *rule.parts, form=rule.form, **rule.fixed)
         return apply(rule, [self.translate(node.this), self.translate(days)])
 
     def _add(self, node: exp.Add | exp.Sub) -> Typed:
         if not isinstance(node.expression, exp.Interval):
-            return self._rule(_RULES[type(node)], node)
+            return self._rule(_RULES[type(node)][0], node)
         only(node, "this", "expression")
         value, (number, unit) = self.translate(node.this), fixed_interval(node.expression)
         if value.type not in (TIMESTAMP, TIMESTAMP_NTZ) and not (
@@ -245,24 +246,24 @@ class Expressions:
         return Typed(f"CAST({text} AS {duckdb_type(value.type)})", value.type)
 
     def _rule(self, rule: Admitted, node: exp.Expr) -> Typed:
-        return apply(rule, [self.translate(part) for part in operands(rule, node)])
+        values = [self.translate(part) for part in operands(rule, node)]
+        return apply(_for_types(rule, values), values)
 
     def _call(self, node: exp.Expr) -> Typed:
         text, kind = self._aggregate(node)
         return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
 
-    def _aggregate(self, node: exp.Expr) -> tuple[str, pa.DataType]:
-        """An aggregate call, FILTER with it, before the cast to its type."""
+    def _aggregate(self, node: exp.Expr, tail: str = "") -> tuple[str, pa.DataType]:
+        """An aggregate call before the cast to its type; FILTER and `tail`, its window, with it."""
         if isinstance(node, exp.Filter):
-            text, kind = self._aggregate(node.this)
             condition = self.translate(node.expression.this)
-            return f"{text} FILTER (WHERE {condition.sql})", kind
-        rule = _RULES.get(type(node))
+            return self._aggregate(node.this, f" FILTER (WHERE {condition.sql}){tail}")
+        rule = _rule_of(node)
         if rule is None or not rule.aggregate:
             raise NotAdmittedError("operator", _named(node))
         (part,) = operands(rule, node)
         if isinstance(part, exp.Star):
-            return "count(*)", BIGINT
+            return f"count(*){tail}", BIGINT
         distinct = ""
         if isinstance(part, exp.Distinct):
             if len(part.expressions) != 1 or part.args.get("on"):
@@ -270,14 +271,20 @@ class Expressions:
             (part,) = part.expressions
             distinct = "DISTINCT "
         value = self.translate(part)
+        rule = _for_types(rule, [value])
         signature = rule.sign([value])
         if signature is None or (distinct and pa.types.is_floating(value.type)):
             raise _type_error(rule.name, [value])
-        return rule.duckdb.format(distinct + cast(value, signature.operands[0])), signature.result
+        text = rule.duckdb.format(
+            cast(value, signature.operands[0]),
+            distinct=distinct,
+            tail=tail,
+            **_scale(signature.result),
+        )
+        return text, signature.result
 
     def _window(self, node: exp.Window) -> Typed:
         only(node, "this", "partition_by", "order", "spec", over=("OVER",))
-        text, kind = self._over(node.this)
         parts = []
         if keys := [self.translate(key) for key in node.args.get("partition_by") or ()]:
             check_keys(keys)
@@ -287,14 +294,26 @@ class Expressions:
             parts.append("ORDER BY " + ", ".join(items))
         if spec := node.args.get("spec"):
             parts.append(_frame(spec))
-        return Typed(f"CAST({text} OVER ({' '.join(parts)}) AS {duckdb_type(kind)})", kind)
+        text, kind = self._over(node.this, f" OVER ({' '.join(parts)})")
+        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
 
-    def _over(self, node: exp.Expr) -> tuple[str, pa.DataType]:
+    def _over(self, node: exp.Expr, tail: str) -> tuple[str, pa.DataType]:
         if type(node) in _RANKINGS:
             only(node)
-            return _RANKINGS[type(node)], INT
+            call, kind = _RANKINGS[type(node)]
+            return f"{call}{tail}", kind
+        if type(node) in _ENDS:
+            only(node, "this")
+            value = self.translate(node.this)
+            return f"{_ENDS[type(node)]}({value.sql}){tail}", value.type
+        if isinstance(node, exp.Ntile):
+            only(node, "this")
+            number = self.translate(node.this)
+            if number.literal is None or number.type != INT:
+                raise _type_error("ntile", [number])
+            return f"ntile({number.sql}){tail}", INT
         if type(node) not in _SHIFTS:
-            return self._aggregate(node)
+            return self._aggregate(node, tail)
         only(node, "this", "offset", "default")
         values = [self.translate(node.this)]
         for name in ("offset", "default"):
@@ -303,7 +322,8 @@ class Expressions:
         offset_fits = len(values) < 2 or (values[1].literal is not None and values[1].type == INT)
         if not offset_fits or (len(values) == 3 and values[2].type != values[0].type):
             raise _type_error(_SHIFTS[type(node)], values)
-        return f"{_SHIFTS[type(node)]}({', '.join(v.sql for v in values)})", values[0].type
+        text = f"{_SHIFTS[type(node)]}({', '.join(v.sql for v in values)}){tail}"
+        return text, values[0].type
 
 
 def apply(rule: Admitted, values: list[Typed]) -> Typed:
@@ -319,16 +339,36 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
         raise _type_error(rule.name, values)
     texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
     text = rule.duckdb.format(
-        *texts, all=", ".join(texts), rest=", ".join(texts[1:]), joined=" || ".join(texts)
+        *texts,
+        all=", ".join(texts),
+        rest=", ".join(texts[1:]),
+        joined=" || ".join(texts),
+        **_scale(signature.result),
     )
     if signature.result != BOOLEAN:
         text = f"CAST({text} AS {duckdb_type(signature.result)})"
     return Typed(text, signature.result)
 
 
+def _scale(kind: pa.DataType) -> dict[str, str]:
+    """The scale of a decimal and its power of ten, as texts for DuckDB."""
+    scale = kind.scale if is_decimal(kind) else 0
+    return {"scale": str(scale), "power": f"CAST('{10**scale}' AS HUGEINT)"}
+
+
+def _rule_of(node: exp.Expr) -> Admitted | None:
+    return next((rule for rule in _RULES.get(type(node), ()) if rule.is_of(node)), None)
+
+
+def _for_types(rule: Admitted, values: list[Typed]) -> Admitted:
+    """Of the entries that are written alike, the one for these operands."""
+    alike = (other for other in _RULES[rule.node] if other.form == rule.form)
+    return next((other for other in alike if other.sign(values) is not None), rule)
+
+
 def operands(rule: Admitted, node: exp.Expr) -> list[exp.Expr]:
     """The operands of a node, in order; everything else in it must be as the rule says."""
-    only(node, *rule.parts, **rule.fixed)
+    only(node, *rule.parts, form=rule.form, **rule.fixed)
     listed: list[exp.Expr] = []
     for name in rule.parts:
         part = node.args.get(name)
@@ -336,8 +376,10 @@ def operands(rule: Admitted, node: exp.Expr) -> list[exp.Expr]:
     return listed
 
 
-def only(node: exp.Expr, *parts: str, **fixed: tuple[object, ...]) -> None:
-    """Check that a node has no arguments but these.
+def only(
+    node: exp.Expr, *parts: str, form: Container[str] = (), **fixed: tuple[object, ...]
+) -> None:
+    """Check that a node has no arguments but these, nor others than those of `form`.
 
     Raises:
         NotAdmittedError: there is another one.
@@ -346,7 +388,7 @@ def only(node: exp.Expr, *parts: str, **fixed: tuple[object, ...]) -> None:
         if name in parts or value is None or value is False or value == []:
             continue
         text = value.sql(dialect="spark") if isinstance(value, exp.Expr) else value
-        if text not in fixed.get(name, ()):
+        if text not in fixed.get(name, ()) and name not in form:
             raise NotAdmittedError("clause", f"{_named(node)} with {name}")
 
 

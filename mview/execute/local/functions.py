@@ -7,94 +7,39 @@ What is not in this list runs on Spark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from sqlglot import exp
 
+from mview.execute.local.entries import SPARK_DECIDES, Admitted, aggregate, binary, many, unary
 from mview.execute.local.signatures import (
-    DATES,
-    Sign,
-    all_of,
     any_to,
     averaged,
+    averaged_decimals,
     chosen,
     compared,
+    decimal_quotient,
+    either,
     exactly,
     extreme,
     integers,
     listed,
     merged,
-    moved_date,
     not_float,
     number,
     one_of,
-    pattern,
     plus,
     quotient,
-    sliced,
+    rounded,
+    signed,
     times,
     total,
+    whole,
     whole_quotient,
 )
-from mview.execute.local.spark_types import (
-    BIGINT,
-    BOOLEAN,
-    DATE,
-    INT,
-    STRING,
-)
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """One operator or function.
-
-    Attributes:
-        name: unique name, shown in test names.
-        node: the class sqlglot parses it to.
-        spark: how a user writes it; `{0}` is the first operand.
-        duckdb: what runs instead. `{0}` … are operands cast as the signature says, `{all}` is the
-            list of them.
-        sign: the signature for operands of these types; None: not admitted.
-        parts: the arguments of `node` that are operands, in order (a list counts as many).
-        fixed: arguments of `node` that are not operands, with the SQL texts they may have.
-        arity: numbers of operands that the tests use.
-        aggregate: whether it is an aggregate, which may also stand over a window.
-    """
-
-    name: str
-    node: type[exp.Expr]
-    spark: str
-    duckdb: str
-    sign: Sign
-    parts: tuple[str, ...] = ("this", "expression")
-    fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    arity: tuple[int, ...] = (2,)
-    aggregate: bool = False
-
-
-#: Arguments that sqlglot sets to steer its own generators.
-_FLAGS = {"typed": (False,), "safe": (True, False), "big_int": (True,), "coalesce": (False,)}
-
-
-def _unary(name: str, node: type[exp.Expr], text: str, sign: Sign, duckdb: str = "") -> Admitted:
-    return Admitted(name, node, text, duckdb or text, sign, ("this",), _FLAGS, arity=(1,))
-
-
-def _binary(name: str, node: type[exp.Expr], text: str, sign: Sign, duckdb: str = "") -> Admitted:
-    return Admitted(name, node, text, f"({duckdb or text})", sign, fixed=_FLAGS)
-
-
-def _many(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
-    flags: dict[str, tuple[Any, ...]] = {"ignore_nulls": (True,)}
-    parts = ("this", "expressions")
-    return Admitted(name, node, text, f"({text})", sign, parts, flags, arity=(2, 3))
-
-
-def _aggregate(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
-    return replace(_unary(name, node, text, sign), aggregate=True)
-
+from mview.execute.local.spark_types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, INTEGERS
+from mview.execute.local.texts import TEXTS
+from mview.execute.local.times import TIMES
 
 _COMPARISONS = (
     ("eq", exp.EQ, "="),
@@ -110,83 +55,135 @@ _DIVIDED = _ZERO % "DOUBLE" + "ELSE {0} / {1} END"
 _WHOLE = _ZERO % "BIGINT" + "ELSE {0} // nullif({1}, 0) END"
 # The smallest integer modulo -1 overflows in DuckDB, and is 0 in Spark.
 _REST = _ZERO % "BIGINT" + "WHEN {1} = -1 THEN {0} - {0} ELSE {0} % nullif({1}, 0) END"
+_POSITIVE_REST = (
+    _ZERO % "BIGINT" + "WHEN {1} = -1 THEN {0} - {0} WHEN {0} % nullif({1}, 0) < 0 "
+    "THEN ({0} % nullif({1}, 0) + {1}) % nullif({1}, 0) ELSE {0} % nullif({1}, 0) END"
+)
+_SAME = "{0} IS NOT DISTINCT FROM {1}"
+_NAN = "coalesce(isnan({0}), FALSE)"
+# The digits of a decimal as a whole number, and one such number by another, half rounded up.
+_DIGITS = "CAST(replace(CAST(%s AS VARCHAR), '.', '') AS HUGEINT)"
+_HALF_UP = "((2 * abs({0}) + abs({1})) // (2 * abs({1})))"
+_ROUNDED = (
+    "CASE WHEN sign({0}) * sign({1}) < 0 THEN '-' ELSE '' END "
+    f"|| CAST({_HALF_UP} // {{{{power}}}} AS VARCHAR) "
+    f"|| '.' || lpad(CAST({_HALF_UP} % {{{{power}}}} AS VARCHAR), {{{{scale}}}}, '0')"
+)
+_DECIMALS = (
+    "CASE WHEN {1} = 0 AND {0} IS NOT NULL THEN error('division by zero') "
+    f"ELSE {_ROUNDED.format(_DIGITS % '{0}', 'nullif(' + _DIGITS % '{1}' + ', 0)')} END"
+)
+_SUM = "CAST(sum({distinct}{0}){tail} AS DECIMAL(38,{scale}))"
+_AVERAGE_OF_DECIMALS = _ROUNDED.format(
+    _DIGITS % _SUM, "nullif(CAST(count({distinct}{0}){tail} AS HUGEINT), 0)"
+)
+# Spark adds up doubles: in any order the same while no sum can pass 2^53.
+_AVERAGE_OF_BIGINTS = (
+    "CASE WHEN CAST(max(abs(CAST({0} AS HUGEINT))){tail} AS HUGEINT) "
+    "* count({distinct}{0}){tail} <= 9007199254740992 "
+    "THEN CAST(sum({distinct}{0}){tail} AS DOUBLE) / count({distinct}{0}){tail} "
+    f"WHEN count({{0}}){{tail}} > 0 THEN CAST({SPARK_DECIDES} AS DOUBLE) END"
+)
+# Spark goes to the nearest BIGINT from beyond, and takes NaN as 0.
+_WHOLE_OF = (
+    f"CASE WHEN abs({{0}}) < 9e15 THEN %s({{0}}) WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
+)
+_SIGN = "CASE WHEN {0} = 0 OR isnan({0}) THEN {0} WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 END"
 _TRUTHS = (BOOLEAN, BOOLEAN)
-_DAYS = {"unit": ("DAY",)}
 
 SCALARS: tuple[Admitted, ...] = (
-    _binary("add", exp.Add, "{0} + {1}", plus),
-    _binary("subtract", exp.Sub, "{0} - {1}", plus),
-    _binary("multiply", exp.Mul, "{0} * {1}", times),
-    _binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
-    _binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
-    _binary("mod", exp.Mod, "{0} % {1}", integers, _REST),
-    _unary("negate", exp.Neg, "(- {0})", number),
-    _unary("abs", exp.Abs, "abs({0})", number),
-    *(_binary(name, node, f"{{0}} {op} {{1}}", compared) for name, node, op in _COMPARISONS),
-    _binary("same", exp.NullSafeEQ, "{0} <=> {1}", compared, "{0} IS NOT DISTINCT FROM {1}"),
-    _binary("distinct", exp.NullSafeNEQ, "{0} IS DISTINCT FROM {1}", compared),
-    _binary("and", exp.And, "{0} AND {1}", exactly(_TRUTHS, BOOLEAN)),
-    _binary("or", exp.Or, "{0} OR {1}", exactly(_TRUTHS, BOOLEAN)),
-    _unary("not", exp.Not, "(NOT {0})", one_of((BOOLEAN,))),
+    binary("add", exp.Add, "{0} + {1}", plus),
+    binary("subtract", exp.Sub, "{0} - {1}", plus),
+    binary("multiply", exp.Mul, "{0} * {1}", times),
+    binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
+    binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS),
+    binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
+    binary("mod", exp.Mod, "{0} % {1}", integers, _REST),
+    unary("negate", exp.Neg, "(- {0})", number),
+    unary("abs", exp.Abs, "abs({0})", number),
+    *(binary(name, node, f"{{0}} {op} {{1}}", compared) for name, node, op in _COMPARISONS),
+    binary("same", exp.NullSafeEQ, "{0} <=> {1}", compared, _SAME),
+    binary("distinct", exp.NullSafeNEQ, "{0} IS DISTINCT FROM {1}", compared),
+    binary("and", exp.And, "{0} AND {1}", exactly(_TRUTHS, BOOLEAN)),
+    binary("or", exp.Or, "{0} OR {1}", exactly(_TRUTHS, BOOLEAN)),
+    unary("not", exp.Not, "(NOT {0})", one_of((BOOLEAN,))),
     replace(
-        _binary("between", exp.Between, "{0} BETWEEN {1} AND {2}", compared),
+        binary("between", exp.Between, "{0} BETWEEN {1} AND {2}", compared),
         parts=("this", "low", "high"),
         arity=(3,),
     ),
-    _many("in", exp.In, "{0} IN ({rest})", listed),
-    _many("coalesce", exp.Coalesce, "coalesce({all})", merged),
-    _many("greatest", exp.Greatest, "greatest({all})", not_float),
-    _many("least", exp.Least, "least({all})", not_float),
+    many("in", exp.In, "{0} IN ({rest})", listed),
+    many("coalesce", exp.Coalesce, "coalesce({all})", merged),
+    many("greatest", exp.Greatest, "greatest({all})", not_float),
+    many("least", exp.Least, "least({all})", not_float),
     replace(
-        _binary("if", exp.If, "if({0}, {1}, {2})", chosen, "CASE WHEN {0} THEN {1} ELSE {2} END"),
+        binary("if", exp.If, "if({0}, {1}, {2})", chosen, "CASE WHEN {0} THEN {1} ELSE {2} END"),
         parts=("this", "true", "false"),
         arity=(3,),
     ),
     replace(
-        _binary("concat", exp.Concat, "concat({all})", all_of(STRING, STRING), "{joined}"),
-        parts=("expressions",),
-        arity=(2, 3),
-    ),
-    _binary("pipes", exp.DPipe, "{0} || {1}", all_of(STRING, STRING)),
-    _unary("length", exp.Length, "length({0})", one_of((STRING,), INT)),
-    _unary("trim", exp.Trim, "trim({0})", one_of((STRING,)), "trim({0}, ' ')"),
-    replace(
-        _binary("substring", exp.Substring, "substring({0}, {1}, {2})", sliced),
-        parts=("this", "start", "length"),
+        binary("nvl2", exp.Nvl2, "nvl2({0}, {1}, {2})", either),
+        duckdb="(CASE WHEN {0} IS NOT NULL THEN {1} ELSE {2} END)",
+        parts=("this", "true", "false"),
         arity=(3,),
     ),
-    _binary("like", exp.Like, "{0} LIKE {1}", pattern),
-    _unary("to_date", exp.TsOrDsToDate, "to_date({0})", one_of(DATES, DATE), "CAST({0} AS DATE)"),
-    _unary("year", exp.Year, "year({0})", one_of(DATES, INT)),
-    _unary("month", exp.Month, "month({0})", one_of(DATES, INT)),
-    _unary("day", exp.Day, "day({0})", one_of(DATES, INT)),
-    _unary("dayofmonth", exp.DayOfMonth, "dayofmonth({0})", one_of(DATES, INT)),
-    Admitted(
-        "date_add",
-        exp.TsOrDsAdd,
-        "date_add({0}, {1})",
-        "({0} + {1})",
-        moved_date,
-        fixed=_DAYS,
+    replace(
+        unary("isnull", exp.Anonymous, "isnull({0})", any_to(BOOLEAN), "({0} IS NULL)"),
+        parts=("expressions",),
+        form={"this": "isnull"},
     ),
-    Admitted(
-        "datediff",
-        exp.DateDiff,
-        "datediff({0}, {1})",
-        "({0} - {1})",
-        exactly((DATE, DATE), INT),
-        fixed=_DAYS,
+    replace(
+        unary("isnotnull", exp.Anonymous, "isnotnull({0})", any_to(BOOLEAN), "({0} IS NOT NULL)"),
+        parts=("expressions",),
+        form={"this": "isnotnull"},
     ),
+    unary("isnan", exp.IsNan, "isnan({0})", one_of((FLOAT, DOUBLE), BOOLEAN), _NAN),
+    binary("equal_null", exp.EqualNull, "equal_null({0}, {1})", compared, _SAME),
+    replace(
+        binary("pmod", exp.Anonymous, "pmod({0}, {1})", integers, _POSITIVE_REST),
+        parts=("expressions",),
+        form={"this": "pmod"},
+    ),
+    replace(unary("floor", exp.Floor, "floor({0})", whole, _WHOLE_OF % "floor"), defers=True),
+    replace(unary("ceil", exp.Ceil, "ceil({0})", whole, _WHOLE_OF % "ceil"), defers=True),
+    unary("floor_of_integers", exp.Floor, "floor({0})", one_of(INTEGERS, BIGINT), "{0}"),
+    unary("ceil_of_integers", exp.Ceil, "ceil({0})", one_of(INTEGERS, BIGINT), "{0}"),
+    replace(
+        unary("round", exp.Round, "round({all})", rounded),
+        parts=("this", "decimals"),
+        arity=(1, 2),
+    ),
+    unary("sign", exp.Sign, "sign({0})", signed, _SIGN),
+    unary(
+        "sqrt", exp.Sqrt, "sqrt({0})", one_of((INT, DOUBLE), DOUBLE), "sqrt(CAST({0} AS DOUBLE))"
+    ),
+    binary("bit_and", exp.BitwiseAnd, "{0} & {1}", integers),
+    binary("bit_or", exp.BitwiseOr, "{0} | {1}", integers),
+    *TEXTS,
+    *TIMES,
 )
 
 AGGREGATES: tuple[Admitted, ...] = (
-    _aggregate("count", exp.Count, "count({0})", any_to(BIGINT)),
-    _aggregate("sum", exp.Sum, "sum({0})", total),
-    _aggregate("min", exp.Min, "min({0})", extreme),
-    _aggregate("max", exp.Max, "max({0})", extreme),
-    _aggregate("avg", exp.Avg, "avg({0})", averaged),
-    _aggregate("bool_and", exp.LogicalAnd, "bool_and({0})", one_of((BOOLEAN,))),
-    _aggregate("bool_or", exp.LogicalOr, "bool_or({0})", one_of((BOOLEAN,))),
+    aggregate("count", exp.Count, "count({0})", any_to(BIGINT)),
+    aggregate("sum", exp.Sum, "sum({0})", total),
+    aggregate("min", exp.Min, "min({0})", extreme),
+    aggregate("max", exp.Max, "max({0})", extreme),
+    aggregate("avg", exp.Avg, "avg({0})", averaged),
+    replace(
+        aggregate("avg_of_bigints", exp.Avg, "avg({0})", one_of((BIGINT,), DOUBLE)),
+        duckdb=_AVERAGE_OF_BIGINTS,
+        defers=True,
+    ),
+    replace(
+        aggregate("avg_of_decimals", exp.Avg, "avg({0})", averaged_decimals),
+        duckdb=_AVERAGE_OF_DECIMALS,
+    ),
+    replace(
+        aggregate("count_if", exp.CountIf, "count_if({0})", one_of((BOOLEAN,), BIGINT)),
+        duckdb="count({distinct}CASE WHEN {0} THEN TRUE END){tail}",
+    ),
+    aggregate("bool_and", exp.LogicalAnd, "bool_and({0})", one_of((BOOLEAN,))),
+    aggregate("bool_or", exp.LogicalOr, "bool_or({0})", one_of((BOOLEAN,))),
 )
 
 ADMITTED: tuple[Admitted, ...] = SCALARS + AGGREGATES

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
 from mview.execute.ranges import Range
+from mview.relation import RelationId
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.lookup_keys import first_duplicate, typed_keys
@@ -128,12 +129,12 @@ class ResidentTable:
     Look-ups and `apply` may come from several threads; `merge` may run beside them.
 
     Args:
-        name: `<connection>.<table>`, for messages.
+        name: the relation, for messages.
         key: the primary key columns.
         rows: the rows, with the used columns (the key among them); keys are unique.
     """
 
-    def __init__(self, name: str, key: Sequence[str], rows: pa.Table) -> None:
+    def __init__(self, name: RelationId, key: Sequence[str], rows: pa.Table) -> None:
         self.name, self.key, self.schema = name, tuple(key), rows.schema
         self._segments = [Segment.of(self._ordered(rows))]
         self._lock = threading.RLock()
@@ -302,7 +303,7 @@ class ResidentTable:
         typed = typed_keys(self.schema, self.key, rows.select(list(self.key)), null_safe=True)
         if typed is None or typed.num_rows != rows.num_rows:
             raise CorruptionError(
-                "a change has a primary key that does not fit the table", where=self.name
+                "a change has a primary key that does not fit the table", where=str(self.name)
             )
         hits = list(self._find(typed))
         if sum(len(places) for _, _, places in hits) == expected:
@@ -313,7 +314,7 @@ class ResidentTable:
         wrong = np.flatnonzero(~hit if expected else hit)
         raise CorruptionError(
             f"a row is {problem}",
-            where=self.name,
+            where=str(self.name),
             got=typed.slice(int(wrong[0]), 1).to_pylist()[0] if len(wrong) else "a key given twice",
             hint="run the same command again: what is in memory is read anew; if it stays, "
             "`mview drop` the table, or the view, and run again",
@@ -326,7 +327,7 @@ class ResidentTable:
         if (row := first_duplicate(keys)) is not None:
             raise CorruptionError(
                 "a change adds a primary key twice",
-                where=self.name,
+                where=str(self.name),
                 got=keys.slice(row, 1).to_pylist()[0],
             )
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from mview.errors import CorruptionError
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request
+from mview.relation import RelationId
 
 
 class LocalLookups:
@@ -23,10 +24,10 @@ class LocalLookups:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._tables: dict[str, ResidentTable] = {}
+        self._tables: dict[RelationId, ResidentTable] = {}
         # Merges run beside the epochs, one at a time.
         self._merger = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mview-merge")
-        self._merges: dict[str, Future[None]] = {}
+        self._merges: dict[RelationId, Future[None]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -63,16 +64,16 @@ class LocalLookups:
         self._tables[table.name] = table
         return True
 
-    def prepare(self, name: str, columns: Iterable[str]) -> None:
+    def prepare(self, name: RelationId, columns: Iterable[str]) -> None:
         """Have an index made beside the epochs, if the table is resident."""
         if name in self._tables:
             self._merger.submit(self._tables[name].prepare, columns)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: RelationId) -> None:
         """Forget a table; nothing happens when it is not resident."""
         self._tables.pop(name, None)
 
-    def resident(self, name: str, columns: Sequence[str]) -> bool:
+    def resident(self, name: RelationId, columns: Sequence[str]) -> bool:
         """Whether a table can be looked up here, with these columns."""
         table = self._tables.get(name)
         return table is not None and set(columns) <= set(table.schema.names)
@@ -94,7 +95,7 @@ class LocalLookups:
         names = request.keys.column_names
         return table.lookup(names, request.keys, request.null_safe, request.select)
 
-    def apply(self, changes: Mapping[str, tuple[pa.Table, pa.Table]]) -> list[str]:
+    def apply(self, changes: Mapping[RelationId, tuple[pa.Table, pa.Table]]) -> list[RelationId]:
         """Follow a published epoch.
 
         Args:
@@ -129,7 +130,7 @@ class LocalLookups:
         self._merger.shutdown()
         self._tables.clear()
 
-    def _merge_when_due(self, name: str, table: ResidentTable) -> None:
+    def _merge_when_due(self, name: RelationId, table: ResidentTable) -> None:
         running = self._merges.get(name)
         if running is not None:
             if not running.done():

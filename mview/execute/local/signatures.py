@@ -49,8 +49,12 @@ Sign = Callable[[list[Typed]], Signature | None]
 
 #: Digits of the decimals that DuckDB keeps in 64 bits.
 _SHORT = 18
+_MAX_DIGITS = 38
+#: Digits of a decimal whose sums, with four digits more, are within 38.
+_MAX_AVERAGED = 23
 #: Days that may be added to a date: far from where either engine leaves its range.
 _MAX_DAYS = 100_000
+_MAX_MONTHS = 1_200
 
 DATES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 ORDERED = (BOOLEAN, STRING, BINARY, *INTEGERS, *DATES)
@@ -137,7 +141,8 @@ def _product_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 def plus(values: list[Typed]) -> Signature | None:
     """Operands of + and -."""
     left, right = values
-    if not (is_decimal(left.type) or is_decimal(right.type)):
+    decimals = is_decimal(left.type) or is_decimal(right.type)
+    if not decimals or DOUBLE in (left.type, right.type):
         return _numbers(values)
     if not (is_exact_number(left.type) and is_exact_number(right.type)):
         return None
@@ -148,7 +153,8 @@ def plus(values: list[Typed]) -> Signature | None:
 def times(values: list[Typed]) -> Signature | None:
     """Operands of *."""
     left, right = values
-    if not (is_decimal(left.type) or is_decimal(right.type)):
+    decimals = is_decimal(left.type) or is_decimal(right.type)
+    if not decimals or DOUBLE in (left.type, right.type):
         return _numbers(values)
     if not (is_exact_number(left.type) and is_exact_number(right.type)):
         return None
@@ -177,10 +183,43 @@ def integers(values: list[Typed]) -> Signature | None:
 
 def quotient(values: list[Typed]) -> Signature | None:
     """Operands of /: numbers that Spark divides as doubles."""
-    kinds = (*INTEGERS, DOUBLE)
-    if all(value.type in kinds for value in values):
+    kinds = {value.type for value in values}
+    # Decimals among themselves are divided as decimals.
+    plain = DOUBLE in kinds or not any(is_decimal(kind) for kind in kinds)
+    if plain and all(kind == DOUBLE or is_exact_number(kind) for kind in kinds):
         return Signature((DOUBLE, DOUBLE), DOUBLE)
     return None
+
+
+def decimal_quotient(values: list[Typed]) -> Signature | None:
+    """Operands of /: exact numbers, one of them a decimal at least."""
+    kinds = [value.type for value in values]
+    if not any(map(is_decimal, kinds)) or not all(map(is_exact_number, kinds)):
+        return None
+    left, right = (as_decimal(value, shrink=True) for value in values)
+    scale = max(6, left.scale + right.precision + 1)
+    precision = left.precision - left.scale + right.scale + scale
+    # Spark cuts scales where 38 digits do not hold all, and rounds to 38 places first.
+    if precision >= _MAX_DIGITS or scale + right.precision >= _MAX_DIGITS:
+        return None
+    shifted = pa.decimal128(precision, scale + right.scale)
+    return Signature((shifted, right), pa.decimal128(precision, scale))
+
+
+def averaged_decimals(values: list[Typed]) -> Signature | None:
+    """The operand of avg: a decimal whose sum has room for four digits more."""
+    (value,) = values
+    if not is_decimal(value.type) or value.type.precision > _MAX_AVERAGED:
+        return None
+    result = pa.decimal128(value.type.precision + 4, value.type.scale + 4)
+    return Signature((value.type,), result)
+
+
+def signed(values: list[Typed]) -> Signature | None:
+    """The operand of sign, which is a double."""
+    (value,) = values
+    fits = is_exact_number(value.type) or value.type == DOUBLE
+    return Signature((DOUBLE,), DOUBLE) if fits else None
 
 
 def whole_quotient(values: list[Typed]) -> Signature | None:
@@ -218,12 +257,37 @@ def total(values: list[Typed]) -> Signature | None:
 
 def sliced(values: list[Typed]) -> Signature | None:
     """A string with a literal start and length."""
-    text, start, _ = values
+    text, start = values[:2]
     # Zero and negative positions count from elsewhere in DuckDB.
-    plain = [v.type == INT and v.literal is not None and v.literal.isdigit() for v in values[1:]]
-    if text.type != STRING or not all(plain) or int(start.literal or 0) < 1:
+    if text.type != STRING or not all(map(_is_count, values[1:])) or start.literal == "0":
         return None
-    return Signature((STRING, INT, INT), STRING)
+    return Signature((STRING, INT, INT)[: len(values)], STRING)
+
+
+def _is_count(value: Typed) -> bool:
+    """Whether it is a literal integer that is not negative."""
+    return value.type == INT and value.literal is not None and value.literal.isdigit()
+
+
+def counted(values: list[Typed]) -> Signature | None:
+    """A string and a literal number of characters or times."""
+    fits = values[0].type == STRING and _is_count(values[1])
+    return Signature((STRING, INT), STRING) if fits else None
+
+
+def padded(values: list[Typed]) -> Signature | None:
+    """A string, a literal length, and what fills it up: a literal that is not empty."""
+    if len(values) != 3 or values[2].type != STRING or not values[2].literal:
+        return None
+    fits = values[0].type == STRING and _is_count(values[1])
+    return Signature((STRING, INT, STRING), STRING) if fits else None
+
+
+def parted(values: list[Typed]) -> Signature | None:
+    """A string, a literal separator that is not empty, and the literal number of a part."""
+    text, by, number = values
+    plain = by.type == STRING and by.literal and _is_count(number) and number.literal != "0"
+    return Signature((STRING, STRING, INT), STRING) if text.type == STRING and plain else None
 
 
 def pattern(values: list[Typed]) -> Signature | None:
@@ -249,19 +313,63 @@ def averaged(values: list[Typed]) -> Signature | None:
     return Signature((DOUBLE,), DOUBLE) if fits else None
 
 
+def either(values: list[Typed]) -> Signature | None:
+    """Anything, and two operands that are brought to one type."""
+    kind = _common(values[1:], shrink=False)
+    return None if kind is None else Signature((values[0].type, kind, kind), kind)
+
+
+def whole(values: list[Typed]) -> Signature | None:
+    """The operand of floor and ceil."""
+    (value,) = values
+    if is_decimal(value.type) and value.type.scale:
+        result = decimal(value.type.precision - value.type.scale + 1, 0)
+        # One digit more: 99.9 becomes 100.
+        wider = decimal(value.type.precision + 1, value.type.scale)
+        return None if result is None or wider is None else Signature((wider,), result)
+    return Signature((DOUBLE,), BIGINT) if value.type == DOUBLE else None
+
+
+def rounded(values: list[Typed]) -> Signature | None:
+    """The operands of round: an exact number, and a literal number of digits."""
+    value, digits = values[0].type, 0
+    if len(values) == 2:
+        if not _is_count(values[1]):
+            return None
+        digits = int(values[1].literal or 0)
+    rest = (INT,) * (len(values) - 1)
+    if value in INTEGERS:
+        return Signature((value, *rest), value)
+    if not is_decimal(value):
+        return None
+    scale, wider = min(digits, value.scale), decimal(value.precision + 1, value.scale)
+    result = decimal(value.precision - value.scale + 1 + scale, scale)
+    return None if result is None or wider is None else Signature((wider, *rest), result)
+
+
+def dated(values: list[Typed]) -> Signature | None:
+    """The operand of to_date."""
+    (value,) = values
+    return Signature((DATE,), DATE) if castable(value.type, DATE) else None
+
+
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether CAST is admitted between two types."""
     if source in (target, NULL):
         return True
+    if source == STRING:
+        return target in (*INTEGERS, DOUBLE, DATE, TIMESTAMP)
     if source in INTEGERS:
         return bool(is_exact_number(target) or target in (DOUBLE, STRING))
     if is_decimal(source):
-        return bool(is_decimal(target) or target == STRING)
+        return bool(is_exact_number(target) or target in (DOUBLE, STRING))
+    if source == DOUBLE:
+        return target in INTEGERS
     if source == BOOLEAN:
         return target in (*INTEGERS, STRING)
     if source == FLOAT:
         return bool(target == DOUBLE)
-    return bool(source in DATES and target in DATES)
+    return source in DATES and target in (*DATES, STRING)
 
 
 def moved_date(values: list[Typed]) -> Signature | None:
@@ -269,4 +377,12 @@ def moved_date(values: list[Typed]) -> Signature | None:
     day, days = values
     plain = day.type == DATE and days.type == INT and days.literal is not None
     fits = plain and abs(int(days.literal or 0)) <= _MAX_DAYS
+    return Signature((DATE, INT), DATE) if fits else None
+
+
+def moved_months(values: list[Typed]) -> Signature | None:
+    """A date and a literal number of months."""
+    day, months = values
+    plain = day.type == DATE and months.type == INT and months.literal is not None
+    fits = plain and abs(int(months.literal or 0)) <= _MAX_MONTHS
     return Signature((DATE, INT), DATE) if fits else None

@@ -108,6 +108,9 @@ def common_type(values: list[Typed], *, shrink: bool = False) -> pa.DataType | N
     kind: pa.DataType | None = NULL
     exact = [value for value in values if is_exact_number(value.type)]
     if any(is_decimal(value.type) for value in exact):
+        others = {value.type for value in values if not is_exact_number(value.type)} - {NULL}
+        if others == {DOUBLE}:
+            return DOUBLE
         if any(value.type != NULL and not is_exact_number(value.type) for value in values):
             return None
         return _widest_decimal([as_decimal(value, shrink=shrink) for value in exact])

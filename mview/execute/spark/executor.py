@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from mview.changelog import from_ipc, to_ipc
 from mview.execute.program import Request
@@ -20,7 +19,9 @@ from mview.execute.ranges import Range
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.execute.spark.copies import look_up_files, look_up_range, make_copies
+from mview.relation import RelationId
 from mview.schema import quoted, type_name
+from mview.session.lazy import Spark
 from mview.session.worker import settle_worker
 
 
@@ -72,10 +73,9 @@ class SparkExecutor:
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession, relations: Mapping[str, Relation]) -> None:
+    def __init__(self, spark: Spark, relations: Mapping[RelationId, Relation]) -> None:
         self._spark = spark
         self._relations = relations
-        self._slots = max(1, spark.sparkContext.defaultParallelism)
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """The requested rows of the mirrors as published; all requests in one Spark job.
@@ -101,11 +101,11 @@ class SparkExecutor:
         ]
         parts: dict[tuple[int, bool], list[pa.Table]] = defaultdict(list)
         if works:
-            slots = min(self._slots, len(works))
+            slots = min(self._spark.slots, len(works))
             # Dealt out in turns: each task gets a share of every request.
             dealt = [work for slot in range(slots) for work in works[slot::slots]]
-            job = self._spark.sparkContext.parallelize(dealt, slots).mapPartitions(_work_off)
-            for place, blob in job.collect():
+            context = self._spark.session().sparkContext
+            for place, blob in context.parallelize(dealt, slots).mapPartitions(_work_off).collect():
                 parts[place].append(from_ipc(blob))
         answers = []
         for number, request in enumerate(requests):
@@ -127,7 +127,7 @@ class SparkExecutor:
         )
         for schema, listed, is_tail in sides:
             wanted = to_ipc(schema.empty_table())
-            for files in _spread(listed, self._slots):
+            for files in _spread(listed, self._spark.slots):
                 yield _Work(
                     number,
                     files,
@@ -141,7 +141,10 @@ class SparkExecutor:
                 )
 
     def prepare(
-        self, relation: str, files: Sequence[tuple[str, int]], columns: Iterable[tuple[str, ...]]
+        self,
+        relation: RelationId,
+        files: Sequence[tuple[str, int]],
+        columns: Iterable[tuple[str, ...]],
     ) -> None:
         """Have the executors copy base files to their disks before they look into them.
 
@@ -151,20 +154,21 @@ class SparkExecutor:
             columns: what rows will be looked up by.
         """
         table, wanted = to_ipc(self._relations[relation].base_schema().empty_table()), [*columns]
-        spread = _spread(files, self._slots)
+        spread = _spread(files, self._spark.slots)
         if spread:
 
             def copy(groups: Iterable[list[str]]) -> None:
                 for group in groups:
                     make_copies(group, from_ipc(table).schema, wanted)
 
-            job = self._spark.sparkContext.parallelize(spread, len(spread))
+            job = self._spark.session().sparkContext.parallelize(spread, len(spread))
             job.foreachPartition(copy)
 
     def run(
         self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None
     ) -> pa.Table:
         """The result of a Spark SQL query over Arrow relations; cast to `result` when given."""
+        spark = self._spark.session()
         for name, rows in relations.items():
             # Columns by name and type: left to itself, Spark takes local times for instants.
             ddl = ", ".join(f"{quoted(f.name)} {type_name(f.type)}" for f in rows.schema)
@@ -172,13 +176,13 @@ class SparkExecutor:
             loose = pa.schema([field.with_nullable(True) for field in rows.schema])
             # In one chunk: behind two empty ones, Spark 4.2 sees no rows.
             whole = rows.cast(loose).combine_chunks()
-            frame = self._spark.createDataFrame(whole, schema=ddl)
+            frame = spark.createDataFrame(whole, schema=ddl)
             frame.createOrReplaceTempView(name)
         try:
-            answer = self._spark.sql(sql).toArrow()
+            answer = spark.sql(sql).toArrow()
         finally:
             for name in relations:
-                self._spark.catalog.dropTempView(name)
+                spark.catalog.dropTempView(name)
         return answer if result is None else answer.cast(result)
 
 

@@ -17,6 +17,7 @@ the log has passed the last read of a chunk plus T: then it is `loaded`.
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,9 +45,9 @@ from mview.ingest.load_plan import (
     begin_positions,
     plan_load,
 )
+from mview.ingest.pace import HELD_S, Pacer
 from mview.ingest.spec import QuerySpec, TableSpec
 from mview.merge.net import Netted, net_changes, old_and_new
-from mview.relation import RelationId
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest
@@ -93,7 +94,7 @@ class LightSource:
     ) -> None:
         self._config, self._view, self._once, self._say = config, view, once, say
         self._what = f"view {view.name}, sink {sink}"
-        self._progress = ProgressLog(folder, fence)
+        self._progress, self._pace = ProgressLog(folder, fence), Pacer(config)
         self._steps: dict[int, LightProgress] | None = None
         self._loads: dict[tuple[int, int], LightLoad] = {}
         self._logs: tuple[tuple[int, bool], Changelogs] | None = None
@@ -188,7 +189,12 @@ class LightSource:
             self._start = after, self._place(at)
         start = self._start[1]
         end = logs.advance(start)
-        if end == start and at.chunks == len(chunks):
+        table = self._table(self._load(at))
+        left = [(table, chunk) for chunk in chunks[at.chunks :]]
+        may_read = bool(left and self._pace.take(left, 1))
+        if end == start and not may_read:
+            if left:
+                time.sleep(HELD_S)
             return None
         pieces = logs.pieces(start, end) if end != start else []
         batches = [decoded.changes for piece in pieces for decoded in logs.changes(piece)]
@@ -202,7 +208,7 @@ class LightSource:
             then = replace(then, chunks=len(chunks), seen={}, loaded=True)
             return _Due(after, then, self._delta([("+U", shown)], []), is_fill=True)
         parts = [("+U", shown)]
-        if at.chunks < len(chunks):
+        if may_read:
             rows, then = self._chunk(then, come, netted.deleted)
             parts.append(("+I", self._view.shown(rows)))
         if not at.loaded and then.chunks == len(chunks):
@@ -333,7 +339,7 @@ class LightSource:
 
     @property
     def _connection(self) -> str:
-        return RelationId.of(self._view.table).connection
+        return self._view.table.connection
 
     @property
     def _chunks_read(self) -> Path:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of
 from mview.errors import UserError
+from mview.execute.local.entries import SPARK_DECIDES
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.ivm.compile import compile_view
@@ -56,8 +57,8 @@ class LightView:
         return self.definition.name
 
     @property
-    def table(self) -> str:
-        """`<connection>.<table>`."""
+    def table(self) -> RelationId:
+        """The table that it reads."""
         return self.definition.table_names[0]
 
     @property
@@ -107,7 +108,7 @@ class LightView:
         )
 
 
-def open_light(definition: ViewDefinition, tables: Mapping[str, TableSchema]) -> LightView:
+def open_light(definition: ViewDefinition, tables: Mapping[RelationId, TableSchema]) -> LightView:
     """A view in light mode.
 
     Args:
@@ -158,7 +159,7 @@ def _refusal(plan: ViewPlan) -> str:
     assert plan.root is not None
     for node in _nodes(plan.root):
         if isinstance(node, ir.Scan):
-            if not RelationId.of(node.table).is_table:
+            if not node.table.is_table:
                 return f"it reads {node.table}, which is no table of a connection"
         elif not isinstance(node, ir.Filter | ir.Projection):
             return f"a row of it is not one of its table's: {describe(node)}"
@@ -174,7 +175,10 @@ def _kinds(definition: ViewDefinition, source: TableSchema) -> list[pa.DataType]
     sql = bind_tables(definition.bare, {definition.table_names[0]: _ROWS})
     evaluator = LocalEvaluator()
     try:
-        return list(evaluator.prepare(sql, {_ROWS: source.arrow}, None)[1].types)
+        text, schema = evaluator.prepare(sql, {_ROWS: source.arrow}, None)
+        if SPARK_DECIDES in text:
+            raise NotAdmittedError("operator", "an expression that needs Spark for some values")
+        return list(schema.types)
     except NotAdmittedError as reason:
         raise _refused(definition, str(reason)) from None
     finally:

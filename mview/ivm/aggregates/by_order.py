@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from mview.ivm.facts.exact import number_type
 from mview.plan.operators import ir
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 _ALWAYS = (
@@ -21,7 +22,7 @@ _ALWAYS = (
 _NAMES = frozenset(["mean", "std", "try_avg", "try_sum"])
 
 
-def is_by_order(root: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+def is_by_order(root: ir.Node, schemas: Mapping[RelationId, TableSchema]) -> bool:
     """Whether some value in a view depends on the order in which rows are read.
 
     Args:
@@ -39,7 +40,7 @@ def _calls(node: ir.Node) -> Iterator[tuple[exp.Expr, ir.Node]]:
         yield from _calls(child)
 
 
-def _is_by_order(call: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+def _is_by_order(call: exp.Expr, node: ir.Node, schemas: Mapping[RelationId, TableSchema]) -> bool:
     while isinstance(call, exp.Filter | exp.Window):
         call = call.this
     if isinstance(call, exp.Sum | exp.Avg):

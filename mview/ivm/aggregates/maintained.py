@@ -38,6 +38,7 @@ from mview.plan.operators.ir import Ref
 from mview.plan.operators.orderings import order_in
 from mview.plan.text.dialect import fragment
 from mview.plan.text.query import named, number_of, numbered, select_over
+from mview.relation import RelationId
 from mview.schema import TableSchema, as_schema, quoted
 
 #: The relations of the final query: the state table, and (numbered) parts with one row.
@@ -84,7 +85,7 @@ class Maintained:
     beside: Mapping[str, str] = field(default_factory=dict)
     wide: frozenset[str] = frozenset()
     averages: Mapping[str, Average] = field(default_factory=dict)
-    values: tuple[str, ...] = ()
+    values: tuple[RelationId, ...] = ()
     complete: tuple[Trace, ...] = ()
 
     def shown_schema(self, state: pa.Schema) -> pa.Schema | None:
@@ -148,7 +149,7 @@ def top_aggregate(root: ir.Node) -> TopAggregate | None:
 
 
 def maintain(
-    definition: ViewDefinition, root: ir.Node, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, root: ir.Node, schemas: Mapping[RelationId, TableSchema]
 ) -> Maintained | None:
     """The SQL to maintain the view's top aggregate; None when it cannot be done exactly."""
     top = top_aggregate(root)
@@ -206,7 +207,7 @@ class _Kept:
 
 
 def _kept(
-    aggregate: ir.Aggregate, tree: exp.Select, schemas: Mapping[str, TableSchema]
+    aggregate: ir.Aggregate, tree: exp.Select, schemas: Mapping[RelationId, TableSchema]
 ) -> _Kept | None:
     kept = _Kept()
     for i, (name, _) in enumerate(aggregate.group):
@@ -220,7 +221,7 @@ def _kept(
 
 
 def _finalize(
-    top: TopAggregate, state: Mapping[str, exp.Expr], values: tuple[str, ...]
+    top: TopAggregate, state: Mapping[str, exp.Expr], values: tuple[RelationId, ...]
 ) -> str | None:
     """The view's rows from those of the state table."""
     known = {Ref(top.aggregate.relation, name): value for name, value in state.items()}
@@ -330,7 +331,7 @@ def _keep(
     number: int,
     tree: exp.Select,
     aggregate: ir.Aggregate,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> bool:
     """Add the accumulators of one call, and its value from them; False: it cannot be kept."""
     bound = call.this if isinstance(call, exp.Filter) else call
@@ -391,7 +392,9 @@ def _where(value: exp.Expr, condition: exp.Expr | None) -> exp.Expr:
     return fragment("CASE WHEN c THEN v END", c=condition, v=value)
 
 
-def _is_known(call: exp.Avg, aggregate: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> bool:
+def _is_known(
+    call: exp.Avg, aggregate: ir.Aggregate, schemas: Mapping[RelationId, TableSchema]
+) -> bool:
     """Whether the type of the average may be told; Spark tells it of what is no plain column."""
     ref = ir.as_ref(call.this)
     kind = None if ref is None else base_type(ref, aggregate.child, schemas)
@@ -412,7 +415,7 @@ def _keep_extreme(
     own: exp.Expr,
     condition: exp.Expr | None,
     aggregate: ir.Aggregate,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> bool:
     kind, extreme = _EXTREMES[type(call)], f"__m{number}"
     if isinstance(call, exp.Min | exp.Max):

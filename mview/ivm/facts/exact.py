@@ -11,6 +11,7 @@ from sqlglot import exp
 from mview.ivm.facts.lineage import origins
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema, parse_type
 
 #: Functions of dates and texts that give whole numbers.
@@ -21,7 +22,7 @@ _WHOLE = (
 
 
 def number_type(
-    expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]
+    expression: exp.Expr, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
 ) -> str | None:
     """`int` or `decimal` when a sum of the expression is exact; else None."""
     while isinstance(expression, exp.Paren | exp.Filter):
@@ -58,7 +59,9 @@ def number_type(
     return None
 
 
-def is_ordered(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+def is_ordered(
+    expression: exp.Expr, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> bool:
     """Whether values of the expression have one order, and equal ones are the same value.
 
     Floats do not count: 0.0 and -0.0 are equal, and which of the two min gives is chance.
@@ -70,7 +73,9 @@ def is_ordered(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableS
     return kind is not None and not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
-def base_type(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> pa.DataType | None:
+def base_type(
+    ref: Ref, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> pa.DataType | None:
     """The type of a column that is an unchanged column of a table."""
     if ref not in node.columns:
         return None
@@ -99,7 +104,9 @@ def _literal(literal: exp.Literal) -> str | None:
     return "decimal" if "." in literal.name else "int"
 
 
-def _wider(parts: list[exp.Expr], node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+def _wider(
+    parts: list[exp.Expr], node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> str | None:
     known = [number_type(part, node, schemas) for part in parts if not isinstance(part, exp.Null)]
     if not known or None in known:
         return None
@@ -120,29 +127,29 @@ def _cast(cast: exp.Cast) -> str | None:
 
 
 @singledispatch
-def _made(node: ir.Node, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _made(node: ir.Node, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     """The type of a column of an operator, by how it makes it."""
     raise TypeError(f"no types of {type(node).__name__}")
 
 
 @_made.register
-def _(node: ir.Scan, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Scan, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     return _exact(schemas[node.table].column(ref.column).type)
 
 
 @_made.register
-def _(node: ir.Projection, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Projection, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     return number_type(dict(node.items)[ref.column], node.child, schemas)
 
 
 @_made.register
-def _(node: ir.Aggregate, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Aggregate, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     made = dict((*node.group, *node.aggregates))[ref.column]
     return number_type(made, node.child, schemas)
 
 
 @_made.register
-def _(node: ir.SetOp, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.SetOp, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     position = node.names.index(ref.column)
     kinds = {_column(b.columns[position], b, schemas) for b in node.branches}
     return None if None in kinds else ("decimal" if "decimal" in kinds else "int")
@@ -154,17 +161,17 @@ def _(node: ir.SetOp, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | Non
 @_made.register(ir.Window)
 @_made.register(ir.Generate)
 @_made.register(ir.Join)
-def _(node: ir.Node, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Node, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     below = (child for child in node.children if ref in child.columns)
     child = next(below, None)
     return None if child is None else _made(child, ref, schemas)
 
 
 @_made.register
-def _(node: ir.Values, ref: Ref, schemas: Mapping[str, TableSchema]) -> str | None:
+def _(node: ir.Values, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     return None
 
 
-def _column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+def _column(ref: Ref, node: ir.Node, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     """The type of a column, by the operator that makes it."""
     return _made(node, ref, schemas) if ref in node.columns else None

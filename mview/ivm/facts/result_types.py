@@ -16,6 +16,7 @@ from mview.ivm.facts.exact import base_type
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 #: What may be written instead, by what a type's name begins with.
@@ -71,7 +72,7 @@ _DATES = (exp.CurrentDate, exp.TsOrDsToDate, exp.DateAdd, exp.DateSub, exp.LastD
 
 
 def check_result_types(
-    definition: ViewDefinition, root: ir.Node, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, root: ir.Node, schemas: Mapping[RelationId, TableSchema]
 ) -> None:
     """Refuse a view with a column of a type that no table can have, where that is sure.
 
@@ -101,7 +102,9 @@ def no_such_type(definition: ViewDefinition, column: str, kind: str) -> UserErro
     )
 
 
-def _refused(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+def _refused(
+    expression: exp.Expr, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> str | None:
     """The type of an expression over a node's rows, if it is surely one that no table can have."""
     if (ref := ir.as_ref(expression)) is not None:
         return _of_column(ref, node, schemas)
@@ -166,7 +169,9 @@ def _of_cast(kind: exp.DataType) -> str | None:
     return next((begin for begin in _INSTEAD if name.startswith(begin)), None)
 
 
-def _temporal(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSchema]) -> bool:
+def _temporal(
+    expression: exp.Expr, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> bool:
     """Whether an expression is surely a date or a timestamp."""
     while isinstance(expression, _SAME):
         expression = expression.this
@@ -183,7 +188,7 @@ def _temporal(expression: exp.Expr, node: ir.Node, schemas: Mapping[str, TableSc
     return isinstance(expression, _TIMES + _DATES)
 
 
-def _of_column(ref: Ref, node: ir.Node, schemas: Mapping[str, TableSchema]) -> str | None:
+def _of_column(ref: Ref, node: ir.Node, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     kinds = {_refused(value, below, schemas) for value, below in _makers(ref, node)}
     return _one_of(kinds) if kinds else None
 

@@ -18,11 +18,12 @@ from mview.plan.operators.build import build
 from mview.plan.operators.ir import Unsupported
 from mview.plan.operators.subquery import is_condition
 from mview.plan.text.dialect import fragment
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
 def without_not_in(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> ViewDefinition:
     """The query with every NOT IN that may meet a NULL rewritten, where that can be done.
 

@@ -21,6 +21,7 @@ from mview.plan.functions.faithful import is_faithful
 from mview.plan.operators.build import if_accepted
 from mview.plan.text.dialect import fragment
 from mview.plan.text.query import named, select_from, select_over
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 #: What is added up, or kept, without reading rows again.
@@ -31,7 +32,7 @@ _KEPT = (
 
 
 def without_calls_of_all_rows(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> ViewDefinition:
     """The query with aggregates over all rows as subqueries, where that is better.
 

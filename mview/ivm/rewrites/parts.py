@@ -40,7 +40,7 @@ _NOT_A_VALUE = (
     exp.Table, exp.Any, exp.All,
 )  # fmt: skip
 
-Schemas = Mapping[str, TableSchema]
+Schemas = Mapping[RelationId, TableSchema]
 #: Makes a part of a copy of a query in another: (definition, query) -> columns.
 _Cut = Callable[[ViewDefinition, exp.Query], tuple[str, ...] | None]
 
@@ -52,12 +52,12 @@ class ViewParts:
     Attributes:
         parts: in the order they read each other.
         main: the view over tables and parts.
-        tops: how `main`, or a part, picks its rows when it is the first rows of a part; by name.
+        tops: how `main`, or a part, picks its rows when it is the first rows of a part.
     """
 
     parts: tuple[ViewDefinition, ...]
     main: ViewDefinition
-    tops: Mapping[str, Top] = field(default_factory=dict)
+    tops: Mapping[RelationId, Top] = field(default_factory=dict)
 
 
 def split(definition: ViewDefinition, schemas: Schemas) -> ViewParts:
@@ -67,31 +67,33 @@ def split(definition: ViewDefinition, schemas: Schemas) -> ViewParts:
         definition: a view that `build` accepts.
         schemas: of the tables it reads.
     """
-    return _Cutter(definition.name, dict(schemas)).view(definition)
+    return _Cutter(dict(schemas)).view(definition)
 
 
 class _Cutter:
-    def __init__(self, view: str, schemas: dict[str, TableSchema]) -> None:
-        self.view_name, self.schemas = view, schemas
+    def __init__(self, schemas: dict[RelationId, TableSchema]) -> None:
+        self.schemas = schemas
         self.parts: list[ViewDefinition] = []
-        self.tops: dict[str, Top] = {}
+        self.tops: dict[RelationId, Top] = {}
 
     def view(self, definition: ViewDefinition) -> ViewParts:
         plain = without_not_in(definition, self.schemas)
         main = replace(self.without_values(plain), key=definition.key)
         if (cut := self.first_rows(main)) is not None:
-            main, self.tops[main.name] = cut
+            main, self.tops[main.relation] = cut
         return ViewParts(tuple(self.parts), main, self.tops)
 
     def _add(self, part: ViewDefinition, columns: tuple[str, ...]) -> None:
         self.parts.append(part)
         # Types do not matter for cutting; whoever compiles the parts asks Spark for them.
-        self.schemas[part.name] = TableSchema(
+        self.schemas[part.relation] = TableSchema(
             tuple(Column(name, pa.string()) for name in columns), part.key
         )
 
-    def _next_name(self) -> str:
-        return str(RelationId("view", self.view_name, part=len(self.parts) + 1))
+    @property
+    def _next(self) -> int:
+        """The number of the next part."""
+        return len(self.parts) + 1
 
     # -- the value of a subquery ---------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class _Cutter:
                 names = self._part(definition, tree, query, cut)
                 if names is None:
                     continue
-                same[content] = select_columns(names, self.parts[-1].name)
+                same[content] = select_columns(names, self.parts[-1].relation.sql_name)
             query.replace(same[content].copy())
         return definition.with_tree(tree, key=()) if same else definition
 
@@ -145,14 +147,14 @@ class _Cutter:
         if taken is None:
             # Its own parts are read by nobody then.
             for part in self.parts[before:]:
-                self.tops.pop(part.name, None)
+                self.tops.pop(part.relation, None)
             del self.parts[before:]
         return taken
 
     def _value_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
         names = _name_items(query)
-        inner = self.without_values(definition.with_tree(query, name=self.view_name, key=()))
-        part = replace(inner, name=self._next_name(), key=names, policy=definition.policy)
+        inner = self.without_values(definition.with_tree(query, part=0, key=()))
+        part = replace(inner, part=self._next, key=names, policy=definition.policy)
         try:
             build(part, self.schemas)
         except (UserError, Unsupported):
@@ -162,15 +164,15 @@ class _Cutter:
 
     def _first_part(self, definition: ViewDefinition, query: exp.Query) -> tuple[str, ...] | None:
         try:
-            inner = definition.with_tree(query, name=self.view_name, key=())
+            inner = definition.with_tree(query, part=0, key=())
             first = self.first_rows(self.without_values(inner))
         except (UserError, Unsupported):
             return None
         if first is None:
             return None
-        part = replace(first[0], name=self._next_name(), policy=definition.policy)
+        part = replace(first[0], part=self._next, policy=definition.policy)
         names = tuple(ref.column for ref in build(part, self.schemas).root.columns)
-        self.tops[part.name] = first[1]
+        self.tops[part.relation] = first[1]
         self._add(part, names)
         return names
 
@@ -196,8 +198,10 @@ class _Cutter:
             return None
         part, keys = ranked
         keys += [ascending(column(name)) for name in part.key]
-        top = Top(part.name, ", ".join(map(write, keys)), *(int(clause.name) for clause in counts))
-        rows = select_columns(names, part.name)
+        top = Top(
+            part.relation, ", ".join(map(write, keys)), *(int(clause.name) for clause in counts)
+        )
+        rows = select_columns(names, part.relation.sql_name)
         rows = rows.order_by(*keys, copy=False).limit(top.limit, copy=False)
         if top.offset:
             rows = rows.offset(top.offset, copy=False)
@@ -223,16 +227,16 @@ class _Cutter:
             keys.append(by)
         if hidden and tree.args.get("distinct"):
             return None
-        part = definition.with_tree(body, name=self._next_name(), key=())
+        part = definition.with_tree(body, part=self._next, key=())
         root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
             body = body.copy()
             for item in _hidden_key(root, tree) or ():
                 body.append("expressions", item)
-            part = definition.with_tree(body, name=part.name, key=())
+            part = definition.with_tree(body, part=part.part, key=())
             root = rewrite(build(part, self.schemas).root)
         if unique_columns(root) is None:
-            part = definition.with_tree(_numbered(body.copy(), root), name=part.name, key=())
+            part = definition.with_tree(_numbered(body.copy(), root), part=part.part, key=())
             root = rewrite(build(part, self.schemas).root)
         key = unique_columns(root)
         if key is None:

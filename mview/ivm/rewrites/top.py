@@ -13,6 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
 
 #: The relation that is ranked, and the number of each of its rows.
 RANKED, NUMBER = "__ranked", "__number"
@@ -29,7 +30,7 @@ class Top:
         offset: rows before them that are left out.
     """
 
-    part: str
+    part: RelationId
     order: str
     limit: int
     offset: int = 0

@@ -24,11 +24,12 @@ from mview.plan.operators.orderings import Ordering, with_value
 from mview.plan.operators.select import write_out
 from mview.plan.text.place import span
 from mview.plan.text.query import ascending, number_of, numbered
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
 def in_total_order(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> ViewDefinition:
     """The view with every order that decides something made total.
 

@@ -16,11 +16,12 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.functions.effects import aggregate_calls, windows
 from mview.plan.operators.build import if_accepted
 from mview.plan.text.query import named, select_from, select_over
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
 def without_whole_windows(
-    definition: ViewDefinition, schemas: Mapping[str, TableSchema]
+    definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> ViewDefinition:
     """The query with its aggregates over all rows as subqueries, where it has some.
 

@@ -18,6 +18,7 @@ from mview.ivm.tracing.fetches import Between
 from mview.plan.functions.faithful import is_faithful
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 #: Not `<=>`: it tells a NULL that an outer join puts there from a value.
@@ -25,7 +26,7 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 
 
 def bands(
-    root: ir.Node, join: ir.Join, clock: ir.Scan, schemas: Mapping[str, TableSchema]
+    root: ir.Node, join: ir.Join, clock: ir.Scan, schemas: Mapping[RelationId, TableSchema]
 ) -> tuple[Between, ...] | None:
     """The rows of a join's left side for which a tick of the clock may change something.
 
@@ -102,9 +103,13 @@ def _(node: ir.Window, value: Ref) -> list[exp.Expr]:
     return [*node.partition, *(expression for _, expression in node.functions)]
 
 
-@_expressions.register(ir.Generate)
-@_expressions.register(ir.Limit)
-def _(node: ir.Generate | ir.Limit, value: Ref) -> list[exp.Expr]:
+@_expressions.register
+def _(node: ir.Generate, value: Ref) -> list[exp.Expr]:
+    return [ir.column(ref) for ref in node.made_of]
+
+
+@_expressions.register
+def _(node: ir.Limit, value: Ref) -> list[exp.Expr]:
     # Only its text is known.
     return [ir.column(value)] if value.relation in node.text else []
 
@@ -130,7 +135,7 @@ def _band(
     side: exp.Expr,
     value: Ref,
     clock: ir.Scan,
-    schemas: Mapping[str, TableSchema],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> Between | None:
     """The band of a comparison; None when it has no plain column, or more than the time."""
     column = ir.as_ref(other)

@@ -12,6 +12,7 @@ from mview.ivm.tracing.notes import Note
 from mview.ivm.tracing.steps import Band, Fetch, KeySource, Step, Whole
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 #: The rows at hand of each relation: steps that fetched them. The epoch's own changes of the
@@ -40,7 +41,7 @@ class Between:
     """
 
     columns: tuple[Ref, ...]
-    clock: str
+    clock: RelationId
     bound: str
 
 
@@ -74,13 +75,13 @@ class Fetches:
         notes: for each operator that reads whole inputs, why.
     """
 
-    schemas: Mapping[str, TableSchema]
+    schemas: Mapping[RelationId, TableSchema]
     steps: list[Step] = field(default_factory=list)
     notes: list[tuple[ir.Node, Note]] = field(default_factory=list)
     #: Where each step is: chains of joins have hundreds.
     _places: dict[Step, int] = field(default_factory=dict)
     #: Table, columns and whether NULL matches NULL: sources by whose values a step fetches.
-    _fetched: dict[tuple[str, tuple[str, ...], bool], dict[KeySource, int]] = field(
+    _fetched: dict[tuple[RelationId, tuple[str, ...], bool], dict[KeySource, int]] = field(
         default_factory=dict
     )
 
@@ -171,7 +172,7 @@ class Fetches:
         return frozenset(at_hand)
 
     def _fetched_by(
-        self, table: str, columns: tuple[str, ...], keys: Keys
+        self, table: RelationId, columns: tuple[str, ...], keys: Keys
     ) -> Mapping[KeySource, int]:
         """The steps that fetch rows of a table by the values of a source already.
 
@@ -237,7 +238,7 @@ def _together(sources: list[Alternative], targets: list[Alternative]) -> list[li
     return list(groups.values())
 
 
-def needed(steps: Sequence[Step], indexes: Collection[str]) -> tuple[Step, ...]:
+def needed(steps: Sequence[Step], indexes: Collection[RelationId]) -> tuple[Step, ...]:
     """The steps without those whose rows nobody reads.
 
     Without fetches of tables that are read whole, and without indexes, which no text reads; but

@@ -16,7 +16,7 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.plan.definition import ViewDefinition
+from mview.plan.definition import ViewDefinition, table_of
 from mview.plan.functions.faithful import is_faithful
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Pair, Ref
@@ -32,8 +32,8 @@ Found = tuple[ir.Node, Ref]
 class _Index:
     """An index in the making: the table and the expressions over its columns."""
 
-    name: str
-    table: str
+    part: int
+    table: RelationId
     key: tuple[str, ...]
     expressions: list[exp.Expr] = field(default_factory=list)
 
@@ -54,8 +54,7 @@ class _Index:
         items = [named(column(name), f"k{i}") for i, name in enumerate(self.key)]
         for value, name in zip(self.expressions, self._computed, strict=True):
             items.append(named(value.copy(), name))
-        table = RelationId.of(self.table)
-        from_ = exp.From(this=exp.table_(table.sql_name, db=table.connection or None))
+        from_ = exp.From(this=table_of(self.table))
         query = exp.Select(expressions=items, from_=from_)
         for identifier in query.find_all(exp.Identifier):
             identifier.set("quoted", True)
@@ -74,8 +73,8 @@ class Indexer:
 
     view: ViewDefinition
     first: int
-    without: Collection[str] = ()
-    _indexes: dict[str, _Index] = field(default_factory=dict)
+    without: Collection[RelationId] = ()
+    _indexes: dict[RelationId, _Index] = field(default_factory=dict)
 
     def rewritten(self, node: ir.Node, failing: Collection[ir.Node]) -> ir.Node:
         """The tree with the keys of the failing operators as columns, where that can be done."""
@@ -89,7 +88,7 @@ class Indexer:
 
     def _definition(self, index: _Index) -> ViewDefinition:
         key = tuple(f"k{i}" for i in range(len(index.key)))
-        return self.view.with_tree(index.query(), name=index.name, key=key)
+        return self.view.with_tree(index.query(), part=index.part, key=key)
 
     # -- the keys of an operator ---------------------------------------------------------------
 
@@ -170,8 +169,7 @@ class Indexer:
         if not node.key or not is_faithful(value) or node.table in self.without:
             return None
         part = self.first + len(self._indexes)
-        name = str(RelationId("view", RelationId.of(self.view.name).view, part=part))
-        index = self._indexes.setdefault(node.table, _Index(name, node.table, node.key))
+        index = self._indexes.setdefault(node.table, _Index(part, node.table, node.key))
         made = index.column(_over(value, {ref: exp.column(ref.column) for ref in node.columns}))
         relation = f"{node.relation} index"
         key = index.names[: len(node.key)]
@@ -179,7 +177,8 @@ class Indexer:
             Pair(Ref(node.relation, mine), Ref(relation, other))
             for mine, other in zip(node.key, key, strict=True)
         )
-        scan = ir.Scan(index.name, relation, index.names, key)
+        of_view = RelationId("view", self.view.name, part=index.part)
+        scan = ir.Scan(of_view, relation, index.names, key)
         return ir.Join(node, scan, "inner", tuple(pairs)), Ref(relation, made)
 
     @traceable.register(ir.Filter)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from mview.relation import RelationId
+
 
 @dataclass(frozen=True)
 class KeySource:
@@ -17,7 +19,7 @@ class KeySource:
             the table, old and new.
     """
 
-    table: str
+    table: RelationId
     columns: tuple[str, ...]
     step: int | None = None
 
@@ -34,7 +36,7 @@ class Fetch:
         or_null: also fetch the rows where all the columns are NULL.
     """
 
-    table: str
+    table: RelationId
     columns: tuple[str, ...]
     sources: tuple[KeySource, ...]
     null_safe: bool = False
@@ -45,7 +47,7 @@ class Fetch:
 class Whole:
     """Fetch all old rows of a table."""
 
-    table: str
+    table: RelationId
 
     columns: ClassVar[tuple[str, ...]] = ()
     sources: ClassVar[tuple[KeySource, ...]] = ()
@@ -62,9 +64,9 @@ class Band:
         bound: SQL over the clock's column; both ends belong to the band.
     """
 
-    table: str
+    table: RelationId
     column: str
-    clock: str
+    clock: RelationId
     bound: str
 
     sources: ClassVar[tuple[KeySource, ...]] = ()
@@ -82,6 +84,6 @@ Step = Fetch | Band | Whole
 class Trace:
     """All that is fetched when a table changes, for one of its uses in the view."""
 
-    table: str
+    table: RelationId
     relation: str
     steps: tuple[Step, ...]

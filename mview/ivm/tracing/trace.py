@@ -299,7 +299,7 @@ def partition_columns(node: ir.Window) -> list[Ref]:
     return [ref for ref in refs if ref is not None and ref in node.child.columns]
 
 
-def _of_all(node: ir.Aggregate, schemas: Mapping[str, TableSchema]) -> Note:
+def _of_all(node: ir.Aggregate, schemas: Mapping[RelationId, TableSchema]) -> Note:
     """Why groups of very many rows are computed from them."""
     if node.sets is not None:
         return GLOBAL_SETS
@@ -339,7 +339,7 @@ def _one_row_of(below: ir.Node) -> ir.Scan | None:
     """The part of one row that an input is."""
     while isinstance(below, ir.Projection):
         below = below.child
-    return below if isinstance(below, ir.Scan) and RelationId.of(below.table).is_inner else None
+    return below if isinstance(below, ir.Scan) and below.table.is_inner else None
 
 
 def _owner(node: ir.Node, scan: ir.Scan) -> ir.Node:
@@ -360,8 +360,8 @@ def _rename(keys: Keys | Between, columns: Sequence[Ref | None]) -> Keys | Betwe
 def trace(
     root: ir.Node,
     scan: ir.Scan,
-    schemas: Mapping[str, TableSchema],
-    indexes: Collection[str],
+    schemas: Mapping[RelationId, TableSchema],
+    indexes: Collection[RelationId],
     view: ir.Node,
 ) -> tuple[Trace, Fetches]:
     """What must be fetched when the rows of a scan change.

@@ -19,6 +19,7 @@ from mview.plan.operators.orderings import Ordering, limit_ordering
 from mview.plan.operators.scope import Scope
 from mview.plan.operators.select import core_of_select, finish_select
 from mview.plan.text.place import Text, did_you_mean, span
+from mview.relation import RelationId
 from mview.schema import TableSchema
 
 
@@ -35,7 +36,7 @@ class BuiltView:
     """A view's IR, the columns that are read of every table, and where order decides."""
 
     root: ir.Node
-    used: Mapping[str, frozenset[str]]
+    used: Mapping[RelationId, frozenset[str]]
     orderings: tuple[Ordering, ...] = ()
 
 
@@ -56,12 +57,12 @@ class Builder:
     """What is shared while one view is built."""
 
     text: Text
-    schemas: Mapping[str, TableSchema]
+    schemas: Mapping[RelationId, TableSchema]
     #: Types of the declared functions, by name.
     returns: Mapping[str, str]
     relations: set[str] = field(default_factory=set)
-    scanned: dict[str, str] = field(default_factory=dict)
-    used: dict[str, set[str]] = field(default_factory=dict)
+    scanned: dict[str, RelationId] = field(default_factory=dict)
+    used: dict[RelationId, set[str]] = field(default_factory=dict)
     orderings: list[Ordering] = field(default_factory=list)
 
     def see(self, ordering: Ordering | None) -> None:
@@ -94,7 +95,7 @@ class Builder:
         schema = self.schemas.get(name)
         if schema is None:
             raise self.text.error(
-                f"unknown table {name!r}",
+                f"unknown table {str(name)!r}",
                 span_of_name(table),
                 hint=_known(name, self.schemas),
             )
@@ -243,7 +244,7 @@ def span_of_name(table: exp.Table) -> tuple[int, int]:
     return min(p.meta["start"] for p in parts), max(p.meta["end"] for p in parts) + 1
 
 
-def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> BuiltView:
+def build(definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]) -> BuiltView:
     """The IR of a view.
 
     Args:
@@ -256,7 +257,7 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     """
     read = tuple((name, schemas.get(name)) for name in definition.table_names)
     # One query is asked for by several steps of planning, with the same tables.
-    asked = ("build", definition.name, definition.functions)
+    asked = ("build", definition.relation, definition.functions)
     known = definition.query.known.get(asked)
     if isinstance(known, tuple) and known[0] == read and None not in dict(read).values():
         return cast(BuiltView, known[1])
@@ -265,7 +266,7 @@ def build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bui
     return built
 
 
-def _build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> BuiltView:
+def _build(definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]) -> BuiltView:
     returns = {function.name: function.returns for function in definition.functions}
     builder = Builder(definition.text, schemas, returns)
     tree = definition.tree
@@ -277,13 +278,13 @@ def _build(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> Bu
         n for n, _ in built.columns
     ):
         items = tuple((name, ir.column(ref)) for name, ref in built.columns)
-        root = ir.Projection(built.node, builder.fresh(definition.name), items)
+        root = ir.Projection(built.node, builder.fresh(str(definition.relation)), items)
     used = {table: frozenset(names) for table, names in builder.used.items()}
     return BuiltView(root, used, tuple(builder.orderings))
 
 
 def if_accepted(
-    changed: ViewDefinition, before: ViewDefinition, schemas: Mapping[str, TableSchema]
+    changed: ViewDefinition, before: ViewDefinition, schemas: Mapping[RelationId, TableSchema]
 ) -> ViewDefinition:
     """`changed` where `build` accepts it, else `before`: not every rewriting is a query."""
     try:
@@ -293,18 +294,18 @@ def if_accepted(
     return changed
 
 
-def _check_tables(definition: ViewDefinition, schemas: Mapping[str, TableSchema]) -> None:
+def _check_tables(definition: ViewDefinition, schemas: Mapping[RelationId, TableSchema]) -> None:
     for use in definition.tables:
         if use.name not in schemas:
             raise definition.text.error(
-                f"unknown table {use.name!r}",
+                f"unknown table {str(use.name)!r}",
                 (use.start, use.end),
                 hint=_known(use.name, schemas),
             )
 
 
-def _known(name: str, schemas: Mapping[str, TableSchema]) -> str | None:
-    return did_you_mean(name, (table for table in schemas if not is_clock(table)))
+def _known(name: RelationId, schemas: Mapping[RelationId, TableSchema]) -> str | None:
+    return did_you_mean(str(name), (str(table) for table in schemas if not is_clock(table)))
 
 
 def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:

@@ -59,7 +59,8 @@ def _table(builder: Builder, tree: exp.Table, ctes: Ctes, scope: Scope) -> ir.No
     if body is None:
         scan = builder.scan(tree)
         columns = tuple((ref.column, ref) for ref in scan.columns)
-        _add(scope, tree, tree.alias or tree.name, columns, scan.table)
+        unread, full = builder.schemas[scan.table].unread, ".".join(p.name for p in tree.parts)
+        _add(scope, tree, tree.alias or tree.name, columns, full, unread)
         return scan
     built = builder.query(body.query, body.ctes)
     columns = built.columns
@@ -79,6 +80,7 @@ def _add(
     alias: str,
     columns: tuple[tuple[str, Ref], ...],
     table: str | None = None,
+    unread: tuple[str, ...] = (),
 ) -> None:
     renamed = tree.args["alias"].columns if tree.args.get("alias") else []
     if renamed:
@@ -88,7 +90,7 @@ def _add(
             )
         columns = tuple((n.name, ref) for n, (_, ref) in zip(renamed, columns, strict=True))
     has_alias = bool(tree.args.get("alias"))
-    scope.relations.append(FromItem(alias, columns, None if has_alias else table))
+    scope.relations.append(FromItem(alias, columns, None if has_alias else table, unread))
 
 
 def _join(builder: Builder, join: exp.Join, left: ir.Node, ctes: Ctes, scope: Scope) -> ir.Node:
@@ -225,7 +227,7 @@ def _lateral(
     relation = builder.fresh(tree.alias or "lateral")
     # Two columns of one name can be read by * only.
     unique = tuple(n if names.index(n) == i else f"{n}_{i}" for i, n in enumerate(names))
-    made = ir.Generate(beside, relation, unique, f"LATERAL {tree.alias}")
+    made = ir.Generate(beside, relation, unique, beside.made_of, f"LATERAL {tree.alias}")
     columns = tuple((n, Ref(relation, u)) for n, u in zip(names, unique, strict=True))
     _add(scope, tree, tree.alias or relation, columns)
     if on is None:
@@ -273,7 +275,7 @@ def _lateral_view(builder: Builder, tree: exp.Lateral, node: ir.Node, scope: Sco
     names = tuple(c.name for c in alias.columns) if alias else ()
     names = names or ("col",)
     relation = builder.fresh(alias.name if alias and alias.name else "generated")
-    made = ir.Generate(node, relation, names, call.sql(dialect="spark"))
+    made = ir.Generate(node, relation, names, ir.refs_of(call), call.sql(dialect="spark"))
     columns = tuple((name, Ref(relation, name)) for name in names)
     scope.relations.append(FromItem(tree.alias or relation, columns))
     return made

@@ -13,6 +13,8 @@ from typing import Literal
 
 from sqlglot import exp
 
+from mview.relation import RelationId
+
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti", "mark"]
 SetKind = Literal["union all", "union", "intersect", "except"]
 
@@ -51,6 +53,12 @@ def as_ref(expression: exp.Expr) -> Ref | None:
     return None
 
 
+def refs_of(expression: exp.Expr) -> tuple[Ref, ...]:
+    """The columns in an expression, each once, in the order of the text."""
+    read = (as_ref(column) for column in expression.find_all(exp.Column, bfs=False))
+    return tuple(dict.fromkeys(ref for ref in read if ref is not None))
+
+
 def column(ref: Ref) -> exp.Column:
     """The expression that reads a column."""
     return exp.column(exp.to_identifier(ref.column), table=exp.to_identifier(ref.relation))
@@ -83,7 +91,7 @@ class Node:
 class Scan(Node):
     """All rows of a table or of another view. `key` is its primary key."""
 
-    table: str
+    table: RelationId
     relation: str
     names: tuple[str, ...]
     key: tuple[str, ...]
@@ -169,8 +177,9 @@ class Join(Node):
     """Two inputs. What the pairs do not say is in `residual`, and is not looked at.
 
     Kind `mark` gives every left row once, with an opaque value computed from the right rows at its
-    keys: a scalar subquery, or EXISTS/IN inside an expression. `merged` are USING columns of a
-    full join. `null_aware` is NOT IN: one NULL on the right side concerns every left row.
+    keys: a scalar subquery, or EXISTS/IN inside an expression; `made_of` are the columns that the
+    value is made of. `merged` are USING columns of a full join. `null_aware` is NOT IN: one NULL on
+    the right side concerns every left row.
     """
 
     left: Node
@@ -181,6 +190,7 @@ class Join(Node):
     merged: tuple[tuple[Ref, Pair], ...] = ()
     null_aware: bool = False
     value: Ref | None = None
+    made_of: tuple[Ref, ...] = ()
 
     def __post_init__(self) -> None:
         left, right = set(self.left.columns), set(self.right.columns)
@@ -256,10 +266,11 @@ class Limit(Unary):
 
 @dataclass(frozen=True)
 class Generate(Unary):
-    """Rows made from each row: explode, LATERAL VIEW."""
+    """Rows made from each row: explode, LATERAL VIEW. `made_of` are the columns that make them."""
 
     relation: str
     names: tuple[str, ...]
+    made_of: tuple[Ref, ...]
     text: str
 
     @property

@@ -12,11 +12,12 @@ from mview.plan.text.place import Text, did_you_mean, span
 
 @dataclass(frozen=True)
 class FromItem:
-    """A name in FROM: its alias, the full table name if any, and its columns."""
+    """A name in FROM: its alias, the full table name if any, its columns; and more for hints."""
 
     alias: str
     columns: tuple[tuple[str, Ref], ...]
     table: str | None = None
+    unread: tuple[str, ...] = ()
 
     def answers(self, qualifier: str) -> bool:
         """Whether `qualifier.column` can mean this relation."""
@@ -124,7 +125,7 @@ class Scope:
             name
             for relation in self.relations
             if not qualifier or relation.answers(qualifier)
-            for name, _ in relation.columns
+            for name in (*(name for name, _ in relation.columns), *relation.unread)
         ]
         at = column.this if isinstance(column.this, exp.Identifier) else column
         return self.text.error(

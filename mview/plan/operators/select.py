@@ -387,7 +387,8 @@ def _generators(
         if isinstance(original, exp.Aliases) or not name:
             raise Unsupported("GENERATOR", "a generator with several columns", "use LATERAL VIEW")
         relation = state.builder.fresh("generated")
-        state.node = ir.Generate(state.node, relation, (name,), call.sql(dialect="spark"))
+        made_of, text = ir.refs_of(call), call.sql(dialect="spark")
+        state.node = ir.Generate(state.node, relation, (name,), made_of, text)
         done.append(ir.column(Ref(relation, name)))
     return done
 

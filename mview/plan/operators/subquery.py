@@ -7,7 +7,7 @@ from them; so its right side is only its FROM and WHERE.
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlglot import exp
 
@@ -108,12 +108,14 @@ def _join(
     while isinstance(query, exp.Subquery) and not query.args.get("with_"):
         query = query.this
     value = Ref(builder.fresh("subquery"), "value") if kind == "mark" else None
-    right, correlated, output = _inner(builder, query, scope, ctes)
-    pairs, residual = pairs_of(correlated, node, right)
+    inner = _inner(builder, query, scope, ctes)
+    right, output, made_of = inner.node, inner.output, inner.made_of
+    pairs, residual = pairs_of(inner.correlated, node, right)
     null_aware = False
     two_valued = kind == "semi" or is_true_only
     if isinstance(expr, exp.In):
         left = builder.bind(expr.this, scope)
+        made_of = (*ir.refs_of(left), *made_of)
         pair = _in_pair(left, output, node, right)
         if pair is None:
             residual = (*residual, exp.In(this=left, expressions=[exp.Star()]))
@@ -121,7 +123,8 @@ def _join(
             pairs = tuple(dict.fromkeys((*pairs, pair)))
         elif not pairs:
             pairs, null_aware = (pair,), True
-    return ir.Join(node, right, kind, pairs, residual, (), null_aware, value)
+    made_of = made_of if value else ()
+    return ir.Join(node, right, kind, pairs, residual, (), null_aware, value, made_of)
 
 
 def _any_row_of(query: exp.Expr) -> exp.Expr:
@@ -138,11 +141,12 @@ def _any_row_of(query: exp.Expr) -> exp.Expr:
 
 def rows_beside(
     builder: Builder, node: ir.Node, scope: Scope, query: exp.Expr, ctes: Ctes
-) -> tuple[ir.Node, list[str]]:
+) -> tuple[ir.Join, list[str]]:
     """The rows of a node, each with the rows from which a LATERAL subquery is made for it.
 
     Returns:
-        The join, whose columns are those of the node; the names of the subquery's columns.
+        The join, whose columns are those of the node, and which says what the rows are made of; the
+        names of the subquery's columns.
     """
     while isinstance(query, exp.Subquery) and not query.args.get("with_"):
         query = query.this
@@ -155,24 +159,37 @@ def rows_beside(
     builder.see(limit_ordering(query, finished, columns, core.scope))
     alone = not core.correlated and not core.scope.outer
     right = builder.limited(query, finished) if alone else _all_of(base, finished)
-    join = ir.Join(node, right, "mark", *pairs_of(core.correlated, node, right))
+    made_of = tuple(dict.fromkeys(ref for _, ref in columns)) if alone else ()
+    for item in () if alone else query.expressions:
+        plain = not item.is_star and not subqueries(item)
+        made_of += ir.refs_of(builder.bind(item, core.scope)) if plain else right.columns
+    pairs, residual = pairs_of(core.correlated, node, right)
+    join = ir.Join(node, right, "mark", pairs, residual, made_of=made_of)
     return join, [name for name, _ in columns]
 
 
-def _inner(
-    builder: Builder, query: exp.Expr, scope: Scope, ctes: Ctes
-) -> tuple[ir.Node, list[exp.Expr], Ref | None]:
-    """The right side, its correlated conditions, and the column that IN compares, if plain."""
+class _Inner(NamedTuple):
+    """The right side, its correlated conditions; of its value: the columns, its own if plain."""
+
+    node: ir.Node
+    correlated: list[exp.Expr]
+    made_of: tuple[Ref, ...]
+    output: Ref | None
+
+
+def _inner(builder: Builder, query: exp.Expr, scope: Scope, ctes: Ctes) -> _Inner:
     if not isinstance(query, exp.Select):
         built = builder.query(query, ctes)
-        return built.node, [], built.columns[0][1]
+        output = built.columns[0][1]
+        return _Inner(built.node, [], (output,), output)
     seen = builder.with_ctes(query, ctes)
     core = core_of_select(builder, query, seen, scope)
     base, outer = core.node, set(core.scope.outer)
     node, columns = finish_select(builder, query, core, seen)
     builder.see(limit_ordering(query, node, columns, core.scope))
     if not core.correlated and not core.scope.outer:
-        return builder.limited(query, node), [], columns[0][1]
+        output = columns[0][1]
+        return _Inner(builder.limited(query, node), [], (output,), output)
     if not core.correlated and core.scope.outer - outer and not outer:
         raise Unsupported(
             "CORRELATION",
@@ -188,8 +205,12 @@ def _inner(
         or not isinstance(item, exp.Column)
         or not isinstance(item.this, exp.Identifier)
     )
-    output = None if complex_ else ir.as_ref(builder.bind(item, core.scope))
-    return _all_of(base, node), core.correlated, output
+    right = _all_of(base, node)
+    if subqueries(item):
+        return _Inner(right, core.correlated, right.columns, None)
+    bound = builder.bind(item, core.scope)
+    plain = None if complex_ else ir.as_ref(bound)
+    return _Inner(right, core.correlated, ir.refs_of(bound), plain)
 
 
 def _all_of(base: ir.Node, finished: ir.Node) -> ir.Node:

@@ -8,7 +8,6 @@ from functools import singledispatch
 from sqlglot import exp
 
 from mview.plan.operators import ir
-from mview.relation import RelationId
 
 
 def print_tree(node: ir.Node, note: Callable[[ir.Node], str] = lambda _: "") -> str:
@@ -42,7 +41,7 @@ def _(node: ir.Values | ir.Distinct) -> str:
 
 @describe.register
 def _(node: ir.Scan) -> str:
-    alias = "" if node.relation == RelationId.of(node.table).sql_name else f" as {node.relation}"
+    alias = "" if node.relation == node.table.sql_name else f" as {node.relation}"
     return f"Scan {node.table}{alias}"
 
 

@@ -10,8 +10,10 @@ import pytest
 from mview.epoch.views.build import _FILE_ROWS, _rows_per_file
 from mview.memory import Memory
 from mview.plan.definition import parse_view
+from mview.relation import RelationId
+from tests.relations import keyed
 
-TABLES = {"shop.a": (1_000_000, 100), "shop.b": (300, 900_000), "shop.empty": (0, 0)}
+TABLES = keyed({"shop.a": (1_000_000, 100), "shop.b": (300, 900_000), "shop.empty": (0, 0)})
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ TABLES = {"shop.a": (1_000_000, 100), "shop.b": (300, 900_000), "shop.empty": (0
     ],
 )
 def test_wide_rows_make_files_of_few_rows(budget: int, tables: str, rows: int) -> None:
-    def mirror(name: str, schema: object) -> object:
+    def mirror(name: RelationId, schema: object) -> object:
         count, width = TABLES[name]
         return SimpleNamespace(nbytes=lambda state: count * width)
 

@@ -27,6 +27,7 @@ from mview.epoch.views.cost import (
 from mview.files.records import record
 from mview.schema import TableSchema
 from mview.store.manifest import ViewState
+from tests.relations import keyed, rel
 
 ROWS = 1_000_000
 #: 10 µs a row, 20 ms more; 4 s for all rows.
@@ -43,7 +44,7 @@ MEASURED = Costs(
 def load(changed: int, foreseen: float = 0.0, **changes: Any) -> Load:
     """Changed orders in a join of as many orders as lines."""
     rows = {"shop.orders": ROWS, "shop.lines": ROWS}
-    given = Load({"shop.orders": changed}, rows, foreseen, 2 * ROWS, 1)
+    given = Load({rel("shop.orders"): changed}, keyed(rows), foreseen, 2 * ROWS, 1)
     return replace(given, **changes)
 
 
@@ -104,9 +105,9 @@ def test_what_was_not_measured_needs_a_large_share_of_a_large_table(costs: Costs
 
 
 def test_a_small_table_is_followed_until_both_ways_are_measured() -> None:
-    small = load(90_000, rows={"shop.orders": 99_999})
+    small = load(90_000, rows={rel("shop.orders"): 99_999})
     assert chosen(Costs(), small).strategy == INCREMENTAL
-    large = load(90_000, rows={"shop.orders": 100_000})
+    large = load(90_000, rows={rel("shop.orders"): 100_000})
     assert chosen(Costs(), large).strategy == FULL
 
 
@@ -120,10 +121,10 @@ def test_the_table_with_the_most_changed_rows_is_named() -> None:
     both = {"clock:now": 1, "shop.lines": 3, "shop.orders": 40}
     rows = {"clock:now": 1, "shop.lines": 4, "shop.orders": 400}
     assert (
-        chosen(Costs(), replace(load(0), changed=both, rows=rows)).why
+        chosen(Costs(), replace(load(0), changed=keyed(both), rows=keyed(rows))).why
         == "10 % of shop.orders changed"
     )
-    alone = replace(load(0), changed={"clock:now": 1}, rows=rows)
+    alone = replace(load(0), changed={rel("clock:now"): 1}, rows=keyed(rows))
     assert chosen(Costs(), alone).why == "the time moved"
 
 
@@ -166,13 +167,13 @@ def test_the_history_goes_through_the_manifest_and_stays_small() -> None:
     for epoch in range(1, 50):
         costs = costs.after_incremental("local", epoch, 3.0, epoch, 0.01).after_full(9, 1.0)
         ran = Ran(epoch, INCREMENTAL, "1 % of a.b changed", "local", epoch, epoch, 4, 0.01)
-        facts = with_run(with_run(state.facts, "v:1", ran, costs), "v", ran, costs)
+        facts = with_run(with_run(state.facts, rel("v:1"), ran, costs), rel("v"), ran, costs)
         text = orjson.dumps(replace(state, facts=facts).to_json())
         state = record(ViewState, orjson.loads(text))
-    assert costs_of(state, "v") == costs_of(state, "v:1") == costs
+    assert costs_of(state, rel("v")) == costs_of(state, rel("v:1")) == costs
     assert runs_of(state)["v"].epoch == 49
     assert len(json.dumps(state.facts)) < 1_500
-    assert costs_of(replace(state, facts={"epoch": 3}), "v") == Costs()
+    assert costs_of(replace(state, facts={"epoch": 3}), rel("v")) == Costs()
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.414, "41 %"), (1.0, "100 %"), (0.00312, "0.31 %")])

@@ -47,6 +47,18 @@ QUERIES = [
     "SELECT l.s, r.t, id FROM l JOIN r USING (id)",
     "SELECT id, l.s FROM l LEFT JOIN r USING (id)",
     "SELECT l.id, x.id AS other FROM l JOIN l AS x ON l.s = x.s AND l.id <> x.id",
+    # Aliases with the name of a column: all but those in HAVING and ORDER BY are the column.
+    "SELECT id, upper(s) AS s FROM l WHERE s <> 'b'",
+    "SELECT id, coalesce(k, 0) AS k, k + 1 AS next, row_number() OVER (ORDER BY k, id) AS p FROM l",
+    "SELECT n * 2 AS n, count(*) AS c FROM l GROUP BY n",
+    "SELECT n * 2 AS n, count(*) AS c FROM l GROUP BY n * 2",
+    "SELECT k AS s, max(s) AS k FROM l GROUP BY k",
+    "SELECT s AS k, k AS s FROM l WHERE s = 'a'",
+    "SELECT l.id, coalesce(t, s) AS t, v * 2 AS v FROM l JOIN r ON l.k = r.k WHERE v > 1",
+    "SELECT x.k, x.n * 2 AS n FROM (SELECT k, n + 1 AS n FROM l WHERE n > 0) x WHERE x.n < 5",
+    "SELECT n * 2 AS n FROM (SELECT k, n + 1 AS n FROM l WHERE n > 0) x WHERE n < 5",
+    "WITH q AS (SELECT k, sum(n) AS n FROM l GROUP BY k) SELECT k, n * 2 AS n FROM q WHERE n > 0",
+    "SELECT id, CAST(n AS string) AS n FROM l WHERE n IN (SELECT max(n) AS n FROM l)",
     "SELECT DISTINCT s FROM l",
     "SELECT DISTINCT k, s FROM l",
     "SELECT * FROM l WHERE k IN (SELECT v FROM r WHERE v IS NOT NULL) OR s = 'b'",
@@ -108,6 +120,19 @@ QUERIES = [
         for order in ("s", "s DESC", "n NULLS LAST", "d DESC NULLS FIRST")
     ),
     "SELECT id, rank() OVER (ORDER BY s) AS a, dense_rank() OVER (ORDER BY s DESC) AS b FROM l",
+    "SELECT id, percent_rank() OVER (PARTITION BY k ORDER BY s) AS a, "
+    "cume_dist() OVER (ORDER BY s DESC) AS b FROM l",
+    "SELECT id, percent_rank() OVER (PARTITION BY id ORDER BY s) AS a FROM l",
+    "SELECT id, ntile(4) OVER (ORDER BY id) AS a, ntile(9) OVER (PARTITION BY k ORDER BY id) AS b "
+    "FROM l",
+    "SELECT id, first_value(s) OVER (ORDER BY id) AS a, last_value(n) OVER (ORDER BY id) AS b "
+    "FROM l",
+    "SELECT id, first_value(n) OVER (PARTITION BY k ORDER BY s, id) AS a, "
+    "last_value(f) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS b FROM l",
+    "SELECT id, last_value(s) OVER (PARTITION BY k ORDER BY id RANGE BETWEEN UNBOUNDED PRECEDING "
+    "AND UNBOUNDED FOLLOWING) AS a FROM l",
+    "SELECT id, first_value(s) OVER (ORDER BY id ROWS BETWEEN 2 FOLLOWING AND 3 FOLLOWING) AS a "
+    "FROM l",
     "SELECT id, lag(id, 1, 0L) OVER (ORDER BY id) AS w FROM l",
     "SELECT id, sum(n) OVER (PARTITION BY s) AS w FROM l",
     "SELECT id, sum(id) OVER (ORDER BY s) AS w FROM l",

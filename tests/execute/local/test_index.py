@@ -18,6 +18,7 @@ from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
 from mview.rows.hashing import hash_rows
 from mview.schema import parse_type
+from tests.relations import rel
 from tests.seeds import seeds
 
 SCHEMA = pa.schema(
@@ -109,7 +110,7 @@ def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_SMALL", 16)
     rng = random.Random(seed)
     model = {(k, "a"): random_row(rng, k, "a") for k in rng.sample(range(40), rng.choice([0, 30]))}
-    table = ResidentTable("c.t", ("k1", "k2"), arrow(list(model.values())))
+    table = ResidentTable(rel("c.t"), ("k1", "k2"), arrow(list(model.values())))
     for _ in range(25):
         old, new = random_delta(rng, model)
         table.apply(arrow(old).select(["k2", "k1"]), arrow(new))
@@ -125,7 +126,7 @@ def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_changes_during_a_merge_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(5)
     model = {(k, "a"): random_row(rng, k, "a") for k in rng.sample(range(200), 100)}
-    table = ResidentTable("c.t", ("k1", "k2"), arrow(list(model.values())))
+    table = ResidentTable(rel("c.t"), ("k1", "k2"), arrow(list(model.values())))
     inside, go_on = threading.Event(), threading.Event()
     gather = ResidentTable._order
 
@@ -156,7 +157,7 @@ def test_changes_during_a_merge_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_segments_stay_few() -> None:
-    table = ResidentTable("c.t", ("k",), pa.table({"k": pa.array([], pa.int64())}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": pa.array([], pa.int64())}))
     for number in range(300):
         table.apply(pa.table({"k": pa.array([], pa.int64())}), pa.table({"k": [number]}))
     assert len(table._segments) < 12
@@ -165,7 +166,7 @@ def test_segments_stay_few() -> None:
 
 def test_merge_becomes_due_and_restores_one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_SMALL", 4)
-    table = ResidentTable("c.t", ("k",), pa.table({"k": list(range(100))}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": list(range(100))}))
     none = pa.table({"k": pa.array([], pa.int64())})
     assert not table.merge_due
     for number in range(100, 200, 5):
@@ -187,7 +188,7 @@ def test_merge_becomes_due_and_restores_one_segment(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_wrong_delta_changes_nothing(old: list[int], new: list[int], message: str) -> None:
-    table = ResidentTable("c.t", ("k",), pa.table({"k": [1, 2, 3]}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": [1, 2, 3]}))
     int64 = pa.int64()
     with pytest.raises(CorruptionError, match=message):
         table.apply(pa.table({"k": pa.array(old, int64)}), pa.table({"k": pa.array(new, int64)}))
@@ -215,13 +216,13 @@ def test_a_wrong_delta_changes_nothing(old: list[int], new: list[int], message: 
     ],
 )
 def test_keys_of_another_type(column: pa.Array, keys: pa.Array, expected: set[Any]) -> None:
-    table = ResidentTable("c.t", ("k",), pa.table({"k": range(len(column)), "v": column}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": range(len(column)), "v": column}))
     found = table.lookup(["v"], pa.table({"v": keys})).column("v").to_pylist()
     assert set(found) == expected
 
 
 def test_keys_that_compare_otherwise_bring_the_whole_table() -> None:
-    table = ResidentTable("c.t", ("k",), pa.table({"k": [1, 2, 3]}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": [1, 2, 3]}))
     assert table.lookup(["k"], pa.table({"k": ["01"]})).num_rows == 3
     assert table.lookup(["k"], pa.table({"k": [1.0]})).num_rows == 3
 
@@ -231,7 +232,7 @@ def test_primary_key_is_exact_when_hashes_collide(monkeypatch: pytest.MonkeyPatc
         index_module, "hash_rows", lambda columns: np.zeros(len(columns[0]), np.int64)
     )
     rows = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"]})
-    table = ResidentTable("c.t", ("a", "b"), rows)
+    table = ResidentTable(rel("c.t"), ("a", "b"), rows)
     keys = pa.table({"a": [1, 2, 1, 5], "b": ["y", "y", "y", "x"]})
     assert table.lookup(["a", "b"], keys).to_pylist() == [{"a": 1, "b": "y"}]
     table.apply(pa.table({"a": [1], "b": ["x"]}), pa.table({"a": [2], "b": ["y"]}))
@@ -254,7 +255,7 @@ def test_every_nan_and_both_zeros_hash_alike() -> None:
 
 
 def test_bytes_count_rows_and_indexes() -> None:
-    table = ResidentTable("c.t", ("k",), pa.table({"k": range(1000), "v": [3, 1] * 500}))
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": range(1000), "v": [3, 1] * 500}))
     before = table.nbytes
     table.lookup(["k"], pa.table({"k": [5]}))
     assert table.nbytes == before, "a sorted bigint is its own index"
@@ -271,7 +272,7 @@ def test_null_is_a_key_where_groups_are_keys(kind: str) -> None:
     def rows(*pairs: tuple[Any, int]) -> pa.Table:
         return pa.Table.from_pylist([{"g": g, "n": n} for g, n in pairs], schema)
 
-    table = ResidentTable("v:state", ["g"], rows((None, 1), (value, 2)))
+    table = ResidentTable(rel("v:state"), ["g"], rows((None, 1), (value, 2)))
     null, other = rows((None, 0)).select(["g"]), rows((value, 0)).select(["g"])
     assert table.lookup(["g"], null, null_safe=True)["n"].to_pylist() == [1]
     assert table.lookup(["g"], other, null_safe=True)["n"].to_pylist() == [2]
@@ -283,7 +284,7 @@ def test_null_is_a_key_where_groups_are_keys(kind: str) -> None:
 
 
 def test_only_the_last_look_ups_are_remembered() -> None:
-    made = ResidentTable("t", ["id"], pa.table({"id": pa.array(range(100), pa.int64())}))
+    made = ResidentTable(rel("t"), ["id"], pa.table({"id": pa.array(range(100), pa.int64())}))
     for count in [*range(1, 60), 5, 5]:
         found = made.lookup(["id"], pa.table({"id": pa.array(range(count), pa.int64())}))
         assert found.num_rows == count

@@ -12,11 +12,12 @@ from mview.execute.local import index
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
 from mview.execute.program import Request
+from tests.relations import keyed, rel
 
 
 def table(name: str, rows: int = 100) -> ResidentTable:
     return ResidentTable(
-        name, ("id",), pa.table({"id": range(rows), "v": [n % 7 for n in range(rows)]})
+        rel(name), ("id",), pa.table({"id": range(rows), "v": [n % 7 for n in range(rows)]})
     )
 
 
@@ -35,9 +36,9 @@ def test_fetches_what_each_request_names(lookups: LocalLookups) -> None:
     assert lookups.add(table("b", 3))
     answers = lookups.fetch(
         [
-            Request("a", pa.table({"v": [3, 3]}), ("id",)),
-            Request("b", None, ("v", "id")),
-            Request("a", pa.table({"id": [5, 500]}), ("id", "v")),
+            Request(rel("a"), pa.table({"v": [3, 3]}), ("id",)),
+            Request(rel("b"), None, ("v", "id")),
+            Request(rel("a"), pa.table({"id": [5, 500]}), ("id", "v")),
         ]
     )
     assert sorted(answers[0].column("id").to_pylist()) == list(range(3, 100, 7))
@@ -48,33 +49,33 @@ def test_fetches_what_each_request_names(lookups: LocalLookups) -> None:
 def test_what_does_not_fit_is_not_resident(lookups: LocalLookups) -> None:
     assert lookups.add(table("a"))
     assert not lookups.add(table("big", 10_000))
-    assert lookups.resident("a", ("id", "v"))
-    assert not lookups.resident("a", ("id", "w"))
-    assert not lookups.resident("big", ("id",))
+    assert lookups.resident(rel("a"), ("id", "v"))
+    assert not lookups.resident(rel("a"), ("id", "w"))
+    assert not lookups.resident(rel("big"), ("id",))
 
 
 def test_follows_epochs(lookups: LocalLookups) -> None:
     lookups.add(table("a"))
     old, new = pa.table({"id": [1]}), pa.table({"id": [1, 200], "v": [70, 71]})
-    assert lookups.apply({"a": (old, new), "elsewhere": (old, new)}) == []
-    (rows,) = lookups.fetch([Request("a", pa.table({"id": [1, 200]}), ("v",))])
+    assert lookups.apply({rel("a"): (old, new), rel("elsewhere"): (old, new)}) == []
+    (rows,) = lookups.fetch([Request(rel("a"), pa.table({"id": [1, 200]}), ("v",))])
     assert rows.column("v").to_pylist() == [70, 71]
 
 
 def test_a_table_that_missed_an_epoch_is_dropped(lookups: LocalLookups) -> None:
     lookups.add(table("a"))
     lookups.add(table("b"))
-    assert lookups.apply({"a": (pa.table({"id": [999]}), NONE)}) == ["a"]
-    assert not lookups.resident("a", ("id",))
-    assert lookups.resident("b", ("id",))
+    assert lookups.apply({rel("a"): (pa.table({"id": [999]}), NONE)}) == [rel("a")]
+    assert not lookups.resident(rel("a"), ("id",))
+    assert lookups.resident(rel("b"), ("id",))
 
 
 def test_a_table_that_outgrows_the_budget_is_dropped(lookups: LocalLookups) -> None:
     lookups.add(table("a"))
     lookups.add(table("b"))
     grown = pa.table({"id": range(1000, 8000), "v": range(7000)})
-    assert lookups.apply({"b": (NONE, grown)}) == ["b"]
-    assert lookups.resident("a", ("id",))
+    assert lookups.apply({rel("b"): (NONE, grown)}) == [rel("b")]
+    assert lookups.resident(rel("a"), ("id",))
     assert lookups.nbytes < 10_000
 
 
@@ -84,7 +85,7 @@ def test_merges_in_the_background(lookups: LocalLookups, monkeypatch: pytest.Mon
     lookups.add(resident)
     for first in range(100, 200, 5):
         new = pa.table({"id": range(first, first + 5), "v": range(5)})
-        assert lookups.apply({"a": (NONE, new)}) == []
+        assert lookups.apply({rel("a"): (NONE, new)}) == []
         # One merge at a time: what came meanwhile is merged after a later epoch.
         wait(lookups._merges.values())
     assert not resident.merge_due
@@ -112,9 +113,9 @@ def test_tables_that_fit_alone_but_not_together() -> None:
     assert together.room < made["c"].nbytes
     # Changes of those that are not here are no work, and bring nobody back.
     change = (NONE, pa.table({"id": [5000], "v": [1]}))
-    assert together.apply(dict.fromkeys(names, change)) == []
-    assert [name for name in names if together.resident(name, ())] == ["a", "b"]
-    (rows,) = together.fetch([Request("b", pa.table({"id": [5000, 7]}), ("id", "v"))])
+    assert together.apply(dict.fromkeys(map(rel, names), change)) == []
+    assert [name for name in names if together.resident(rel(name), ())] == ["a", "b"]
+    (rows,) = together.fetch([Request(rel("b"), pa.table({"id": [5000, 7]}), ("id", "v"))])
     assert sorted(rows["id"].to_pylist()) == [7, 5000]
 
 
@@ -136,15 +137,15 @@ def test_growing_tables_go_once_the_largest_first(monkeypatch: pytest.MonkeyPatc
         changes = {
             name: (NONE, pa.table({"id": ids, "v": [0] * len(ids)})) for name, ids in new.items()
         }
-        gone += lookups.apply(changes)
+        gone += map(str, lookups.apply(keyed(changes)))
         assert lookups.needed <= memory
         for name, ids in new.items():
             rows[name] |= set(ids)
         for name in set(made) - set(gone):
-            (found,) = lookups.fetch([Request(name, None, ("id",))])
+            (found,) = lookups.fetch([Request(rel(name), None, ("id",))])
             assert set(found["id"].to_pylist()) == rows[name]
     assert gone == ["a", "b"]
-    assert lookups.resident("c", ("id", "v"))
+    assert lookups.resident(rel("c"), ("id", "v"))
     wait(lookups._merges.values())
     lookups.close()
 
@@ -152,7 +153,7 @@ def test_growing_tables_go_once_the_largest_first(monkeypatch: pytest.MonkeyPatc
 def test_large_rows_of_look_ups_are_not_remembered() -> None:
     """A table that never changes would hold what was ever found in it, and nobody counts that."""
     wide = pa.table({"id": range(64), "s": ["x" * (1 << 18)] * 64, "n": range(64)})
-    one = ResidentTable("w", ("id",), wide)
+    one = ResidentTable(rel("w"), ("id",), wide)
     before, held = one.nbytes, pa.total_allocated_bytes()
     for first in range(32):
         found = one.lookup(["id"], pa.table({"id": range(first, first + 32)}))

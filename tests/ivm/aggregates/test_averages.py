@@ -19,6 +19,7 @@ from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from mview.schema import parse_type
 from tests.ivm.world import Row, SparkEngine, World, table_schema
+from tests.relations import rel
 from tests.seeds import SEED
 
 EXACT = Context(prec=100)
@@ -46,7 +47,9 @@ def test_no_values_have_no_average_and_wide_ones_no_known_type() -> None:
 def test_averages_of_no_known_type_are_computed_again() -> None:
     view = parse_view("select k, avg(x) as a from t group by k", "v", "v.sql")
     plans = [
-        compile_view(view, {"t": table_schema(f"id bigint, k bigint, x decimal({digits},2)", "id")})
+        compile_view(
+            view, {rel("t"): table_schema(f"id bigint, k bigint, x decimal({digits},2)", "id")}
+        )
         for digits in (27, 28)
     ]
     assert [plan.maintained is None for plan in plans] == [False, True]
@@ -95,7 +98,7 @@ def test_averages_are_those_of_the_batch(spark: SparkSession, kind: str) -> None
     value = _values(kind, chance)
     schema = table_schema(f"id bigint, g int, x {kind}", "id")
     world = World({"t": schema}, VIEWS, LocalEvaluator(), batch=SparkEngine(spark))
-    assert all(world.plans[name].maintained is not None for name in VIEWS)
+    assert all(world.plans[rel(name)].maintained is not None for name in VIEWS)
     rows: list[Row] = []
     for group in range(60):
         for _ in range(chance.choice(SIZES)):
@@ -118,7 +121,7 @@ def test_an_average_of_an_unknown_type_has_no_state(spark: SparkSession) -> None
     schema = table_schema("id bigint, g int, x decimal(18,2), y decimal(18,2)", "id")
     engine = SparkEngine(spark)
     world = World({"t": schema}, {"v": "select g, avg(x * y) as a from t group by g"}, engine)
-    assert world.plans["v"].maintained is None
+    assert world.plans[rel("v")].maintained is None
     wide = Decimal("9999999999999.99")
     world.epoch({"t": [(1, (at, 0, wide, one)) for at, one in enumerate([wide, wide, -wide])]})
     world.epoch({"t": [(-1, (2, 0, wide, -wide))]})
@@ -133,6 +136,7 @@ BESIDE = {
 
 
 @pytest.mark.spark
+@pytest.mark.days(3)
 def test_the_value_beside_an_extreme(spark: SparkSession) -> None:
     """No two rows have one `x`: else it is the value of any of them."""
     chance = random.Random(f"{SEED} beside")
@@ -141,7 +145,7 @@ def test_the_value_beside_an_extreme(spark: SparkSession) -> None:
     assert all(
         any(one.maintained and one.maintained.beside for one in (plan, *plan.parts))
         for name, plan in world.plans.items()
-        if name in BESIDE and name != "groups"
+        if str(name) in BESIDE and name != rel("groups")
     )
     rows: dict[int, Row] = {}
     for _ in range(8):

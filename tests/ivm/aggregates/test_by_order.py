@@ -7,6 +7,7 @@ import pytest
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 SCHEMAS = {"t": table_schema("id bigint, g int, x double, p decimal(12,2)", "id")}
 
@@ -28,4 +29,4 @@ SCHEMAS = {"t": table_schema("id bigint, g int, x double, p decimal(12,2)", "id"
     ],
 )
 def test_views(sql: str, found: bool) -> None:
-    assert compile_view(parse_view(sql, "v"), SCHEMAS).is_by_order is found
+    assert compile_view(parse_view(sql, "v"), keyed(SCHEMAS)).is_by_order is found

@@ -38,6 +38,7 @@ def row(key: int, value: float) -> dict[str, object]:
 
 
 @pytest.mark.spark
+@pytest.mark.days(2)
 @pytest.mark.parametrize(
     "names",
     [("sums", "keyed", "over"), pytest.param(tuple(VIEWS), marks=pytest.mark.long)],

@@ -18,6 +18,7 @@ from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.program import BatchNeededError
 from mview.execute.refusal import EvaluationError
 from mview.execute.slices import consolidate
+from mview.relation import RelationId
 from mview.schema import parse_type
 from tests.ivm.world import (
     Engine,
@@ -28,6 +29,7 @@ from tests.ivm.world import (
     random_changes,
     table_schema,
 )
+from tests.relations import rel
 from tests.seeds import SEED, is_of_today
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -102,7 +104,7 @@ class Sums(World):
             batch=batch,
         )
 
-    def compute(self, name: str) -> pa.Table:
+    def compute(self, name: RelationId) -> pa.Table:
         """As the batch has it; where that fails by the order of rows, as it is."""
         try:
             return super().compute(name)
@@ -140,7 +142,7 @@ def attack(
             assert not good or not decided, f"refused over {after}"
             refused += decided
             continue
-        assert good, f"published {world.mirrors['v'].rows} over {after}"
+        assert good, f"published {world.mirrors[rel('v')].rows} over {after}"
         rows = after
         published += 1
     return published, refused
@@ -226,11 +228,14 @@ def test_what_is_tried_is_null_over_the_edge(spark: SparkSession, kind: str) -> 
     world = World(schemas, views, SparkEngine(spark), batch=SparkEngine(spark))
     high, one = _OVER[kind]
     world.epoch({"t": [(1, (1, 0, high)), (1, (2, 1, one))]})
-    (found,) = world.mirrors["whole"].rows
+    (found,) = world.mirrors[rel("whole")].rows
     assert found == (None, 2)
     world.epoch({"t": [(1, (3, 0, one)), (-1, (2, 1, one))]})
-    ((group, total, _),) = world.mirrors["summed"].rows
+    ((group, total, _),) = world.mirrors[rel("summed")].rows
     assert (group, total) == (0, None)
     world.epoch({"t": [(-1, (3, 0, one)), (1, (4, 1, None))]})
-    assert {row[:2] for row in world.mirrors["summed"].rows} == {(0, normal(high)), (1, None)}
-    assert (1, None) in world.mirrors["added"].rows
+    assert {row[:2] for row in world.mirrors[rel("summed")].rows} == {
+        (0, normal(high)),
+        (1, None),
+    }
+    assert (1, None) in world.mirrors[rel("added")].rows

@@ -9,6 +9,7 @@ import pytest
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Row, World, random_changes, table_schema
+from tests.relations import keyed
 
 SCHEMA = table_schema("id bigint, k bigint, g bigint", "id")
 VIEWS = {
@@ -38,9 +39,11 @@ def test_views_equal_the_batch(name: str) -> None:
 
 
 def test_a_function_that_may_be_declared_stays_outside_of_the_state() -> None:
-    known = compile_view(parse_view("select 1 + max(k) as m from t", "v"), {"t": SCHEMA})
+    known = compile_view(parse_view("select 1 + max(k) as m from t", "v"), keyed({"t": SCHEMA}))
     assert (known.maintained is not None, known.parts) == (True, ())
-    plan = compile_view(parse_view("select hypot(1, max(k)) as m from t", "v"), {"t": SCHEMA})
+    plan = compile_view(
+        parse_view("select hypot(1, max(k)) as m from t", "v"), keyed({"t": SCHEMA})
+    )
     assert plan.maintained is None
     assert [part.maintained is not None for part in plan.parts] == [True]
     assert plan.definition.sql == "SELECT hypot(1, (SELECT `value` FROM `v:1`)) AS m"

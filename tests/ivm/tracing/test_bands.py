@@ -20,7 +20,8 @@ from mview.ivm.tracing.steps import Band, Step, Whole
 from mview.plan.clocks import DAY, INSTANT, is_clock
 from mview.plan.definition import parse_view
 from tests.ivm.world import Row, World, random_changes, table_schema
-from tests.seeds import seeds
+from tests.relations import keyed, rel
+from tests.seeds import daily, some_today
 
 SCHEMAS = {
     "s.t": table_schema(
@@ -39,7 +40,7 @@ def ms(at: dt.datetime) -> int:
 
 
 def plan(sql: str) -> ViewPlan:
-    return compile_view(parse_view(sql, "v"), SCHEMAS)
+    return compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 def steps(made: ViewPlan) -> set[Step]:
@@ -54,9 +55,9 @@ def codes(made: ViewPlan) -> set[str]:
 
 # --- plans ---------------------------------------------------------------------------------------
 
-HOUR_AGO = Band("s.t", "ts", INSTANT, "__now - INTERVAL '1' HOUR")
-NOW = Band("s.t", "ts", INSTANT, "__now")
-TODAY = Band("s.t", "d", DAY, "__today")
+HOUR_AGO = Band(rel("s.t"), "ts", INSTANT, "__now - INTERVAL '1' HOUR")
+NOW = Band(rel("s.t"), "ts", INSTANT, "__now")
+TODAY = Band(rel("s.t"), "d", DAY, "__today")
 
 
 def check_bands(sql: str, expected: set[Step]) -> None:
@@ -83,7 +84,7 @@ def check_bands(sql: str, expected: set[Step]) -> None:
 )
 def test_a_comparison_with_the_time_is_a_band(condition: str, column: str, bound: str) -> None:
     clock = DAY if "__today" in bound else INSTANT
-    check_bands(f"select id from s.t where {condition}", {Band("s.t", column, clock, bound)})
+    check_bands(f"select id from s.t where {condition}", {Band(rel("s.t"), column, clock, bound)})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_comparison_with_the_time_is_a_band(condition: str, column: str, bound
         ),
         (
             "select id from s.t where now() between ts and at",
-            {NOW, Band("s.t", "at", INSTANT, "__now")},
+            {NOW, Band(rel("s.t"), "at", INSTANT, "__now")},
         ),
         ("select id from s.t where ts > now() and d <= current_date", {NOW, TODAY}),
         ("select id, d < current_date as past from s.t", {TODAY}),
@@ -109,7 +110,7 @@ def test_a_comparison_with_the_time_is_a_band(condition: str, column: str, bound
         (
             "select id from (select id, d from s.t union all select id, d from s.u)"
             " where d < current_date",
-            {TODAY, Band("s.u", "d", DAY, "__today")},
+            {TODAY, Band(rel("s.u"), "d", DAY, "__today")},
         ),
     ],
 )
@@ -243,9 +244,10 @@ class InProcess:
         return self.evaluator.run(sql, {**relations, "one": ONE}, result)
 
 
-@pytest.mark.parametrize("generous", [False, True], ids=["exact", "generous"])
-@pytest.mark.parametrize("seed", seeds(8))
-def test_every_tick_equals_the_batch(seed: int, generous: bool) -> None:
+@pytest.mark.parametrize("number", some_today(range(16), 2))
+def test_every_tick_equals_the_batch(number: int) -> None:
+    """Eight courses of time, each with exact and with generous look-ups."""
+    seed, generous = daily(number % 8), number >= 8
     chance = random.Random(seed)
     rows: dict[str, dict[int, Row]] = {"s.t": {}, "s.u": {}}
     world = World(SCHEMAS, VIEWS, InProcess(), generous=generous, pinned_ms=ms(START))
@@ -292,7 +294,7 @@ def one_tick(sql: str, seconds: int, engine: InProcess | None = None) -> list[Re
     ]
     world.epoch({"s.t": changes})
     world.epoch({}, ms(START + dt.timedelta(seconds=seconds)))
-    return [request for request in world.requests if request.table == "s.t"]
+    return [request for request in world.requests if request.table == rel("s.t")]
 
 
 @pytest.mark.parametrize("seconds", [90, -90])

@@ -8,6 +8,7 @@ from mview.ivm.compile import compile_view
 from mview.ivm.tracing.steps import Whole
 from mview.plan.definition import parse_view
 from tests.ivm.world import DuckEngine, Row, World, table_schema
+from tests.relations import keyed, rel
 
 VIEWS = {
     "left": "select a.id, b.id as other from a left join b on a.k = b.k",
@@ -66,6 +67,6 @@ def test_no_key_is_sent_to_a_merged_column_of_two_types() -> None:
         "c": table_schema("id bigint, k bigint", "id"),
     }
     view = "select u.k, c.id from (select k from a full join b using (k)) u join c on c.k = u.k"
-    plan = compile_view(parse_view(view, "v"), schemas)
-    (steps,) = (one.steps for one in plan.traces if one.table == "c")
-    assert {Whole("a"), Whole("b")} <= set(steps)
+    plan = compile_view(parse_view(view, "v"), keyed(schemas))
+    (steps,) = (one.steps for one in plan.traces if one.table == rel("c"))
+    assert {Whole(rel("a")), Whole(rel("b"))} <= set(steps)

@@ -21,6 +21,7 @@ from mview.ivm.compile import compile_view
 from mview.plan.definition import load_views, parse_view
 from mview.plan.functions.names import ARGUMENTS
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 from tests.seeds import some_today
 
 SCHEMAS = {
@@ -47,14 +48,14 @@ def sql_of(line: str) -> str:
 
 @pytest.mark.parametrize("line", lines("ok"))
 def test_a_good_text_is_taken(line: str) -> None:
-    compile_view(parse_view(sql_of(line), "v"), SCHEMAS)
+    compile_view(parse_view(sql_of(line), "v"), keyed(SCHEMAS))
 
 
 @pytest.mark.parametrize("line", lines("refused"))
 def test_a_bad_text_is_refused_with_its_place(line: str) -> None:
     place, words = line.split(" | ", 1)[0].split(" ", 1)
     with pytest.raises(UserError) as caught:
-        compile_view(parse_view(sql_of(line), "v"), SCHEMAS)
+        compile_view(parse_view(sql_of(line), "v"), keyed(SCHEMAS))
     assert caught.value.where == f"<sql>:{place}"
     assert words in caught.value.what, caught.value.what
     assert caught.value.what.splitlines()[0].strip()
@@ -68,12 +69,12 @@ def test_every_function_stands_in_a_good_text() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("quarter", some_today(range(4), 4))
-def test_spark_takes_every_good_text(spark: SparkSession, quarter: int) -> None:
+@pytest.mark.parametrize("part", some_today(range(8), 8))
+def test_spark_takes_every_good_text(spark: SparkSession, part: int) -> None:
     wrong = []
-    for line in lines("ok")[quarter::4]:
+    for line in lines("ok")[part::8]:
         try:
-            analyze(spark, parse_view(sql_of(line), "v"), SCHEMAS)
+            analyze(spark, parse_view(sql_of(line), "v"), keyed(SCHEMAS))
         except (UserError, AnalysisException, ParseException) as error:
             wrong.append(f"{line}\n    {str(error).splitlines()[0]}")
     assert not wrong, "\n".join(wrong)
@@ -114,7 +115,10 @@ def test_check_knows_the_result_types_of_all_functions(spark: SparkSession) -> N
     for name, call in calls.items():
         view = parse_view(f"select {call} as x from t", "v")
         told = []
-        for one in (lambda view: compile_view(view, SCHEMAS), lambda v: analyze(spark, v, SCHEMAS)):
+        for one in (
+            lambda view: compile_view(view, keyed(SCHEMAS)),
+            lambda v: analyze(spark, v, keyed(SCHEMAS)),
+        ):
             try:
                 one(view)
                 told.append("kept")
@@ -142,7 +146,7 @@ def test_check_knows_the_result_types_of_all_functions(spark: SparkSession) -> N
 )
 def test_what_is_nested_too_deeply_is_said(sql: str) -> None:
     with pytest.raises(UserError, match=r"nested too deeply|parentheses stand inside"):
-        compile_view(parse_view(sql, "v"), SCHEMAS)
+        compile_view(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 def test_files_that_are_no_texts(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from mview.plan.definition import parse_view
 from mview.plan.operators.build import build
 from mview.plan.operators.ir import Unsupported
 from tests.ivm.world import table_schema
+from tests.relations import keyed
 
 SCHEMAS = {
     "shop.orders": table_schema(
@@ -38,7 +39,7 @@ SCHEMAS = {
 )  # fmt: skip
 def test_wrong_names_are_shown(sql: str, wrong: str, hint: str | None) -> None:
     with pytest.raises(UserError) as caught:
-        build(parse_view(sql, "v", "v.sql"), SCHEMAS)
+        build(parse_view(sql, "v", "v.sql"), keyed(SCHEMAS))
     _, line, caret = caught.value.what.splitlines()
     assert line[caret.index("^") : caret.rindex("^") + 1] == wrong
     assert caught.value.hint == hint
@@ -46,7 +47,7 @@ def test_wrong_names_are_shown(sql: str, wrong: str, hint: str | None) -> None:
 
 def test_clocks_are_no_tables_to_choose_from() -> None:
     with pytest.raises(UserError) as caught:
-        build(parse_view("select id from zzz", "v", "v.sql"), {**SCHEMAS, **CLOCKS})
+        build(parse_view("select id from zzz", "v", "v.sql"), {**keyed(SCHEMAS), **CLOCKS})
     assert caught.value.hint == "one of cust, shop.lines, shop.orders"
 
 
@@ -72,23 +73,26 @@ def test_clocks_are_no_tables_to_choose_from() -> None:
     ],
 )
 def test_valid_names_are_bound(sql: str, columns: list[str]) -> None:
-    root = build(parse_view(sql, "v"), SCHEMAS).root
+    root = build(parse_view(sql, "v"), keyed(SCHEMAS)).root
     assert [ref.column for ref in root.columns] == columns
 
 
 def test_only_columns_that_are_read_are_used() -> None:
     built = build(
-        parse_view("select name from cust where exists (select 1 from shop.lines)", "v"), SCHEMAS
+        parse_view("select name from cust where exists (select 1 from shop.lines)", "v"),
+        keyed(SCHEMAS),
     )
-    assert built.used == {"cust": {"id", "name"}, "shop.lines": {"order_id", "n"}}
+    assert built.used == keyed({"cust": {"id", "name"}, "shop.lines": {"order_id", "n"}})
 
 
 @pytest.mark.parametrize("sql", ["select count(*) from cust", "select id, id from cust"])
 def test_every_column_needs_a_name_of_its_own(sql: str) -> None:
     with pytest.raises(UserError, match=r"has no name|are called"):
-        build(parse_view(sql, "v"), SCHEMAS)
+        build(parse_view(sql, "v"), keyed(SCHEMAS))
 
 
 def test_what_the_ir_cannot_express_says_so() -> None:
     with pytest.raises(Unsupported, match="recursive"):
-        build(parse_view("with recursive r as (select 1 as x) select x from r", "v"), SCHEMAS)
+        build(
+            parse_view("with recursive r as (select 1 as x) select x from r", "v"), keyed(SCHEMAS)
+        )

@@ -45,7 +45,9 @@ from mview.follower import (
     batches,
     check_inserts,
     check_owner,
+    failed,
     not_ours,
+    overtaken,
     refuse_types,
     unfit_keys,
 )
@@ -126,7 +128,7 @@ class DeltaFollower:
                 if log.commit(head.version, [*actions, *marks], _now()):
                     log.check_condition()
                     return
-            raise self._overtaken()
+            raise overtaken(self.target)
 
     def position(self) -> Mark | None:
         """How far the newest version is."""
@@ -190,7 +192,7 @@ class DeltaFollower:
             if log.has(step):
                 return facts
             self._check_ours(log)
-            raise self._overtaken()
+            raise overtaken(self.target)
 
     def state(self, step: Step, token: Token | None) -> State:
         """What the newest version says, or whether what was staged still holds."""
@@ -256,7 +258,7 @@ class DeltaFollower:
             )
         self._check_ours(log)
         if log.foreign and not step.is_fill:
-            raise self._overtaken()  # what others have written goes, when it is filled anew
+            raise overtaken(self.target)  # what others have written goes, when it is filled anew
         admit(self.target, log.mark, step)
         return log
 
@@ -385,13 +387,6 @@ class DeltaFollower:
         log.checkpoint = version
         return True
 
-    def _overtaken(self) -> RetryableError:
-        return RetryableError(
-            f"the table {self.target.table} has changed since the step was staged",
-            where=self._place,
-            safe="nothing of the step was shown; it is staged again",
-        )
-
     @contextmanager
     def _failing(self, task: str) -> Iterator[None]:
         """Errors of the object store as ours, without secrets."""
@@ -408,12 +403,11 @@ class DeltaFollower:
         except Exception as error:
             mask = Mask(secrets_of("options", dict(self._settings.options)))
             told = " ".join(str(error).split("Debug source")[0].split())
-            raise RetryableError(
-                f"the place of a Delta table failed while {task}",
-                where=self._place,
-                got=mask(f"{type(error).__name__}: {told}")[:500],
-                safe="the newest version tells what was written; it is asked before the next try",
-                hint="it is tried again",
+            raise failed(
+                self.target,
+                f"the place of a Delta table failed while {task}: {self._place}",
+                mask(f"{type(error).__name__}: {told}"),
+                "the newest version tells what was written; it is asked before the next try",
             ) from error
 
 

@@ -40,9 +40,11 @@ from mview.follower import (
     batches,
     check_inserts,
     check_owner,
+    failed,
     mark_of,
     new_rows,
     not_ours,
+    overtaken,
     refuse_types,
     unfit_keys,
 )
@@ -64,6 +66,10 @@ _MARK = "mview.mark"
 
 #: A name that is one in every catalog and file system.
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
+
+#: What pyiceberg cuts a URL at: all files below such a place would have one name, and overwrite
+#: each other. Some catalogs (Nessie) choose the place by the table's name, whatever they are told.
+_CUT = re.compile(r"[?#]")
 
 #: So often maintenance begins again in a row because a step came between.
 _TRIES = 20
@@ -189,12 +195,7 @@ class IcebergFollower:
                 if mark is not None and mark.step == token["step"]:
                     return facts
                 check_owner(self.target, Mark("", _fence(table), -1))
-                raise RetryableError(
-                    f"the table {self.target.table} has changed since the step was staged",
-                    where=f"sinks.{self.target.sink}",
-                    got=" ".join(str(error).split())[:200],
-                    safe="nothing of the step was written; it is staged again",
-                ) from error
+                raise overtaken(self.target, " ".join(str(error).split())[:200]) from error
             return facts
 
     def state(self, step: Step, token: Token | None) -> State:
@@ -383,7 +384,7 @@ class IcebergFollower:
                 got=str(error),
             ) from None
         catalog.create_namespace_if_not_exists((settings.namespace,))
-        return catalog.create_table(
+        table = catalog.create_table(
             self._identifier(),
             schema,
             self._location(catalog),
@@ -401,6 +402,17 @@ class IcebergFollower:
                 _COLUMNS: self._columns(),
             },
         )
+        if _CUT.search(table.location()):
+            catalog.drop_table(self._identifier())
+            raise ConfigError(
+                f"the catalog has put the table {self.target.table} where its files would be one",
+                where=f"sinks.{self.target.sink}",
+                got=table.location(),
+                allowed="a name without ? and #",
+                safe="nothing was written, the table was dropped again",
+                hint=f"give it another name: sinks.{self.target.sink}.table",
+            )
+        return table
 
     def _properties(self) -> dict[str, str]:
         return {_OWNER: self.target.owner, _FENCE: str(self.target.fence)}
@@ -466,13 +478,11 @@ class IcebergFollower:
             ) from None
         except Exception as error:
             mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))
-            raise RetryableError(
+            raise failed(
+                self.target,
                 f"the Iceberg catalog or its storage failed while {task}",
-                where=f"{self.target.table} of sinks.{self.target.sink}",
-                got=mask(f"{type(error).__name__}: {' '.join(str(error).split())}")[:500],
-                safe="the mark in the table tells what was written; it is asked before the next "
-                "try",
-                hint="it is tried again",
+                mask(f"{type(error).__name__}: {' '.join(str(error).split())}"),
+                "the mark in the table tells what was written; it is asked before the next try",
             ) from error
 
 

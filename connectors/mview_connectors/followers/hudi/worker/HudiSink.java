@@ -232,6 +232,7 @@ final class HudiSink {
     HoodieTableMetaClient client = client();
     Timeline timeline = new Timeline(table, client);
     boolean isFill = given.get("is_fill").asBoolean();
+    String base = given.get("base").isNull() ? null : given.get("base").asText();
     String time = timeline.take();
     String fill = isFill ? time : given.get("carried").asText();
     StepWriter writer =
@@ -244,13 +245,18 @@ final class HudiSink {
         writer.add(rows.reader.getVectorSchemaRoot());
       }
       List<HoodieWriteStat> written = writer.finish();
+      // Who slept meanwhile must leave nothing: what is older than its timeline, Hudi takes for
+      // committed.
+      if (!Objects.equals(new Timeline(table, client()).latest(), base)) {
+        throw new MovedError("rows have changed while the step was staged");
+      }
       List<String> replaced = null;
       if (isFill) {
         replaced =
             client.getActiveTimeline().empty() ? List.of()
             : slices(client).map(FileSlice::getFileId).distinct().collect(Collectors.toList());
       }
-      token.put("base", given.get("base").isNull() ? null : given.get("base").asText());
+      token.put("base", base);
       token.put("time", time);
       token.put("action", isFill ? HoodieTimeline.REPLACE_COMMIT_ACTION : action());
       token.put(

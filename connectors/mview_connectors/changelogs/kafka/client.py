@@ -1,0 +1,400 @@
+"""The calls to Kafka that the changelog needs, each with errors that say what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+
+from mview.connector import Message
+from mview.errors import ConfigError
+from mview.secrets import reveal
+from mview_connectors.changelogs.kafka.errors import FORBIDDEN, GONE, MOVING, UNKNOWN, away, gone
+from mview_connectors.formats.messages import OPTION_PREFIX
+from mview_connectors.network import Brokers
+
+#: Seconds until a broker that does not answer is an error; clients retry by themselves until then.
+_PATIENCE = 10.0
+
+#: The same while messages are read: a broker may have to pass a long rolled-back transaction.
+_READ_PATIENCE = 30.0
+
+#: Seconds between two questions about a partition that is moving to another broker.
+_PAUSE = 0.1
+
+#: Messages taken from the client per call: 700,000 a second come through on one core.
+_BATCH = 1000
+
+#: A broker that is back is noticed within a second; the client's own pauses grow to ten.
+_SOON, _FIRST_PAUSE = {"reconnect.backoff.max.ms": 1000}, "reconnect.backoff.ms"
+
+#: Our side of the contract with Kafka; a user's option must not change it.
+_FIXED = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    # Never jump to another offset by itself: that would be data lost in silence.
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    # What goes wrong comes as an error of a call, not as lines on stderr.
+    "log_level": 0,
+}
+
+#: Up to the end there is always something to fetch: waiting only delays the end of the last split.
+_READ = {
+    "fetch.wait.max.ms": 10,
+    "fetch.message.max.bytes": 8 << 20,
+    # What is fetched ahead of the reader, over all partitions.
+    "queued.max.messages.kbytes": 16 << 10,
+    "enable.partition.eof": True,
+}
+
+#: A wake-up call needs one message, not a full queue.
+_WATCH = {
+    "fetch.wait.max.ms": 500,
+    "queued.max.messages.kbytes": 1024,
+    "queued.min.messages": 100,
+    # A queue that was full and is emptied is filled again at once, not a second later.
+    "fetch.queue.backoff.ms": 10,
+}
+
+_NO_OFFSET = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
+
+#: Seconds for which what the client said beside its answers tells why there is none.
+_TOLD_S = 60.0
+
+#: The id of a topic where brokers give none; it has another one when they are newer.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    partition: str
+    start: int
+    end: int
+
+
+class Topic(NamedTuple):
+    """A topic: the id that it got when it was made, "" where brokers give none; partitions."""
+
+    id: str
+    partitions: list[str]
+
+
+class Reached(NamedTuple):
+    """How far a part of a span reaches, its bytes, and those of its largest message."""
+
+    end: int
+    size: int
+    largest: int
+
+
+class KafkaClient:
+    """A connection to one cluster; opened at the first call, secrets are revealed only there.
+
+    Partitions are named `<topic>/<number>`.
+    """
+
+    def __init__(self, settings: Brokers) -> None:
+        self._settings = settings
+        self._admin: AdminClient | None = None
+        self._watcher: Consumer | None = None
+        # What the client said beside its answers, and when: why it could not connect, mostly.
+        self._trouble: tuple[float, KafkaError] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_admin": None, "_watcher": None, "_trouble": None}
+
+    # --- topics and offsets ----------------------------------------------------------------------
+
+    def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """What is known of each topic; one that does not exist is not in the answer."""
+        names = list(topics)
+        if not names:
+            return {}
+        futures = self._connected().describe_topics(
+            TopicCollection(names), request_timeout=_PATIENCE
+        )
+        topics_there = {}
+        for topic, future in futures.items():
+            try:
+                described = future.result(_PATIENCE + 1)
+                partitions = [f"{topic}/{partition.id}" for partition in described.partitions]
+                made = str(described.topic_id)
+                topics_there[topic] = Topic("" if made == _NO_ID else made, partitions)
+            except KafkaException as error:
+                if error.args[0].code() not in UNKNOWN:
+                    self._away(error.args[0], f"topic {topic}")
+            except TimeoutError:
+                self._away(None, f"topic {topic}")
+        return topics_there
+
+    def topics(self) -> list[str]:
+        """All topic names, for messages."""
+        try:
+            return sorted(self._connected().list_topics(timeout=_PATIENCE).topics)
+        except KafkaException as error:
+            self._away(error.args[0], "the list of topics")
+
+    def settings_of(self, topic: str) -> dict[str, str]:
+        """The settings of a topic by name, as far as they are told to this user."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (future,) = self._connected().describe_configs([resource]).values()
+        try:
+            told = future.result(_PATIENCE + 1)
+        except KafkaException as error:
+            if error.args[0].code() in FORBIDDEN:
+                return {}
+            self._away(error.args[0], f"topic {topic}")
+        except TimeoutError:
+            self._away(None, f"topic {topic}")
+        return {name: str(entry.value) for name, entry in told.items()}
+
+    def ends(self, partitions: Iterable[str], *, committed: bool = True) -> dict[str, int]:
+        """The offset after the last message that may be read (no open transaction is before it).
+
+        Not `committed`: after the last message of all.
+        """
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, spec, committed)
+
+    def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
+        """The offset of the oldest message still there."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _offsets(
+        self, partitions: Iterable[str], spec: OffsetSpec, committed: bool = True
+    ) -> dict[str, int]:
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {partition: _place(partition) for partition in partitions}
+        offsets: dict[str, int] = {}
+        until = time.monotonic() + _PATIENCE
+        while waiting := {name: place for name, place in asked.items() if name not in offsets}:
+            futures = self._connected().list_offsets(
+                dict.fromkeys(waiting.values(), spec),
+                isolation_level=level,
+                request_timeout=_PATIENCE,
+            )
+            for name, place in waiting.items():
+                try:
+                    offset = futures[place].result(_PATIENCE + 1).offset
+                    if offset >= 0:
+                        offsets[name] = offset
+                    else:  # the broker has just started, and does not know yet
+                        self._pause(_NO_OFFSET, name, time.monotonic() >= until)
+                except KafkaException as error:
+                    self._pause(error.args[0], name, time.monotonic() >= until)
+                except TimeoutError:
+                    self._away(None, name)
+        return offsets
+
+    def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
+        """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
+        if late and error.code() in UNKNOWN:
+            gone(partition, "the partition does not exist any more")
+        if late or error.code() not in MOVING:
+            self._away(error, partition)
+        time.sleep(_PAUSE)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def read(self, spans: Sequence[Span]) -> Iterator[Message]:
+        """The messages of spans of partitions, in order within each; offsets may have gaps.
+
+        Raises:
+            DataLostError: the start of a span is not there any more.
+            AwayError: the broker stopped answering; the message has the offset.
+            ConfigError: it does not let us in.
+        """
+        left = list(spans)
+        while left:
+            # A consumer is at one place of a partition: its second span waits for the next round.
+            now = {span.partition: span for span in reversed(left)}
+            left = [span for span in left if now[span.partition] is not span]
+            yield from self._read_together(
+                now, {name: progress.end for name, progress in now.items()}
+            )
+
+    def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
+        """How far `most` bytes of messages reach in each span, one message at least.
+
+        Args:
+            spans: of different partitions.
+            most: bytes of keys and values, in each.
+        """
+        ends = {span.partition: span.end for span in spans}
+        parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        for message in self._read_together({span.partition: span for span in spans}, ends):
+            name, before = message.partition, parts[message.partition]
+            size = len(message.key or b"") + len(message.value or b"")
+            if before.size and before.size + size > most:
+                ends[name] = message.offset  # nothing from here on is read
+            else:
+                parts[name] = Reached(0, before.size + size, max(before.largest, size))
+        return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
+
+    def _read_together(
+        self, spans: Mapping[str, Span], ends: Mapping[str, int]
+    ) -> Iterator[Message]:
+        """The messages of one span per partition, up to its end, which may be lowered meanwhile."""
+        # A new consumer is there in 5 ms; an old one waits for the fetch it has under way.
+        consumer = self._consumer(_READ)
+        at = {name: span.start for name, span in spans.items() if span.start < span.end}
+        try:
+            consumer.assign([_place(name, start) for name, start in at.items()])
+            while at:
+                first = consumer.poll(_READ_PATIENCE)
+                if first is None:
+                    self._away(None, _places(at))
+                # Not `consume` alone: it would wait for a full batch, over gaps in vain.
+                for record in [first, *consumer.consume(_BATCH, 0)]:
+                    name = f"{record.topic()}/{record.partition()}"
+                    error, offset = record.error(), record.offset() or 0
+                    if error is not None:
+                        self._at_event(error, name, offset, at, ends)
+                    elif name in at and offset < ends[name]:
+                        at[name] = offset + 1
+                        yield _message(name, record)
+                    elif name in at:
+                        at[name] = offset
+                    if name in at and at[name] >= ends[name]:
+                        del at[name]
+                        consumer.pause([_place(name)])
+        finally:
+            consumer.close()
+
+    def _at_event(
+        self, error: KafkaError, name: str, offset: int, at: dict[str, int], ends: Mapping[str, int]
+    ) -> None:
+        """Note where reading stands after an event that is no message, or raise."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            # The last offsets may be control records of transactions, which are never delivered.
+            if name in at:
+                at[name] = max(at[name], offset)
+            return
+        if error.code() in GONE and name in at:
+            span = f"{at[name]} to {ends[name]}"
+            gone(name, f"{span} were to be read, offset {at[name]} is not there any more")
+        if error.fatal() or not error.retriable():
+            self._away(error, _places(at))
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def wait(self, ends: dict[str, int], seconds: float) -> None:
+        """Wait until something may be there after `ends`, at most so long.
+
+        Costs nothing while idle: the broker holds the request. May return early for nothing.
+        """
+        if self._watcher is None:
+            self._watcher = self._consumer(_WATCH)
+            self._watcher.assign([_place(partition, end) for partition, end in ends.items()])
+        if self._watcher.poll(seconds) is not None:
+            while len(self._watcher.consume(_BATCH, 0)) == _BATCH:
+                pass
+
+    def stop_waiting(self) -> None:
+        """Forget the waiter: the next wait begins at new ends."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+    def close(self) -> None:
+        """Close the clients; may be called more than once."""
+        self.stop_waiting()
+        self._admin = None
+
+    # --- connecting ------------------------------------------------------------------------------
+
+    def admin(self) -> AdminClient:
+        """The client that makes and deletes topics."""
+        return self._connected()
+
+    def _connected(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._made(AdminClient, {}, {"log_level": 0})
+        return self._admin
+
+    def producer(self, sizes: dict[str, Any], fixed: dict[str, Any]) -> Producer:
+        """A client that writes, with our defaults and what no option of the user may change."""
+        producer: Producer = self._made(Producer, sizes, {**fixed, "log_level": 0})
+        return producer
+
+    def _consumer(self, sizes: dict[str, Any]) -> Consumer:
+        group = {"group.id": f"mview-{self._settings.section.partition('.')[2]}"}
+        consumer: Consumer = self._made(Consumer, {**group, **sizes}, _FIXED)
+        return consumer
+
+    def _made(self, kind: Any, ours: dict[str, Any], fixed: dict[str, Any]) -> Any:
+        place = self._settings.section
+        theirs = {
+            name: reveal(value, f"{place}.options.{name}")
+            for name, value in self._settings.options.items()
+            if not name.startswith(OPTION_PREFIX)
+        }
+        servers = reveal(self._settings.bootstrap_servers or "", f"{place}.bootstrap_servers")
+        if "://" in servers:
+            raise ConfigError(
+                "the Kafka servers are given with a protocol",
+                where=f"{place}.bootstrap_servers",
+                allowed="host:port, several with commas",
+                hint="the protocol is an option: options: {security.protocol: SASL_SSL}",
+            )
+        soon = {} if _FIRST_PAUSE in theirs else _SOON  # which must not be shorter
+        # A user's sizes and group win over our defaults, our contract wins over the user's options.
+        merged = {**soon, **ours, **theirs, **fixed, "bootstrap.servers": servers}
+        try:
+            return kind({**merged, "error_cb": self._note})
+        except KafkaException as error:
+            text = error.args[0].str()
+            # Other texts may quote the value, which may be a secret.
+            shown = text if text.startswith("No such configuration property") else None
+            raise ConfigError(
+                "the Kafka client does not accept the options",
+                where=f"{place}.options",
+                got=shown or f"options {', '.join(sorted(theirs))}",
+                hint="names and values are those of librdkafka's configuration",
+            ) from None
+
+    def trouble(self) -> KafkaError | None:
+        """What the client said of late beside its answers."""
+        if self._admin is not None:
+            self._admin.poll(0)  # nothing else has it say what it has to say
+        at, told = self._trouble or (float("-inf"), None)
+        return told if time.monotonic() - at < _TOLD_S else None
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # says nothing of why
+            self._trouble = time.monotonic(), error
+
+    def _away(self, error: KafkaError | None, where: str) -> NoReturn:
+        away(self._settings, error, self.trouble(), where)
+
+
+def _place(partition: str, offset: int | None = None) -> TopicPartition:
+    topic, _, number = partition.rpartition("/")
+    if offset is None:
+        return TopicPartition(topic, int(number))
+    return TopicPartition(topic, int(number), offset)
+
+
+def _places(at: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}, offset {offset}" for name, offset in at.items())
+
+
+def _message(partition: str, record: Any) -> Message:
+    headers = record.headers()
+    return Message(
+        partition, record.offset(), record.key(), record.value(), tuple(headers) if headers else ()
+    )

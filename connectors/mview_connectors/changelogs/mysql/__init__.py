@@ -1,0 +1,1 @@
+"""Changes from MySQL's and MariaDB's own binary log."""

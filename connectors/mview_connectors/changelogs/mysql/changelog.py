@@ -1,0 +1,226 @@
+"""A changelog that MySQL or MariaDB sends itself: its binary log, as a replica is sent it.
+
+Offsets are `{"binlog": [end, commit, number], "log": name, "born": seconds, "server": id,
+"table/<name>": facts}`; see `ownlog`, which has all that is not MySQL's. The file of a place is
+`<name>.<end >> 32>`, and the byte in it the lower 32 bits; `born` is when that file was begun.
+
+The server keeps its log for a time that it is told, whoever reads it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mview.config import ChangesSettings, ConnectionSettings
+from mview.connector import Format, Look, Offsets
+from mview.errors import MviewError
+from mview_connectors.changelogs.mysql.events import INCIDENT, OTHER, BinlogEvents
+from mview_connectors.changelogs.mysql.server import MysqlServer, MysqlState, lost
+from mview_connectors.changelogs.mysql.stream import BinlogStream
+from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
+from mview_connectors.changelogs.ownlog.runs import Place, Runs
+from mview_connectors.changelogs.ownlog.stream import away
+
+_OPTIONS = ("server_id",)
+
+#: The name, type and character set of a column that is not read.
+_UNUSED: list[str | None] = ["", "", None]
+
+#: Words of the server's errors about places that it has not, or has no more.
+_GONE = (
+    "purged",
+    "Could not find first log file",
+    "binary log index",
+    "> file size",
+    "impossible",
+    INCIDENT,
+    OTHER,
+)
+
+
+class MysqlChangelog(OwnLog):
+    """Follows the binary log of a MySQL or MariaDB server; see the module.
+
+    Args:
+        settings: the connection's `changes` section.
+        database: where the tables are.
+        tables: their names.
+        store: the folder of the store: each is another replica.
+    """
+
+    log: ClassVar[str] = "binlog"
+
+    def __init__(
+        self,
+        settings: ChangesSettings,
+        database: ConnectionSettings,
+        tables: Sequence[str],
+        store: Path,
+    ) -> None:
+        super().__init__(settings, tables, _OPTIONS)
+        self._store = store
+        self._server = MysqlServer(database)
+        # High and at random: numbers that people give to replicas are low.
+        given = settings.options.get("server_id", str(zlib.crc32(str(store).encode()) | 1 << 31))
+        if not given.isdecimal() or not 0 < int(given) < 1 << 32:
+            self._refuse("server_id", given, "a number that no replica of the server has")
+        self._number = int(given)
+        self._opened_here: BinlogStream | None = None
+
+    @classmethod
+    def of_database(
+        cls,
+        settings: ChangesSettings,
+        database: ConnectionSettings,
+        format: Format,
+        tables: Sequence[str],
+        store: Path,
+    ) -> MysqlChangelog:
+        """See `mview.ingest.spec.open_changelog`."""
+        return cls(settings, database, tables, store)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = self._settings, self._server._settings, self._tables, self._store
+        return type(self), parts
+
+    # --- OwnLog ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse a server or tables whose changes cannot be followed; makes nothing."""
+        self._server.check_server(self._tables)
+        self._server.check_tables(self._tables)
+
+    def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
+        """The server, each table, and for how long the log is kept."""
+        server, section = self._server, self._settings.section
+
+        def may_send() -> str:
+            server.check_server(tables)
+            return "binlog_format is ROW, binlog_row_image is FULL, and this user may read the log"
+
+        def followed(table: str) -> str:
+            server.check_tables([table])
+            return "the log has all its changes"
+
+        def kept() -> str:
+            return server.log_is_kept(0 if load_ms is None else load_ms())
+
+        return [
+            Look(f"{section}: server", may_send),
+            *(Look(f"{server.place(table)}: log", partial(followed, table)) for table in tables),
+            Look(f"{section}: binary log", kept),
+        ]
+
+    def begin(self, known: Offsets | None = None) -> Offsets:
+        """The log's end now, when what was written before it can be seen."""
+        self.check()
+        state = self._server.state(self._tables)
+        born = self._server.birth(state)
+        self._server.wait_for_writers()
+        facts = {
+            f"{TABLE}{name}": {"columns": columns, "since": state.end}
+            for name, columns in state.tables.items()
+        }
+        return {
+            self.log: list(Place(state.end)),
+            "log": state.log,
+            "born": born,
+            "server": self._server.identity(),
+            **facts,
+        }
+
+    def _disconnect(self) -> None:
+        self._server.close()
+
+    def _end(self) -> int:
+        return self._server.state(()).end
+
+    def _offsets(self, start: Offsets, end: Place) -> Offsets:
+        offsets = super()._offsets(start, end)
+        if self._opened_here is not None:
+            offsets["born"] = self._opened_here.births.get(end.end >> 32, start["born"])
+        return offsets
+
+    def _opened(self, start: Offsets) -> BinlogStream:
+        place, log = self._place(start), text_of(start, "log")
+        server = self._server.server
+        state = self._check(start)
+        file = self._server.file(log, place.end)
+        if (identity := self._server.identity()) != text_of(start, "server"):
+            raise lost(server, file, f"it is another server: its identifier is {identity}")
+        if state.log != log or state.end < place.end:
+            raise lost(server, file, "the log was begun anew (RESET MASTER), or the server is new")
+        facts = self._facts(start, state)
+
+        def ended(text: str) -> MviewError:
+            if any(word in text for word in _GONE):
+                return lost(server, file, text)
+            return away("MySQL", server, f"binary log {file}", text)
+
+        def events(runs: Runs) -> BinlogEvents:
+            checksum = self._server.variables["binlog_checksum"].upper() != "NONE"
+            return BinlogEvents(
+                runs,
+                place.end >> 32,
+                checksum,
+                self._server.databases_of(facts),
+                facts,
+                self._server.folds,
+                self._server.place,
+                start["born"],
+            )
+
+        connection = self._server.open_replication(file, place.end & 0xFFFFFFFF, self._number)
+        self._opened_here = BinlogStream(connection, place, events, _all, ended)
+        return self._opened_here
+
+    def _facts(self, start: Offsets, state: MysqlState) -> dict[str, Mapping[str, Any]]:
+        facts: dict[str, Mapping[str, Any]] = {}
+        for name in self._tables:
+            now = {"columns": state.tables.get(name, []), "since": 0}
+            then = start.get(f"{TABLE}{name}", now)
+            columns = [
+                column if self._is_used(name, str(column[0])) else _UNUSED
+                for column in then["columns"]
+            ]
+            facts[name] = {**then, "columns": columns}
+        return facts
+
+    def _check(self, start: Offsets) -> MysqlState:
+        state = self._server.state(self._tables)
+        for name in self._tables:
+            if (facts := start.get(f"{TABLE}{name}")) is not None:
+                then, now = facts["columns"], state.tables.get(name)
+                if now is not None:
+                    # In the place of one that is not used there may be any other.
+                    pairs = list(zip(then, now, strict=False))
+                    now = [
+                        b if self._is_used(name, str(a[0])) or self._is_used(name, str(b[0])) else a
+                        for a, b in pairs
+                    ] + now[len(pairs) :]
+                self._check_table(name, then, now)
+        return state
+
+    def _check_table(
+        self, name: str, then: list[list[str | None]], now: list[list[str | None]] | None
+    ) -> None:
+        what = ""
+        if now is None:
+            what = "was dropped or renamed"
+        elif now[: len(then)] != then:
+            differ = [a for a, b in zip(then, [*now, *[None] * len(then)], strict=False) if a != b]
+            there = [column for column in now if column[0] == differ[0][0]]
+            same = there and there[0] == differ[0]
+            how = "at another place" if same else "with another type" if there else "no more"
+            what = f"has column {differ[0][0]!r} {how}"
+        if what:
+            raise altered(self._server.place(name), self._server.server, what)
+
+
+def _all(message: bytes) -> bytes:
+    """Only tables that are read are made messages."""
+    return message

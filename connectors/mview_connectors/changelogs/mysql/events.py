@@ -1,0 +1,353 @@
+"""Events of the binary log, one by one, as messages of blocks.
+
+A place in the log is one number: that of the file, and 32 bits for the byte in it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import orjson
+
+from mview.clock import SourceMs
+from mview.errors import UserError, shown
+from mview_connectors.changelogs.ownlog.changelog import altered
+from mview_connectors.changelogs.ownlog.runs import Runs
+from mview_connectors.formats.ownlog.binlog import (
+    LogColumn,
+    LogTable,
+    begin_message,
+    change_message,
+    written_as,
+)
+from mview_connectors.formats.ownlog.blocks import Begin, commit_message
+
+_QUERY, _ROTATE, _FORMAT, _XID, _TABLE_MAP, _INCIDENT = 2, 4, 15, 16, 19, 26
+_GTID, _ANONYMOUS_GTID, _XA_PREPARE, _MARIADB_GTID = 33, 34, 38, 162
+#: Rows, by kind: of MariaDB, and of MySQL 5.6 and newer.
+_ROWS = {23: "i", 24: "u", 25: "d", 30: "i", 31: "u", 32: "d"}
+_SECOND_VERSION = (30, 31, 32)
+#: What a server writes by settings that are refused: parts of JSON, and what is compressed.
+_REFUSED = {
+    39: "SET GLOBAL binlog_row_value_options = ''",
+    40: "SET GLOBAL binlog_transaction_compression = OFF",
+    **dict.fromkeys(range(165, 172), "SET GLOBAL log_bin_compress = OFF"),
+}
+#: Said of a file that is not the one that was read.
+OTHER = "another one: the log was begun anew (RESET MASTER), or it is another server"
+#: Said where the server has lost events itself.
+INCIDENT = "the server notes that events are lost (INCIDENT_EVENT)"
+#: Of MariaDB's GTID: no COMMIT follows.
+_STANDALONE = 1
+
+_header = struct.Struct("<IBIIIH").unpack_from
+_HEADER, _CHECKSUM = 19, 4
+_query = struct.Struct("<8xB2xH").unpack_from
+_QUERY_HEAD = 13
+
+#: Types whose column has two bytes of meta data, and one; else none.
+_TWO = frozenset((15, 16, 246, 247, 248, 253, 254))
+_ONE = frozenset((4, 5, 17, 18, 19, 245, 249, 250, 251, 252, 255))
+
+_COMMENT = re.compile(r"/\*(?!M?!).*?\*/|--[ \t][^\n]*|#[^\n]*|/\*M?!\d*|\*/", re.DOTALL)
+_TEXT = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_NAME = re.compile(r"(?:`((?:[^`]|``)+)`|\"((?:[^\"]|\"\")+)\"|([\w$]+))(\s*\.)?")
+_TRUNCATE = re.compile(r"\s*truncate\b", re.IGNORECASE)
+_TEMPORARY = re.compile(r"\s*(drop|create)\s+temporary\b", re.IGNORECASE)
+_DROP_DATABASE = re.compile(r"\s*drop\s+(database|schema)\b", re.IGNORECASE)
+#: Statements that change rows, where rows should be.
+_WRITES = re.compile(r"\s*(insert|update|delete|replace|load|with|merge|call)\b", re.IGNORECASE)
+
+
+def names_of(sql: str) -> list[tuple[str | None, str]]:
+    """The words of a statement that may be tables, quoted or not, each with its database.
+
+    >>> names_of("DROP TABLE `a b`, c.`d``e` /* f */")
+    [(None, 'DROP'), (None, 'TABLE'), (None, 'a b'), ('c', 'd`e')]
+    """
+    plain = _TEXT.sub(" ", _COMMENT.sub(" ", sql))
+    names: list[tuple[str | None, str]] = []
+    is_part = False
+    for tick, double, bare, dot in _NAME.findall(plain):
+        name = tick.replace("``", "`") or double.replace('""', '"') or bare
+        if is_part:
+            names[-1] = names[-1][1], name
+        else:
+            names.append((None, name))
+        is_part = bool(dot)
+    return names
+
+
+class BinlogEvents:
+    """Takes events and makes runs of them.
+
+    Args:
+        runs: gets the messages.
+        file: the number of the first event's file.
+        checksum: whether events end with one.
+        names: of the tables, as we call them: their databases, and their names there.
+        tables: by name, what they were when they were loaded: `columns`, in order, each with its
+            name, type and character set, and `since`, the place from which on they are followed.
+        folds: whether names differ by their letters' case only for people.
+        place: a table as users write it, for messages.
+        born: when the first file was begun, in seconds.
+
+    Attributes:
+        births: by file, when it was begun, in seconds.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        file: int,
+        checksum: bool,
+        names: Mapping[str, tuple[str, str]],
+        tables: Mapping[str, Mapping[str, Any]],
+        folds: bool,
+        place: Callable[[str], str],
+        born: int,
+    ) -> None:
+        self._runs, self._file, self._checksum = runs, file, checksum
+        self._fold = str.casefold if folds else str
+        self._facts, self._place, self._names = tables, place, names
+        #: By database and name, as they are compared, the numbers and our names of the tables.
+        self._numbers = {
+            (self._fold(names[table][0]), self._fold(names[table][1])): (number, table)
+            for number, table in enumerate(tables)
+        }
+        self._shapes: dict[int, tuple[int, LogTable]] = {}
+        self._known: dict[int, bytes] = {}
+        #: Of the transaction: where it began; whether a COMMIT follows; whether we took rows.
+        self._begin: int | None = None
+        self._is_group = self._has_rows = False
+        self._born = born
+        self.births: dict[int, int] = {}
+
+    def take(self, event: bytes) -> None:
+        """Take one event.
+
+        Raises:
+            ValueError: it is none, or stands where none may.
+            UserError: changes are not in it as rows.
+        """
+        seconds, kind, server, size, end, _ = _header(event)
+        if kind == _FORMAT:
+            self._checksum = event[-_CHECKSUM - 1] == 1
+            if not self.births and seconds != self._born:
+                raise ValueError(f"file {self._file} of the log is {OTHER}")
+            self.births[self._file] = seconds
+        elif self._checksum:
+            (sum_,) = struct.unpack_from("<I", event, len(event) - _CHECKSUM)
+            if zlib.crc32(event[:-_CHECKSUM]) != sum_:
+                raise ValueError("an event has not the bytes that its checksum is of")
+            event = event[:-_CHECKSUM]
+        if kind == _ROTATE:
+            self._rotate(event)
+            return
+        start, end = (self._file << 32) + end - size, (self._file << 32) + end
+        if kind in _ROWS:
+            self._rows(kind, event, start)
+        elif kind == _TABLE_MAP:
+            self._table_map(event)
+        elif kind == _MARIADB_GTID:
+            number, domain, flags = struct.unpack_from("<QIB", event, _HEADER)
+            self._open(start, seconds, f"{domain}-{server}-{number}")
+            self._is_group = not flags & _STANDALONE
+        elif kind in (_GTID, _ANONYMOUS_GTID):
+            source, number = event[_HEADER + 1 : _HEADER + 17].hex(), event[_HEADER + 17 :]
+            name = f"{source}:{int.from_bytes(number[:8], 'little')}"
+            self._open(start, seconds, name if kind == _GTID else "")
+        elif kind == _QUERY:
+            self._query(event, start, end, seconds)
+        elif kind == _XID:
+            self._commit(end)
+        elif kind == _XA_PREPARE:
+            if self._has_rows:
+                self._refuse("a transaction is prepared (XA): it may be rolled back later", "XA")
+            self._commit(end)
+        elif kind == _INCIDENT:
+            raise ValueError(INCIDENT)
+        elif kind in _REFUSED:
+            self._refuse("changes are compressed, or parts of values", _REFUSED[kind])
+        elif self._begin is None and end & 0xFFFFFFFF:
+            self._runs.pass_to(end)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def _rotate(self, event: bytes) -> None:
+        (place,) = struct.unpack_from("<Q", event, _HEADER)
+        name = str(event[_HEADER + 8 :], "utf-8")
+        if self._begin is not None:
+            raise ValueError("a file of the log ends inside of a transaction")
+        self._file = file_number(name)
+        self._runs.pass_to((self._file << 32) + place)
+
+    def _open(self, start: int, seconds: int, name: str) -> None:
+        if self._begin is not None:
+            raise ValueError("a transaction begins inside of another one")
+        self._begin, self._is_group, self._has_rows = start, False, False
+        self._runs.add(begin_message(Begin(start, SourceMs(seconds * 1000), 0), name))
+
+    def _commit(self, end: int) -> None:
+        if self._begin is None:
+            raise ValueError("a transaction ends that has not begun")
+        self._begin = None
+        self._runs.add(commit_message(end))
+
+    def _query(self, event: bytes, start: int, end: int, seconds: int) -> None:
+        schema_size, status_size = _query(event, _HEADER)
+        at = _HEADER + _QUERY_HEAD + status_size
+        schema = str(event[at : at + schema_size], "utf-8")
+        sql = str(event[at + schema_size + 1 :], "utf-8", "replace")
+        word = sql[:12].lstrip().partition(" ")[0].upper().rstrip(";")
+        if self._begin is None:
+            self._open(start, seconds, "")
+        if word == "BEGIN":
+            self._is_group = True
+        elif word in ("COMMIT", "ROLLBACK"):
+            if word == "ROLLBACK" and self._has_rows:
+                self._refuse("a transaction is rolled back, in part or as a whole", shown(sql, 80))
+            if " TO " not in sql.upper():
+                self._commit(end)
+        else:
+            if word not in ("XA", "SAVEPOINT", "RELEASE"):
+                self._statement(schema, sql, start)
+            if not self._is_group:
+                self._commit(end)
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def _statement(self, schema: str, sql: str, start: int) -> None:
+        """A statement that may concern our tables: the engine halts where it moves rows."""
+        plain = _COMMENT.sub(" ", sql)
+        if _TEMPORARY.match(plain):
+            return
+        schema, is_drop = self._fold(schema), _DROP_DATABASE.match(plain) is not None
+        pairs = [(x if x is None else self._fold(x), self._fold(name)) for x, name in names_of(sql)]
+        named = {(schema if part is None else part, name) for part, name in pairs}
+        for key, (number, table) in self._numbers.items():
+            is_named = key in named or (is_drop and (None, key[0]) in pairs)
+            if is_named and self._is_followed(table):
+                if _WRITES.match(plain):
+                    self._refuse(f"changes of {table} are a statement, not rows", shown(sql, 200))
+                if number not in self._known:  # a message must have described it
+                    self._describe(number, LogTable(*self._names[table], ()))
+                word = "truncate" if _TRUNCATE.match(plain) else "ddl"
+                body = orjson.dumps([word, sql[:1000]])
+                place = start - (self._begin or 0) + 1
+                self._runs.add(change_message("t", number, place, body))
+
+    def _is_followed(self, name: str) -> bool:
+        since: int = self._facts[name]["since"]
+        return (self._begin or 0) >= since
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _describe(self, number: int, table: LogTable) -> None:
+        message = table.message(number)
+        if self._known.get(number) != message:
+            self._known[number] = message
+            self._runs.add(message)
+
+    def _table_map(self, event: bytes) -> None:
+        (table_id,) = struct.unpack_from("<Q", event[_HEADER : _HEADER + 6] + b"\0\0")
+        at = _HEADER + 8
+        schema = str(event[at + 1 : at + 1 + event[at]], "utf-8")
+        at += 2 + event[at]
+        name = str(event[at + 1 : at + 1 + event[at]], "utf-8")
+        at += 2 + event[at]
+        self._shapes.pop(table_id, None)
+        ours = self._numbers.get((self._fold(schema), self._fold(name)))
+        if ours is None or not self._is_followed(ours[1]):
+            return
+        count, at = _packed(event, at)
+        kinds = event[at : at + count]
+        _, at = _packed(event, at + count)
+        columns = self._facts[ours[1]]["columns"]
+        if count < len(columns):
+            self._altered(ours[1], f"has {count} columns in the log, and had {len(columns)}")
+        shape: list[LogColumn] = []
+        for number, kind in enumerate(kinds):
+            size = 2 if kind in _TWO else 1 if kind in _ONE else 0
+            meta = event[at], event[at + 1] if size > 1 else 0
+            at += size
+            facts = columns[number] if number < len(columns) else ("", "", None)
+            written, pair = written_as(kind, meta if size else (0, 0))
+            shape.append(LogColumn(facts[0], written, pair, facts[1], facts[2]))
+        try:
+            table = LogTable(*self._names[ours[1]], shape)
+        except ValueError as error:
+            self._altered(ours[1], str(error))
+        self._shapes[table_id] = ours[0], table
+        self._describe(ours[0], table)
+
+    def _rows(self, kind: int, event: bytes, start: int) -> None:
+        (table_id,) = struct.unpack_from("<Q", event[_HEADER : _HEADER + 6] + b"\0\0")
+        if table_id not in self._shapes:
+            return
+        number, table = self._shapes[table_id]
+        self._has_rows, begin = True, self._begin
+        if begin is None:
+            raise ValueError("a row outside of a transaction")
+        at = _HEADER + 8
+        if kind in _SECOND_VERSION:
+            at += struct.unpack_from("<H", event, at)[0]
+        count, at = _packed(event, at)
+        letter = _ROWS[kind]
+        for _ in range(2 if letter == "u" else 1):
+            bits = int.from_bytes(event[at : at + (count + 7) // 8], "little")
+            if bits & ((1 << count) - 1) != (1 << count) - 1:
+                self._refuse(
+                    f"changes of {table.name} have not all columns",
+                    "SET GLOBAL binlog_row_image = 'FULL'",
+                )
+            at += (count + 7) // 8
+        base, add = start - begin, self._runs.add
+        while at < len(event):
+            end = table.row_end(event, at)
+            if letter == "u":
+                end = table.row_end(event, end)
+            add(change_message(letter, number, base + end, event[at:end]))
+            at = end
+
+    # --- what is refused -------------------------------------------------------------------------
+
+    def _refuse(self, what: str, got: str) -> NoReturn:
+        raise UserError(
+            f"the binary log cannot be followed: {what}",
+            where=f"transaction at byte {(self._begin or 0) & 0xFFFFFFFF} of file {self._file}",
+            got=got,
+            allowed="rows with all columns: binlog_format = ROW, binlog_row_image = FULL, nothing "
+            "compressed, no XA PREPARE, in every session",
+            safe="nothing after it was taken; published epochs are untouched",
+            hint="set the server so, and `mview drop` the tables; then run again: they are loaded "
+            "anew, from after it",
+        )
+
+    def _altered(self, name: str, what: str) -> NoReturn:
+        raise altered(self._place(name), f"file {self._file} of the log", what)
+
+
+def file_number(name: str) -> int:
+    """The number of a file of the log, e.g. 12 of `mysql-bin.000012`.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    number = name.rpartition(".")[2]
+    if not number.isdecimal():
+        raise ValueError(f"{name!r} is no file of a binary log")
+    return int(number)
+
+
+def _packed(event: bytes, at: int) -> tuple[int, int]:
+    """A number of one byte, or of 2, 3, 8 after a mark; and where it ends."""
+    first = event[at]
+    size = {252: 2, 253: 3, 254: 8}.get(first, 0)
+    if not size:
+        return first, at + 1
+    return int.from_bytes(event[at + 1 : at + 1 + size], "little"), at + 1 + size

@@ -1,0 +1,363 @@
+"""What a MySQL or MariaDB server must have and be for its binary log to be followed."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
+
+from mview.clock import SourceMs
+from mview.errors import AwayError, ConfigError, DataLostError, UserError
+from mview.relation import TableName
+from mview_connectors.changelogs.mysql.events import file_number
+from mview_connectors.databases.mysql import MysqlDatabase
+from mview_connectors.formats.ownlog.binlog import CHARSETS
+
+#: Seconds for which transactions are waited for that were open when a load began.
+_PATIENCE_S = 60.0
+#: Between two looks at them.
+_LOOK_S = 0.2
+
+#: Seconds without a word after which the server counts as gone, and between two of its words.
+_SILENCE_S, _ALIVE_S = 30, 0.5
+
+SAFE = "what is published stays as it is; nothing after this place was taken"
+
+#: COM_BINLOG_DUMP: the place, how, who, the file. How: to end where the log ends.
+_DUMP = 0x12
+_dump = struct.Struct("<IHI").pack
+_AT_ONCE = 1
+_FORMAT, _HEADER = 15, 19
+_FIRST = 4
+
+#: Error of a missing right.
+_DENIED = "1227"
+
+_FACTS = """
+SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME, ORDINAL_POSITION
+"""
+
+_VERSIONED = """
+SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'SYSTEM VERSIONED'
+"""
+
+#: Who has written and not ended: also what is in the log and not visible yet, or prepared.
+_WRITERS = """
+SELECT t.trx_id, t.trx_mysql_thread_id, CAST(t.trx_started AS CHAR), LEFT(t.trx_query, 80)
+FROM information_schema.INNODB_TRX t WHERE t.trx_rows_modified > 0
+"""
+
+#: Settings by which changes are not, or not wholly, in the log as rows: what each must be.
+_SETTINGS = {
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "log_bin_compress": "OFF",
+    "binlog_transaction_compression": "OFF",
+    "binlog_row_value_options": "",
+}
+
+
+class MysqlState(NamedTuple):
+    """The server at a moment: its clock, the end of its log, and the columns of the tables.
+
+    Attributes:
+        clock: its clock, in milliseconds, before the end was asked for.
+        end: the end of its log, as one number; see `events`.
+        log: the log's name: that of its files without their numbers.
+        tables: by name, the columns in order: name, type, character set.
+    """
+
+    clock: SourceMs
+    end: int
+    log: str
+    tables: dict[str, list[list[str | None]]]
+
+
+class MysqlServer(MysqlDatabase):
+    """The server whose binary log is followed."""
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    @property
+    def server(self) -> str:
+        """Its address, for messages."""
+        return self._server()
+
+    @property
+    def section(self) -> str:
+        """The connection's place in the configuration, for messages."""
+        return f"connections.{self._settings.name}"
+
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        """Its settings, as they were when it was asked first."""
+        return {name.lower(): value for name, value in self.query("SHOW GLOBAL VARIABLES")}
+
+    @property
+    def folds(self) -> bool:
+        """Whether names of tables differ by their letters' case only for people."""
+        return self.variables["lower_case_table_names"] != "0"
+
+    def identity(self) -> str:
+        """What tells a server from others, as far as it has such a thing."""
+        return self.variables.get("server_uuid") or self.variables["server_id"]
+
+    def state(self, tables: Sequence[str]) -> MysqlState:
+        """Everything that may have changed.
+
+        Raises:
+            ConfigError: a right is missing, or there is no log.
+        """
+        clock = self.clock()
+        file, place, *_ = self._log_end()
+        columns: dict[str, list[list[str | None]]] = {}
+        wanted = {self._named(table): table for table in tables}
+        for schema in dict.fromkeys(named.schema for named in wanted):
+            for name, *column in self.query(_FACTS, (schema,)):
+                if (table := wanted.get(TableName(schema, name))) is not None:
+                    columns.setdefault(table, []).append(column)
+        end = (file_number(file) << 32) + int(place)
+        return MysqlState(clock, end, file.rpartition(".")[0], columns)
+
+    def _log_end(self) -> tuple[Any, ...]:
+        is_new = "mariadb" not in self._version.lower() and self._numbers >= (8, 4)
+        sql = "SHOW BINARY LOG STATUS" if is_new else "SHOW MASTER STATUS"
+        rows = self._allowed(sql, "BINLOG MONITOR" if self._is_mariadb else "REPLICATION CLIENT")
+        if not rows:
+            self._refuse_server(
+                "it writes no binary log",
+                "start it with log_bin, server_id, binlog_format = ROW and binlog_row_image = FULL "
+                "in its configuration",
+            )
+        return rows[0]
+
+    @property
+    def _version(self) -> str:
+        return self.variables["version"]
+
+    @property
+    def _is_mariadb(self) -> bool:
+        return "mariadb" in self._version.lower()
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self._version.split("-")[0].split(".")[:2])
+
+    def _allowed(self, sql: str, right: str) -> list[tuple[Any, ...]]:
+        try:
+            return self.query(sql)
+        except UserError as error:
+            if _DENIED not in str(error.got):
+                raise
+            self._refuse_right(right)
+
+    def _refuse_right(self, right: str) -> NoReturn:
+        user = self.query("SELECT CURRENT_USER()")[0][0]
+        name, _, host = user.rpartition("@")
+        self._refuse_server(
+            f"user {user} has not the right {right}", f"GRANT {right} ON *.* TO '{name}'@'{host}'"
+        )
+
+    def databases_of(self, tables: Iterable[str]) -> Mapping[str, tuple[str, str]]:
+        """By our names of tables, their databases and their names there."""
+        return {table: self._named(table) for table in tables}
+
+    def check_server(self, tables: Sequence[str]) -> None:
+        """Refuse a server that sends no log, or not all of it, or not to this user.
+
+        Args:
+            tables: that are read.
+
+        Raises:
+            ConfigError: with what to set or to grant.
+        """
+        _, _, only, without, *_ = self._log_end()
+        for name, wanted in _SETTINGS.items():
+            got = self.variables.get(name, wanted)
+            if got.upper() != wanted:
+                self._refuse_server(
+                    f"{name} = {got}",
+                    f"SET GLOBAL {name} = '{wanted}', and the same in its configuration; clients "
+                    "that are connected keep the old setting until they connect anew",
+                )
+        listed = [name.strip() for name in only.split(",") if name.strip()]
+        left = [name.strip() for name in without.split(",")]
+        for database in dict.fromkeys(self._named(table).schema for table in tables):
+            if (listed and database not in listed) or database in left:
+                self._refuse_server(
+                    f"binlog_do_db = {only or '(none)'}, binlog_ignore_db = {without or '(none)'}",
+                    f"let it write the log of {database}: change them in its configuration and "
+                    "restart it",
+                )
+        right = "REPLICA MONITOR" if self._is_mariadb else "REPLICATION CLIENT"
+        is_old = not self._is_mariadb and self._numbers < (8, 4)
+        word = "SLAVE" if is_old or self._is_mariadb else "REPLICA"
+        is_replica = self._allowed(f"SHOW {word} STATUS", right)
+        passes_on = self.variables.get("log_slave_updates") or self.variables.get(
+            "log_replica_updates", "ON"
+        )
+        if is_replica and passes_on.upper() not in ("ON", "1"):
+            self._refuse_server(
+                "it is a replica that does not write down what it is sent",
+                "name the primary, or set log_slave_updates = ON (log_replica_updates) and restart",
+            )
+        self._writers()
+        self.birth(self.state(()))
+
+    def _refuse_server(self, got: str, hint: str) -> NoReturn:
+        raise ConfigError(
+            f"{'MariaDB' if self._is_mariadb else 'MySQL'} at {self.server} cannot send its log of "
+            "changes",
+            where=self.section,
+            got=got,
+            safe="nothing was changed at the source",
+            hint=hint,
+        )
+
+    def check_tables(self, tables: Sequence[str]) -> None:
+        """Refuse tables whose changes the log has not all.
+
+        Raises:
+            UserError: with what to do.
+        """
+        columns = self.state(tables).tables
+        for name in tables:
+            what = hint = ""
+            relation = self.relation(name)
+            self.check_cascades(name)
+            if self.query(_VERSIONED, self._named(name)):
+                what = "is system-versioned: its log has the rows that are history, too"
+                hint = f"ALTER TABLE {relation} DROP SYSTEM VERSIONING"
+            for column, kind, charset in columns.get(name, ()):
+                if charset is not None and charset not in CHARSETS:
+                    what = f"has column {column!r} in the character set {charset}"
+                    hint = f"ALTER TABLE {relation} CONVERT TO CHARACTER SET utf8mb4"
+                elif "compressed" in str(kind).lower().partition("/*")[2]:
+                    what = f"has column {column!r} that is compressed"
+                    hint = f"ALTER TABLE {relation} MODIFY the column without COMPRESSED"
+            if what:
+                raise UserError(
+                    f"table {self.place(name)} {what}",
+                    safe="nothing was changed at the source",
+                    hint=hint.replace("%%", "%"),
+                )
+
+    def _writers(self) -> list[tuple[Any, ...]]:
+        return self._allowed(_WRITERS, "PROCESS")
+
+    def wait_for_writers(self) -> None:
+        """Wait until every transaction has ended that has written something up to now.
+
+        The log has it before others can see it: what one has written may stand before the place at
+        which a load begins, and be in no chunk that is read before it is visible.
+
+        Raises:
+            AwayError: one stays open.
+        """
+        # The server gathers them anew only when nobody has asked for a tenth of a second.
+        time.sleep(_LOOK_S)
+        first = {row[0] for row in self._writers()}
+        until = time.monotonic() + _PATIENCE_S
+        while left := [row for row in self._writers() if row[0] in first]:
+            if time.monotonic() > until:
+                _, thread, since, query = left[0]
+                raise AwayError(
+                    f"transactions stay open at {self.server}: no load can begin",
+                    where=self.section,
+                    got=f"connection {thread} has written since {since}: {query or 'idle now'}",
+                    safe="nothing is lost; no table was read",
+                    hint="end them (SELECT trx_mysql_thread_id, trx_started, trx_query FROM "
+                    "information_schema.INNODB_TRX; XA RECOVER), then run the same command again",
+                )
+            time.sleep(_LOOK_S)
+
+    # --- following -------------------------------------------------------------------------------
+
+    def file(self, log: str, end: int) -> str:
+        """The name of the file of a place."""
+        return f"{log}.{end >> 32:06d}"
+
+    def replication(self, file: str, place: int, number: int, how: int = 0) -> Any:
+        """A connection by which the log comes, from a place on.
+
+        Args:
+            file: the name of its file.
+            place: the byte in it.
+            number: of this reader, among the server's replicas.
+            how: flags.
+        """
+        import pymysql
+
+        url = self._url()
+        dialect = self._connected().dialect
+        arguments, options = dialect.create_connect_args(url)
+        connection: Any = pymysql.connect(*arguments, **{**options, **self._options()})
+        try:
+            self._prepare(connection)
+            connection._read_timeout = _SILENCE_S
+            alive = int(_ALIVE_S * 1_000_000_000)
+            with connection.cursor() as cursor:
+                for who in ("master", "source"):
+                    cursor.execute(f"SET @{who}_binlog_checksum = @@GLOBAL.binlog_checksum")
+                    cursor.execute(f"SET @{who}_heartbeat_period = {alive}")
+                cursor.execute("SET @mariadb_slave_capability = 4")
+            connection._execute_command(_DUMP, _dump(place, how, number) + file.encode())
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def open_replication(self, file: str, place: int, number: int, how: int = 0) -> Any:
+        """The same.
+
+        Raises:
+            AwayError: the server does not answer.
+            ConfigError: the user may not.
+        """
+        try:
+            return self.replication(file, place, number, how)
+        except self._driver_errors() as error:
+            self._fail(error, "connecting")
+
+    def birth(self, state: MysqlState) -> int:
+        """When the file was begun in which the log ends, in seconds: others have other times."""
+        from pymysql.err import MySQLError
+
+        file = self.file(state.log, state.end)
+        with closing(self.open_replication(file, _FIRST, 0, _AT_ONCE)) as connection:
+            try:
+                for event in events_of(connection):
+                    if event[4] == _FORMAT:
+                        return int.from_bytes(event[:4], "little")
+            except MySQLError as error:
+                if _DENIED in str(error):
+                    self._refuse_right("REPLICATION SLAVE")
+                self._fail(error, "reading its log")
+        raise lost(self.server, file, "it has no beginning")
+
+
+def events_of(connection: Any) -> Iterator[bytes]:
+    """The events that a connection is sent, until the server ends."""
+    while True:
+        packet = connection._read_packet()
+        data = packet.get_all_data()
+        if packet.is_eof_packet():
+            return
+        yield data[1:]
+
+
+def lost(server: str, place: str, got: str) -> DataLostError:
+    """The error of changes that the server does not have any more."""
+    return DataLostError(
+        f"changes of {server} are gone before they were read",
+        where=f"binary log {place}",
+        got=got,
+        safe=SAFE,
+        hint="`mview drop` the tables of this connection and run again: they are loaded anew; let "
+        "the server keep its log for longer (binlog_expire_logs_seconds)",
+    )

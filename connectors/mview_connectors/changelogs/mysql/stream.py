@@ -1,0 +1,65 @@
+"""Receives the binary log in a thread of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mview.errors import MviewError
+from mview_connectors.changelogs.mysql.events import BinlogEvents
+from mview_connectors.changelogs.mysql.server import events_of
+from mview_connectors.changelogs.ownlog.runs import Place, Runs, Wanted
+from mview_connectors.changelogs.ownlog.stream import LogStream
+
+#: Seconds for which it rests when enough waits to be taken.
+_REST_S = 0.05
+
+
+class BinlogStream(LogStream):
+    """What the server sends from a place on.
+
+    Args:
+        connection: a driver's connection that is sent the log, to be closed with the stream.
+        start: where it begins.
+        events: makes what takes events, of the runs that get them.
+        wanted: which tables are read.
+        lost: makes an error of what the server said when it ended the stream.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        start: Place,
+        events: Callable[[Runs], BinlogEvents],
+        wanted: Wanted,
+        lost: Callable[[str], MviewError],
+    ) -> None:
+        super().__init__(start, wanted, lost)
+        self._connection, self._events = connection, events(self._runs)
+        self._thread.start()
+
+    @property
+    def births(self) -> dict[int, int]:
+        """By file of the log, when it was begun, in seconds."""
+        return self._events.births
+
+    def _follow(self) -> None:
+        for event in events_of(self._connection):
+            with self._news:
+                self._events.take(event)
+                self._collect()
+                self._news.notify_all()
+            while self._is_full and not self._ended:
+                time.sleep(_REST_S)
+            if self._ended:
+                return
+        raise self._lost("it ended the stream")
+
+    def _away(self) -> tuple[type[Exception], ...]:
+        from pymysql.err import MySQLError
+
+        return MySQLError, OSError
+
+    def _disconnect(self) -> None:
+        self._connection._force_close()

@@ -1,0 +1,1 @@
+"""What the own logs of databases share, whatever server writes them."""

@@ -1,0 +1,1 @@
+"""Changes from PostgreSQL's own log, by a replication slot."""

@@ -1,0 +1,263 @@
+"""A changelog that PostgreSQL sends itself: its log, decoded by `pgoutput`, through a slot.
+
+Offsets are `{"wal": [end, commit, number], "slot": name, "server": id, "table/<name>": facts}`; see
+`ownlog`, which has all that is not PostgreSQL's.
+
+The server keeps its log from the slot's place on. That place is moved only up to what an epoch has
+published: who asks for the changes after one batch has published the one before it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mview.config import ChangesSettings, ConnectionSettings
+from mview.connector import Format, Look, Offsets
+from mview.errors import ConfigError, MviewError
+from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
+from mview_connectors.changelogs.ownlog.runs import Place
+from mview_connectors.changelogs.ownlog.stream import away
+from mview_connectors.changelogs.postgresql.server import PostgresqlServer, ServerState, lost
+from mview_connectors.changelogs.postgresql.stream import WalStream
+from mview_connectors.formats.ownlog.blocks import relation_of, under_name
+
+#: What names may have: they stand in statements as they are.
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+_OPTIONS = ("slot", "publication", "max_slot_wal")
+_UNITS = {"MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+
+
+class PostgresqlChangelog(OwnLog):
+    """Follows the log of a PostgreSQL server; see the module.
+
+    Args:
+        settings: the connection's `changes` section.
+        database: where the tables are.
+        tables: their names.
+        store: the folder of the store: each has a slot of its own.
+    """
+
+    log: ClassVar[str] = "wal"
+
+    def __init__(
+        self,
+        settings: ChangesSettings,
+        database: ConnectionSettings,
+        tables: Sequence[str],
+        store: Path,
+    ) -> None:
+        super().__init__(settings, tables, _OPTIONS)
+        self._store = store
+        self._server = PostgresqlServer(database)
+        ours = f"mview_{re.sub('[^a-z0-9_]', '_', settings.connection.lower())[:40]}"
+        self._slot = self._name("slot", f"{ours}_{zlib.crc32(str(store).encode()):08x}")
+        self._publication = self._name("publication", self._slot)
+        self._most_kept = self._size(settings.options.get("max_slot_wal"))
+
+    @classmethod
+    def of_database(
+        cls,
+        settings: ChangesSettings,
+        database: ConnectionSettings,
+        format: Format,
+        tables: Sequence[str],
+        store: Path,
+    ) -> PostgresqlChangelog:
+        """See `mview.ingest.spec.open_changelog`."""
+        return cls(settings, database, tables, store)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = self._settings, self._server._settings, self._tables, self._store
+        return type(self), parts
+
+    # --- OwnLog ---------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse a server or tables whose changes cannot be followed; makes nothing."""
+        state = self._state(self._slot)
+        self._server.check_server(has_slot=state.slot is not None)
+        self._server.check_tables(self._publication, self._tables)
+
+    def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
+        """The server, each table, and the slot."""
+        slot, publication, server = self._slot, self._publication, self._server
+
+        def may_send() -> str:
+            server.check_server(has_slot=self._state(slot).slot is not None)
+            return "wal_level is logical, and this user may replicate"
+
+        def published(table: str) -> str:
+            left = server.check_tables(publication, [table])
+            return f"{'will be' if left else 'is'} in publication {publication}"
+
+        def kept() -> str:
+            state = self._state(slot)
+            if state.slot is None:
+                return f"{slot} is made by the first run"
+            if state.slot.status == "lost":
+                raise lost(server.server, slot, "it was behind by more than max_slot_wal_keep_size")
+            most = self._most_kept
+            limit = "" if most is None else f"; it is dropped at {most >> 20} MB"
+            return f"the server keeps {state.slot.kept >> 20} MB of its log for {slot}{limit}"
+
+        section = self._settings.section
+        return [
+            Look(f"{section}: server", may_send),
+            *(Look(f"{server.place(table)}: log", partial(published, table)) for table in tables),
+            Look(f"{section}: slot", kept),
+        ]
+
+    def begin(self, known: Offsets | None = None) -> Offsets:
+        """The log's end now; publication and slot are made where they are missing."""
+        slot = self._slot if known is None else text_of(known, "slot")
+        left = self._server.check_tables(self._publication, self._tables)
+        state = self._state(slot)
+        self._server.check_server(has_slot=state.slot is not None)
+        if left:
+            self._server.publish(self._publication, left)
+        if state.slot is not None and state.slot.status == "lost" and known is None:
+            self._server.drop_slot(slot)
+            state = state._replace(slot=None)
+        if state.slot is None:
+            if known is not None:
+                raise lost(self._server.server, slot, "the slot was dropped")
+            self._server.make_slot(slot)
+        state = self._state(slot)
+        self._check_slot(state, slot)
+        self._server.wait_for_writers(self._tables)
+        facts = {f"{TABLE}{name}": facts for name, facts in state.tables.items()}
+        place = list(Place(state.end))
+        return {self.log: place, "slot": slot, "server": self._server.identity(), **facts}
+
+    def _disconnect(self) -> None:
+        self._server.close()
+
+    def _end(self) -> int:
+        return self._state(self._slot).end
+
+    def _opened(self, start: Offsets) -> WalStream:
+        slot, place = text_of(start, "slot"), self._place(start)
+        self._check(start)
+        connection = self._server.open_replication(slot)
+        names = f"proto_version '1', publication_names '{self._publication}'"
+        high, low = divmod(place.end, 1 << 32)
+        command = f"START_REPLICATION SLOT {slot} LOGICAL {high:X}/{low:X} ({names})"
+
+        def ended(text: str) -> MviewError:
+            if "requested WAL segment" in text or "can no longer get changes" in text:
+                return lost(self._server.server, slot, text)
+            return away("PostgreSQL", self._server.server, f"replication slot {slot}", text)
+
+        try:
+            return WalStream(connection, place, command, partial(self._as_read, start), ended)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _as_read(self, start: Offsets, message: bytes) -> bytes | None:
+        """See `Wanted`: a table is known by its number, whatever it was called at that moment."""
+        number, schema, name = relation_of(message)
+        for table in self._tables:
+            facts = start.get(f"{TABLE}{table}")
+            if facts is not None and facts["relation"] == number:
+                return under_name(message, *self._server.in_the_log(table))
+            if facts is None and self._server.name_of(schema, name) == table:
+                return message
+        return None
+
+    # --- what must be as it was ------------------------------------------------------------------
+
+    def _state(self, slot: str) -> ServerState:
+        return self._server.state(slot, self._publication, self._tables)
+
+    def _check(self, start: Offsets) -> ServerState:
+        """Raise unless server, slot and tables are those that were read so far."""
+        slot = text_of(start, "slot")
+        state = self._state(slot)
+        if self._stream is None:
+            if (server := self._server.identity()) != text_of(start, "server"):
+                raise lost(
+                    self._server.server, slot, f"it is another server: its identifier is {server}"
+                )
+            if state.slot is not None and state.slot.confirmed > self._place(start).end:
+                got = "the slot was made anew, or moved on by another reader"
+                raise lost(self._server.server, slot, got)
+            if state.end < (end := self._place(start).end):
+                # From a place that is to come it would send nothing that comes before that.
+                got = f"its log ends at byte {state.end}, and was read up to {end}: it is an older "
+                raise lost(self._server.server, slot, f"{got}copy of the server")
+        self._check_slot(state, slot)
+        for name in self._tables:
+            if (facts := start.get(f"{TABLE}{name}")) is not None:
+                self._check_table(name, facts, state.tables.get(name))
+        return state
+
+    def _check_slot(self, state: ServerState, slot: str) -> None:
+        held, server = state.slot, self._server.server
+        if held is None:
+            raise lost(server, slot, "the slot was dropped")
+        if held.status == "lost":
+            raise lost(server, slot, "it was behind by more than max_slot_wal_keep_size")
+        if held.plugin != "pgoutput" or held.database != self._server.database():
+            raise ConfigError(
+                f"replication slot {slot} is not ours",
+                where=f"{self._settings.section}.options.slot",
+                got=f"plug-in {held.plugin}, database {held.database}",
+                hint="name another one: it is made by the first run",
+            )
+        if self._most_kept is not None and held.kept > self._most_kept:
+            self._end_stream()
+            self._server.drop_slot(slot)
+            raise lost(
+                server,
+                slot,
+                f"the server keeps {held.kept >> 20} MB of its log for it, more than max_slot_wal "
+                f"({self._most_kept >> 20} MB): the slot was dropped, so that its disk does not "
+                "fill",
+            )
+
+    def _check_table(
+        self, name: str, then: Mapping[str, Any], now: Mapping[str, Any] | None
+    ) -> None:
+        what = ""
+        if now is None:
+            what = "was dropped or renamed"
+        elif now["relation"] != then["relation"]:
+            what = "was dropped and made anew"
+        elif now["published"] != then["published"]:
+            what = f"was taken out of publication {self._publication}, or that was altered"
+        elif now["identity"] == "n":
+            what = "does not send its key any more (REPLICA IDENTITY NOTHING)"
+        else:
+            gone = [
+                column
+                for column, facts in then["columns"].items()
+                if self._is_used(name, column) and now["columns"].get(column) != facts
+            ]
+            if gone:
+                there = gone[0] in now["columns"]
+                what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
+        if what:
+            raise altered(self._server.place(name), self._server.server, what)
+
+    # --- settings --------------------------------------------------------------------------------
+
+    def _name(self, option: str, default: str) -> str:
+        name = self._settings.options.get(option, default)
+        if not _NAME.fullmatch(name):
+            self._refuse(option, name, "a-z, 0-9 and _, at most 63, without a digit in front")
+        return name
+
+    def _size(self, text: str | None) -> int | None:
+        if text is None:
+            return None
+        number, _, unit = text.strip().partition(" ")
+        if not number.isdecimal() or unit.strip() not in _UNITS:
+            self._refuse("max_slot_wal", text, "a number with MB, GB or TB, such as 10 GB")
+        return int(number) * _UNITS[unit.strip()]

@@ -1,0 +1,1 @@
+"""Changes of a SQLite database, by triggers that note them in a table of the same file."""

@@ -1,0 +1,1 @@
+"""Tables in ClickHouse: a step is one part, attached once."""

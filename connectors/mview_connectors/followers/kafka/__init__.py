@@ -1,0 +1,1 @@
+"""Topics in Kafka: a step is one transaction."""

@@ -1,0 +1,1 @@
+"""Tables in SQL databases: the mark stands in the step's own transaction."""

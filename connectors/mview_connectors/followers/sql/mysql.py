@@ -1,0 +1,203 @@
+"""MySQL and MariaDB tables as sinks: rows in statements of many values, in one transaction."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from mview_connectors.followers.sql.follower import ROWS, SqlFollower, finite
+from mview_connectors.followers.sql.two_phase import MysqlTwoPhase, TwoPhase
+from mview_connectors.network import mysql_caution
+
+#: Error numbers after which the same may succeed: too many connections, lock wait, deadlock, server
+#: shutting down or gone, a session that was ended, connection refused or lost.
+_PASSING = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013}
+_PASSING |= {1020, 1030, 1317, 1397, 4031}
+
+#: Characters of a text key: an index of InnoDB has at most 3072 bytes, of up to 4 per character.
+_KEY_BYTES = 3072
+
+
+class MariadbFollower(SqlFollower):
+    """A table of a MariaDB database. Instants are DATETIME(6) in UTC."""
+
+    driver: ClassVar[str] = "mysql+pymysql"
+    two_phase: ClassVar[TwoPhase | None] = MysqlTwoPhase()
+    #: Compared by bytes, and by all of them: no trailing space is lost.
+    collation: ClassVar[str] = "utf8mb4_nopad_bin"
+    text: ClassVar[str] = "LONGTEXT CHARACTER SET utf8mb4"
+    #: Digits behind the point of a DECIMAL.
+    scale: ClassVar[int] = 38
+    begin: ClassVar[str] = "START TRANSACTION"
+    #: What ends a session that is idle in a transaction, in seconds.
+    idle_timeout: ClassVar[str] = "idle_transaction_timeout"
+
+    @property
+    def key_text(self) -> str:  # type: ignore[override]
+        """A text column that is a key by itself."""
+        return f"VARCHAR(512) CHARACTER SET utf8mb4 COLLATE {self.collation}"
+
+    def column_type(self, kind: pa.DataType, *, in_key: bool) -> str | None:
+        """MySQL's name of a type."""
+        if pa.types.is_floating(kind):
+            # FLOAT is rounded when it is read.
+            return "!no floating-point numbers in a key" if in_key else "DOUBLE"
+        if pa.types.is_decimal(kind):
+            if kind.scale > self.scale:
+                return f"!at most {self.scale} digits behind the point"
+            return f"DECIMAL({kind.precision},{kind.scale})"
+        if pa.types.is_string(kind) or pa.types.is_binary(kind):
+            return self._text(kind, in_key)
+        return _TYPES.get(kind)
+
+    def _text(self, kind: pa.DataType, in_key: bool) -> str:
+        key = [self.target.schema.column(name).type for name in self.target.schema.key]
+        texts = sum(pa.types.is_string(part) or pa.types.is_binary(part) for part in key)
+        # The other columns of a key take up to 32 bytes each.
+        room = (_KEY_BYTES - 32 * (len(key) - texts)) // max(1, texts)
+        if pa.types.is_binary(kind):
+            return f"VARBINARY({room})" if in_key else "LONGBLOB"
+        name = f"VARCHAR({room // 4})" if in_key else "LONGTEXT"
+        return f"{name} CHARACTER SET utf8mb4 COLLATE {self.collation}"
+
+    def values(self, column: pa.ChunkedArray, name: str) -> list[Any]:
+        """Python values that pymysql writes as literals."""
+        kind = column.type
+        if pa.types.is_floating(kind):
+            finite(column, name, "MySQL")
+            column = column.cast(pa.float64())
+        elif pa.types.is_decimal(kind):
+            return [None if value is None else f"{value:f}" for value in column.to_pylist()]
+        elif pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("us")).cast(pa.string())
+        elif pa.types.is_date(kind):
+            column = column.cast(pa.string())
+        listed: list[Any] = column.to_pylist()
+        return listed
+
+    def arrow(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """What pymysql gives, exactly."""
+        if pa.types.is_boolean(kind):
+            return pa.array(values, pa.int8()).cast(kind)
+        return pa.array(values, kind)
+
+    def tables(self, connection: Any) -> bool:
+        """Whether a table of that name is there."""
+        sql = (
+            f"SELECT 1 FROM information_schema.TABLES WHERE TABLE_NAME = {self.mark} "
+            "AND TABLE_SCHEMA = "
+            + ("DATABASE()" if self._settings.namespace is None else self.mark)
+        )
+        more = () if self._settings.namespace is None else (self._settings.namespace,)
+        return bool(self._query(connection, sql, (self.target.table, *more)))
+
+    def prepare(self, connection: Any) -> None:
+        """UTC, strict values, and bounds for who is hung in a transaction."""
+        seconds = max(1, self._settings.timeout // 1000)
+        self._execute(
+            connection,
+            "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+            f"innodb_lock_wait_timeout = {seconds}, {self.idle_timeout} = {seconds}",
+        )
+        self._execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def caution(self) -> str | None:
+        """A warning for a remote server with settings that do not verify."""
+        if not self.is_remote:
+            return None
+        return mysql_caution(f"sinks.{self.target.sink}.url", "its server", self.url().query)
+
+    def options(self) -> dict[str, Any]:
+        """Transactions are begun by us; a server beyond this machine proves who it is."""
+        options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
+        url = self.url()
+        if self.is_remote and not any(name.startswith("ssl") for name in url.query):
+            options["ssl"] = ssl.create_default_context()
+        return options
+
+    def on_conflict(self, others: Sequence[str]) -> str:
+        """MySQL's upsert."""
+        first = self.quote(self.target.schema.key[0])
+        if not others:
+            return f"ON DUPLICATE KEY UPDATE {first} = {first}"
+        sets = (f"{self.quote(name)} = VALUES({self.quote(name)})" for name in others)
+        return f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+
+    def upsert(self, connection: Any, rows: pa.Table) -> None:
+        """Statements of many rows."""
+        names = rows.column_names
+        others = [name for name in names if name not in self.target.schema.key]
+        columns = ", ".join(map(self.quote, names))
+        self._in_blocks(
+            connection,
+            f"INSERT INTO {self.table} ({columns}) VALUES ",
+            f" {self.on_conflict(others)}",
+            rows,
+        )
+
+    def delete(self, connection: Any, keys: pa.Table) -> None:
+        """Statements of many keys."""
+        columns = ", ".join(map(self.quote, keys.column_names))
+        self._in_blocks(connection, f"DELETE FROM {self.table} WHERE ({columns}) IN (", ")", keys)
+
+    def _in_blocks(self, connection: Any, before: str, after: str, rows: pa.Table) -> None:
+        """One statement per block of rows, whose values stand between two texts.
+
+        The driver's own way of joining rows finds them by a pattern that names of columns break.
+        """
+        columns = [
+            self.values(column, name)
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        ]
+        listed = list(zip(*columns, strict=True))
+        marks_of_row = f"({', '.join(['%s'] * rows.num_columns)})"
+        before, after = (self.with_parameters(text) for text in (before, after))
+        with connection.cursor() as cursor:
+            for begin in range(0, len(listed), ROWS):
+                block = listed[begin : begin + ROWS]
+                marks = ", ".join([marks_of_row] * len(block))
+                cursor.execute(before + marks + after, [cell for row in block for cell in row])
+
+    def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
+        """As the server sends them: the driver's own cursor holds all rows."""
+        from pymysql.cursors import SSCursor
+
+        cursor = connection.cursor(SSCursor)
+        cursor.execute(sql)
+        while rows := cursor.fetchmany(10 * ROWS):
+            yield list(rows)
+        cursor.close()
+
+    def is_passing(self, error: BaseException) -> bool:
+        """By the server's numbers, or as the connection is gone."""
+        number = error.args[0] if error.args else None
+        return number in _PASSING or isinstance(error, OSError)
+
+
+class MysqlFollower(MariadbFollower):
+    """A table of a MySQL database, version 8 or newer."""
+
+    collation: ClassVar[str] = "utf8mb4_0900_bin"
+    scale: ClassVar[int] = 30
+    #: It has none for transactions alone.
+    idle_timeout: ClassVar[str] = "wait_timeout"
+
+
+#: Types that all servers of MySQL's protocol name so.
+INTEGERS_AND_DATES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.date32(): "DATE",
+}
+
+_TYPES = {
+    **INTEGERS_AND_DATES,
+    pa.timestamp("us", tz="UTC"): "DATETIME(6)",
+    pa.timestamp("us"): "DATETIME(6)",
+}

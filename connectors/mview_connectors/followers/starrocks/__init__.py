@@ -1,0 +1,1 @@
+"""Tables in StarRocks: a step is one transaction of Stream Load."""

@@ -1,0 +1,463 @@
+"""Rows of MySQL's and MariaDB's binary log, as the server writes them in row format.
+
+A message is a block (see `blocks`). Its rows are the log's own bytes; in front of them stand, in
+each message, the table's number, the row's place in its transaction (bytes from the begin on), and
+the length. A table's message says how each column is written (`TABLE_MAP_EVENT`) and, as the log
+does not tell, its name, its type and its character set (information_schema).
+
+The position of a change is the place of its transaction's begin, and its own place in there.
+
+Values are what the server's text protocol prints, or numbers and bytes: so a table's changes and
+its rows, which are read by that protocol, become the same. Nothing is made NULL: a zero date stays
+one, and halts as it does in a load.
+
+Source: MySQL's internals manual, "Binary Log"; MariaDB's knowledge base, "Replication Protocol".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from mview.changelog import ChangeEvent
+from mview.connector import Message
+from mview.schema import Column
+from mview_connectors.databases.values import from_text, naive_instants
+from mview_connectors.formats import mysql_values as m
+from mview_connectors.formats.messages import format_options, undecodable
+from mview_connectors.formats.ownlog.blocks import NUMBER_SIZE, Begin
+
+#: How columns are written: the numbers of TABLE_MAP_EVENT.
+_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _LONGLONG, _INT24 = 1, 2, 3, 4, 5, 8, 9
+_DATE, _YEAR, _NEWDATE, _VARCHAR, _BIT, _TIMESTAMP, _DATETIME, _TIME = (
+    10,
+    13,
+    14,
+    15,
+    16,
+    17,
+    18,
+    19,
+)
+_DECIMAL, _ENUM, _SET, _BLOB, _VAR_STRING, _STRING = 246, 247, 248, 252, 253, 254
+_BLOBS = (245, 249, 250, 251, _BLOB, 255)
+
+_FIXED = {
+    _TINY: 1, _SHORT: 2, _INT24: 3, _LONG: 4, _LONGLONG: 8, _FLOAT: 4, _DOUBLE: 8, _YEAR: 1,
+    _DATE: 3, _NEWDATE: 3, 6: 0,
+}  # fmt: skip
+_MOMENTS = {_TIME: 3, _TIMESTAMP: 4, _DATETIME: 5}
+_INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+
+#: Which of them a type of information_schema may be; what is not here cannot be read.
+_WRITTEN: dict[str, tuple[int, ...]] = {
+    "tinyint": (_TINY,), "smallint": (_SHORT,), "mediumint": (_INT24,), "int": (_LONG,),
+    "bigint": (_LONGLONG,), "year": (_YEAR,), "float": (_FLOAT,), "double": (_DOUBLE,),
+    "decimal": (_DECIMAL,), "bit": (_BIT,), "date": (_DATE, _NEWDATE), "time": (_TIME,),
+    "datetime": (_DATETIME,), "timestamp": (_TIMESTAMP,), "enum": (_ENUM,), "set": (_SET,),
+    "char": (_STRING,), "varchar": (_VARCHAR, _VAR_STRING), "binary": (_STRING,),
+    "varbinary": (_VARCHAR, _VAR_STRING),
+    **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), _BLOBS),
+    **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), _BLOBS),
+}  # fmt: skip
+
+#: Bytes of so many decimal digits.
+_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+#: Character sets whose texts Python reads as the server does.
+CHARSETS = {
+    "utf8mb4": "utf-8", "utf8mb3": "utf-8", "utf8": "utf-8", "ascii": "ascii",
+    "ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be",
+    "latin1": "latin1", "binary": "utf-8",
+}  # fmt: skip
+
+#: MySQL's latin1 is Windows-1252, and has the control characters where that has nothing.
+_LATIN1 = "".join(bytes([n]).decode("cp1252", "replace").replace("�", chr(n)) for n in range(256))
+
+_INSERT, _UPDATE, _DELETE, _STATEMENT, _BEGIN, _COMMIT, _RELATION = b"iudtBCR"
+_KINDS = {_INSERT: "c", _UPDATE: "u", _DELETE: "d"}
+
+_change = struct.Struct(">xIQI")
+_u32 = struct.Struct(">I")
+_BEGIN_SIZE, _COMMIT_SIZE = 21, 18
+
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+class LogColumn(NamedTuple):
+    """A column as the log and information_schema describe it.
+
+    Attributes:
+        name: its name.
+        written: the log's number of how it is written.
+        meta: two bytes of that.
+        source_type: COLUMN_TYPE, e.g. `int(11) unsigned`; empty: it is not read.
+        charset: of its texts; None: it has none.
+    """
+
+    name: str
+    written: int
+    meta: tuple[int, int]
+    source_type: str
+    charset: str | None
+
+
+class LogTable:
+    """How rows of a table are read.
+
+    Args:
+        schema: the database.
+        name: the table.
+        columns: all that the log has.
+
+    Raises:
+        ValueError: a column is not written as its type is.
+    """
+
+    def __init__(self, schema: str, name: str, columns: Sequence[LogColumn]) -> None:
+        self.schema, self.name, self.columns = schema, name, tuple(columns)
+        self._nulls = (len(self.columns) + 7) // 8
+        self._widths = [_width(column) for column in self.columns]
+        self._names = [column.name for column in self.columns if column.source_type]
+        passed = [(_width(c), _reader(c) if c.source_type else None) for c in self.columns]
+        while passed and passed[-1][1] is None:
+            passed.pop()
+        #: Up to the last that is read: bytes of a value, and what reads it.
+        self._read = passed
+
+    def message(self, number: int) -> bytes:
+        """Its message, by a number."""
+        body = orjson.dumps([tuple(column) for column in self.columns])
+        names = f"{self.schema}\0{self.name}\0".encode()
+        return b"R" + _u32.pack(number) + names + _u32.pack(len(body)) + body
+
+    def row_end(self, body: bytes, at: int) -> int:
+        """Where a row ends that begins at a place."""
+        nulls = int.from_bytes(body[at : at + self._nulls], "little")
+        at += self._nulls
+        for number, width in enumerate(self._widths):
+            if nulls >> number & 1:
+                continue
+            if width < 0:
+                at += int.from_bytes(body[at : at - width], "little") - width
+            else:
+                at += width
+        if at > len(body):
+            raise ValueError("a row is longer than its event")
+        return at
+
+    def row(self, body: bytes, at: int = 0) -> dict[str, Any]:
+        """The values of a row that begins at a place, by column."""
+        nulls = int.from_bytes(body[at : at + self._nulls], "little")
+        at += self._nulls
+        values: list[Any] = []
+        for width, read in self._read:
+            if nulls & 1:
+                if read is not None:
+                    values.append(None)
+            else:
+                if width < 0:
+                    end = at - width
+                    width = int.from_bytes(body[at:end], "little")
+                    at = end
+                end = at + width
+                if read is not None:
+                    values.append(read(body[at:end]))
+                at = end
+            nulls >>= 1
+        return dict(zip(self._names, values, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _table(message: bytes) -> LogTable:
+    schema, name, body = message[5:].split(b"\0", 2)
+    columns = [LogColumn(n, w, tuple(meta), s, c) for n, w, meta, s, c in orjson.loads(body[4:])]
+    return LogTable(str(schema, "utf-8"), str(name, "utf-8"), columns)
+
+
+def change_message(kind: str, table: int, number: int, body: bytes) -> bytes:
+    """A change: `i`, `u` (the row before, then after), `d`, or `t` (a statement, as JSON).
+
+    Args:
+        kind: the letter.
+        table: the table's number.
+        number: the change's place in its transaction.
+        body: what it is.
+    """
+    return kind.encode() + _change.pack(table, number, len(body))[1:] + body
+
+
+def begin_message(begin: Begin, transaction: str) -> bytes:
+    """The begin of a transaction, with its name (GTID)."""
+    name = transaction.encode()[:255]
+    return begin.message() + bytes([len(name)]) + name
+
+
+class BinlogFormat:
+    """Decodes blocks of the binary log; see the module."""
+
+    in_band_heartbeats = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        format_options(options, {})
+
+    def decode(self, message: Message) -> Iterable[ChangeEvent]:
+        """The changes of a block, in order."""
+        key, value = message.key, message.value
+        if key is None or value is None or len(key) < NUMBER_SIZE:
+            raise undecodable(message, "a block of changes has no beginning")
+        block = _LogBlock(message)
+        for _ in block.changes(key, NUMBER_SIZE):
+            raise undecodable(message, "a block of changes begins with changes")
+        return block.changes(value, 0)
+
+    def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
+        """An Arrow array of the column's type."""
+        kind = column.type
+        if pa.types.is_decimal(kind):
+            texts = [value if value is None else str(value) for value in values]
+            return from_text(kind)(pa.array(texts, pa.string()))
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            return naive_instants(pa.array(values, pa.string()))
+        if pa.types.is_temporal(kind):
+            return from_text(kind)(pa.array(values, pa.string()))
+        if pa.types.is_binary(kind):
+            return m.binaries(values, column, bytes)
+        return pa.array(values, kind)
+
+
+class _LogBlock:
+    """What is known while a block is read."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._tables: dict[int, LogTable] = {}
+        self._begin: Begin | None = None
+        self._name = ""
+
+    def changes(self, body: bytes, at: int) -> Iterator[ChangeEvent]:
+        """The changes from a place on."""
+        try:
+            while at < len(body):
+                kind = body[at]
+                if kind in _KINDS or kind == _STATEMENT:
+                    number, place, size = _change.unpack_from(body, at)
+                    at += _change.size
+                    part = body[at : at + size]
+                    at += size
+                    if len(part) != size:
+                        raise ValueError("a change is longer than its block")
+                    yield self._event(kind, self._tables[number], place, part)
+                elif kind == _BEGIN:
+                    self._begin = Begin.of(body, at)
+                    at += _BEGIN_SIZE
+                    end = at + 1 + body[at]
+                    self._name, at = str(body[at + 1 : end], "utf-8"), end
+                elif kind == _COMMIT:
+                    at += _COMMIT_SIZE
+                elif kind == _RELATION:
+                    at = self._relation(body, at)
+                else:
+                    raise ValueError(f"a message of an unknown kind: {chr(kind)!r}")
+        except (ValueError, LookupError, struct.error) as error:
+            raise undecodable(
+                self._message, f"the server's binary log cannot be read: {error}"
+            ) from error
+
+    def _relation(self, body: bytes, at: int) -> int:
+        names = body.index(0, body.index(0, at + 5) + 1) + 1
+        end: int = names + 4 + _u32.unpack_from(body, names)[0]
+        self._tables[_u32.unpack_from(body, at + 1)[0]] = _table(body[at:end])
+        return end
+
+    def _event(self, kind: int, table: LogTable, place: int, body: bytes) -> ChangeEvent:
+        if self._begin is None:
+            raise ValueError("a change outside of a transaction")
+        before = after = detail = None
+        if kind == _STATEMENT:
+            word, detail = orjson.loads(body)
+        else:
+            word = _KINDS[kind]
+            middle = table.row_end(body, 0) if kind == _UPDATE else 0
+            before = table.row(body) if kind != _INSERT else None
+            after = table.row(body, middle) if kind != _DELETE else None
+        commit, ms, _ = self._begin
+        return ChangeEvent(
+            table.name,
+            word,
+            None,
+            before,
+            after,
+            (commit, place),
+            ms,
+            self._message.partition,
+            commit,
+            self._name or None,
+            detail,
+            table.schema,
+        )
+
+
+# --- how columns are written ---------------------------------------------------------------------
+
+
+def _width(column: LogColumn) -> int:
+    """Bytes of a value; below 0: so many bytes of a length stand in front of it."""
+    written, (first, second) = column.written, column.meta
+    if written in _FIXED:
+        return _FIXED[written]
+    if written in _MOMENTS:
+        return _MOMENTS[written] + (first + 1) // 2
+    if written == _DECIMAL:
+        whole = first - second
+        size = whole // 9 * 4 + _DIGITS[whole % 9]
+        return size + second // 9 * 4 + _DIGITS[second % 9]
+    if written in (_VARCHAR, _VAR_STRING):
+        return -1 if first + (second << 8) < 256 else -2
+    if written in _BLOBS and 1 <= first <= 4:
+        return -first
+    if written == _BIT:
+        return second + (first > 0)
+    if written in (_ENUM, _SET):
+        return second
+    if written == _STRING:
+        return -1 if _length(first, second) < 256 else -2
+    raise ValueError(
+        f"column {column.name!r} is written in a way that is not known ({written}): "
+        "ALTER TABLE … FORCE writes old ones anew"
+    )
+
+
+def _length(first: int, second: int) -> int:
+    """Bytes of a CHAR: two bits of them are in the type, upside down."""
+    return second | ((first & 0x30) ^ 0x30) << 4
+
+
+def written_as(written: int, meta: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """What a type is that is written as a CHAR, as ENUM and SET are."""
+    if written == _STRING and meta[0] in (_ENUM, _SET):
+        return meta[0], meta
+    return written, meta
+
+
+Reader = Callable[[bytes], Any]
+
+
+def _reader(column: LogColumn) -> Reader:
+    """From the bytes of a value to what the text protocol prints, or a number, or bytes."""
+    kind = m.mysql_type(column.source_type)
+    if column.written not in _WRITTEN.get(kind.name, ()):
+        raise ValueError(f"column {column.name!r} is no {column.source_type} in the log")
+    digits = column.meta[0]
+    if kind.name in _INTEGERS:
+        return _unsigned if "unsigned" in column.source_type.lower() else _signed
+    readers: dict[str, Reader] = {
+        "year": lambda body: 1900 + body[0] if body[0] else 0,
+        "float": lambda body: _float(body)[0],
+        "double": lambda body: _double(body)[0],
+        "date": _date,
+        "time": lambda body: _clock(body, digits),
+        "datetime": lambda body: _local(body, digits),
+        "timestamp": lambda body: _instant(body, digits),
+        "enum": lambda body: m.label_of(_unsigned(body), kind),
+        "set": lambda body: m.labels_of(_unsigned(body), kind),
+    }
+    if kind.name == "decimal":
+        return _decimal(*column.meta)
+    if kind.name == "bit":
+        return (lambda body: body != b"\0") if kind.size in (0, 1) else bytes
+    if kind.name in readers:
+        return readers[kind.name]
+    if column.charset is None:
+        return bytes
+    codec = CHARSETS.get(column.charset)
+    if codec is None:
+        raise ValueError(f"column {column.name!r} is in the character set {column.charset}")
+    if codec == "latin1":
+        return lambda body: "".join([_LATIN1[byte] for byte in body])
+    return lambda body: str(body, codec)
+
+
+def _signed(body: bytes) -> int:
+    return int.from_bytes(body, "little", signed=True)
+
+
+def _unsigned(body: bytes) -> int:
+    return int.from_bytes(body, "little")
+
+
+_float = struct.Struct("<f").unpack
+_double = struct.Struct("<d").unpack
+
+
+def _date(body: bytes) -> str:
+    packed = int.from_bytes(body, "little")
+    return f"{packed >> 9:04d}-{packed >> 5 & 15:02d}-{packed & 31:02d}"
+
+
+def _fraction(part: int, digits: int) -> str:
+    """`.123` of the last bytes of a time, which hold two digits each."""
+    return f".{part:0{(digits + 1) // 2 * 2}d}"[: digits + 1] if digits else ""
+
+
+def _clock(body: bytes, digits: int) -> str:
+    """`-12:34:56.78`, without zeros at its end, as a load has it."""
+    bits = 8 * (len(body) - 3)
+    packed = int.from_bytes(body, "big") - (0x800000 << bits)
+    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
+    whole = packed >> bits
+    text = f"{sign}{whole >> 12 & 1023:02d}:{whole >> 6 & 63:02d}:{whole & 63:02d}"
+    fraction = _fraction(packed & ((1 << bits) - 1), digits).rstrip("0")
+    return text + fraction if len(fraction) > 1 else text
+
+
+def _local(body: bytes, digits: int) -> str:
+    packed = int.from_bytes(body[:5], "big") - 0x8000000000
+    day, time = packed >> 17, packed & 0x1FFFF
+    year, month = divmod(day >> 5, 13)
+    return (
+        f"{year:04d}-{month:02d}-{day & 31:02d} {time >> 12:02d}:{time >> 6 & 63:02d}:"
+        f"{time & 63:02d}{_fraction(int.from_bytes(body[5:], 'big'), digits)}"
+    )
+
+
+def _instant(body: bytes, digits: int) -> str:
+    seconds, part = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:], "big")
+    if not seconds and not part:
+        return "0000-00-00 00:00:00"
+    return f"{_EPOCH + dt.timedelta(seconds=seconds)}{_fraction(part, digits)}"
+
+
+def _decimal(precision: int, scale: int) -> Reader:
+    """Nine digits in four bytes, the rest in fewer; below 0 all bits are turned."""
+    whole = precision - scale
+    sizes = [_DIGITS[whole % 9], *[4] * (whole // 9)]
+    pieces = [9] * (scale // 9) + [scale % 9] * (scale % 9 > 0)
+    flip = (1 << 8 * (sum(sizes) + sum(_DIGITS[digits] for digits in pieces))) - 1
+    sign = (flip + 1) >> 1
+
+    def read(body: bytes) -> str:
+        packed = int.from_bytes(body, "big")
+        is_negative = not packed & sign
+        packed ^= flip ^ sign if is_negative else sign
+        plain, at = packed.to_bytes(len(body), "big"), 0
+        number = 0
+        for size in sizes:
+            number = number * 1_000_000_000 + int.from_bytes(plain[at : at + size], "big")
+            at += size
+        text = f"-{number}" if is_negative else f"{number}"
+        if pieces:
+            text += "."
+        for digits in pieces:
+            size = _DIGITS[digits]
+            text += f"{int.from_bytes(plain[at : at + size], 'big'):0{digits}d}"
+            at += size
+        return text
+
+    return read

@@ -1,0 +1,88 @@
+"""Having the run that holds a store take views up, and hearing what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mview.clock import SystemClock
+from mview.config import Config
+from mview.errors import RetryableError, UserError
+from mview.plan.definition import ViewDefinition
+from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.layout import Store
+from mview.store.lease import Lease
+
+#: Seconds between two looks for the answer.
+_LOOK_S = 0.1
+
+
+def check_running(config: Config) -> None:
+    """Raise UserError unless a run has the store."""
+    if Lease(Store(config.store).lease, SystemClock()).holder() is None:
+        raise UserError(
+            "nobody runs the store: there is no run to take views up",
+            where=str(config.store),
+            safe="nothing was changed",
+            hint="mview run FILE…, which takes them up at its start",
+        )
+
+
+def apply_views(
+    config: Config,
+    views: Sequence[ViewDefinition],
+    remove: Sequence[str],
+    say: Callable[[str], None],
+    look: Callable[[float], None] = time.sleep,
+) -> ApplyAnswer:
+    """Ask the run for views, and wait until all of it is live, or refused.
+
+    Args:
+        views: to add or replace.
+        remove: names of views that go, with their data.
+        say: is told when the run has taken it up.
+        look: waits between two looks.
+
+    Raises:
+        UserError: nobody runs the store.
+        RetryableError: the run has ended meanwhile.
+    """
+    check_running(config)
+    store = Store(config.store)
+    log, lease = ApplyLog(store.applies), Lease(store.lease, SystemClock())
+    file = log.ask(ApplyRequest(tuple(views), tuple(remove)))
+    taken = False
+    try:
+        while True:
+            is_running = lease.holder() is not None  # before: an answer may be the last thing
+            answer = log.answer(file)
+            if answer is not None and answer.state != "taken":
+                log.forget(file)
+                return answer
+            if answer is not None and not taken:
+                taken = True
+                load = f"; first it loads {', '.join(answer.load)}" if answer.load else ""
+                say(f"the run has taken it up{load}. To end this command does not stop it")
+            if not is_running:
+                raise _ended(log, file, taken)
+            look(_LOOK_S)
+    except KeyboardInterrupt:
+        if not taken:
+            log.done(file)
+        raise
+
+
+def _ended(log: ApplyLog, file: Path, taken: bool) -> RetryableError:
+    if taken:
+        return RetryableError(
+            "the run has ended before all of it was live",
+            safe="what was published stays right; the next run of this store does the rest",
+            hint="mview run FILE…",
+        )
+    log.done(file)
+    return RetryableError(
+        "the run has ended before it looked at the request",
+        safe="nothing was changed, and the request is taken back",
+        hint="mview run FILE…, which takes the views up at its start",
+    )

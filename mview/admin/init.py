@@ -1,0 +1,320 @@
+"""The first files of a project, from what a database has: `mview init URL`."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+import yaml
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from mview.config import ChangesSettings, Config, ConnectionSettings
+from mview.connector import Installed
+from mview.errors import ConfigError, UserError
+from mview.ingest.spec import open_changelog, open_database
+from mview.plan.definition import parse_view
+from mview.relation import RelationId, TableName
+from mview.schema import quoted
+
+#: What may stand in the name of a connection, as SQL has it without quotes.
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+#: URLs as they may be, for messages.
+_URLS = "postgresql://user@host:5432/database, mariadb://…, sqlite:///file.db"
+#: Drivers that are installed with mview's extras, where the URL names none.
+_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
+#: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
+_ALL = 1 << 62
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table of the database.
+
+    Attributes:
+        name: as the database has it.
+        rows: about how many; None where it cannot be read.
+        key: columns of its primary key.
+        why: why it cannot be read or followed; empty: it can.
+        partly: why a view cannot read all of its columns; empty: it can.
+    """
+
+    name: str
+    rows: int | None = None
+    key: tuple[str, ...] = ()
+    why: str = ""
+    partly: str = ""
+
+
+@dataclass(frozen=True)
+class NewProject:
+    """What was made.
+
+    Attributes:
+        connection: the name of the connection in SQL.
+        tables: of the database.
+        files: that were written.
+        view: the file of the first view; empty: no table can be read.
+        password: the variable of the environment that the password is read from; empty: none.
+        triggers: tables for which triggers were made.
+    """
+
+    connection: str
+    tables: tuple[FoundTable, ...]
+    files: tuple[str, ...]
+    view: str
+    password: str
+    triggers: tuple[str, ...] = ()
+
+
+def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = False) -> NewProject:
+    """Look at a database, and write a configuration and a first view for it.
+
+    Without `triggers` nothing is changed in the database; no file is written over another.
+
+    Args:
+        url: SQLAlchemy's URL, without a password: that is read from `<NAME>_PASSWORD`.
+        folder: for the files.
+        name: of the connection; the database's by default.
+        triggers: make the triggers that note changes, in all tables that can be read; alone, where
+            the configuration is there already.
+
+    Raises:
+        ConfigError: the URL or the name is wrong, or a file is there already.
+        RetryableError: the database cannot be reached.
+    """
+    parsed = _parsed(url)
+    name = name or _name_of(parsed)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot be the name of a connection",
+            allowed="small letters, digits and _, a letter first",
+            hint="give another one with --name",
+        )
+    settings, password = _settings(parsed, name, folder)
+    file, view, connector = folder / "mview.yml", folder / "sql", folder / f"debezium-{name}.json"
+    dialect = parsed.get_backend_name()
+    by_debezium = [connector] if dialect in ("mysql", "mariadb") else []
+    if triggers and dialect != "sqlite":
+        raise ConfigError(
+            "triggers are for SQLite: this database has a log of its own",
+            safe="nothing was made",
+            hint="leave --triggers out",
+        )
+    only_triggers = triggers and file.exists()
+    there = [path for path in (file, view, *by_debezium) if path.exists()]
+    if there and not only_triggers:
+        raise ConfigError(
+            f"{there[0]} is there already",
+            safe="nothing was written",
+            hint="move it away, or have the files made in another folder with --folder, and add "
+            "what is in them to yours by hand",
+        )
+    config = Config(
+        path=file.resolve(),
+        store=(folder / "store").resolve(),
+        connections={name: _connection(name, settings, folder)},
+    )
+    tables = _tables(config, name)
+    watched: tuple[str, ...] = ()
+    if triggers:
+        watched, tables = _install(config, name, tables)
+    if only_triggers:
+        return NewProject(name, tuple(tables), (), "", "", watched)
+    made = {file: _configuration(name, settings, dialect, triggers=triggers)}
+    made |= {path: _connector(name, parsed) for path in by_debezium}
+    good = sorted(
+        (t for t in tables if not t.why and not t.partly), key=lambda t: (-(t.rows or 0), t.name)
+    )
+    first = ""
+    if good:
+        called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
+        path = view / f"{called}.sql"
+        made[path] = _view(name, good[0])
+        first = str(path)
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as output:
+            output.write(text)
+    return NewProject(name, tuple(tables), tuple(map(str, made)), first, password, watched)
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(
+            "this is no URL of a database",
+            allowed=_URLS,
+        ) from None
+    if parsed.password:
+        raise ConfigError(
+            "the URL has a password",
+            safe="it was not used; it stands in your shell's history and was in the process list",
+            hint="leave it out: it is read from the environment, see what `mview init` says then",
+        )
+    if parsed.database in (None, "", ":memory:"):
+        raise ConfigError(
+            "the URL names no database",
+            allowed=_URLS,
+            hint="write it at the end of the URL, after a /",
+        )
+    driver = _DRIVERS.get(parsed.drivername)
+    return parsed.set(drivername=f"{parsed.drivername}+{driver}") if driver else parsed
+
+
+def _name_of(url: URL) -> str:
+    name = Path(url.database or "").stem.lower()
+    return re.sub(r"[^a-z0-9_]+", "_", name).strip("_") or "db"
+
+
+def _settings(url: URL, name: str, folder: Path) -> tuple[dict[str, object], str]:
+    """The settings of the connection, as the file has them, and the password's variable."""
+    parts = {
+        "drivername": url.drivername,
+        "host": url.host,
+        "port": url.port,
+        "username": url.username,
+        "database": url.database,
+        "query": dict(url.query) or None,
+    }
+    settings: dict[str, object] = {
+        part: value for part, value in parts.items() if value is not None
+    }
+    if url.get_backend_name() == "sqlite":  # a path, which the file's folder is the base of
+        settings["database"] = os.path.relpath(url.database or "", folder)
+    if not url.host:
+        return settings, ""
+    variable = f"{name.upper()}_PASSWORD"
+    return settings | {"password": f"${{env:{variable}}}"}, variable
+
+
+def _connection(name: str, settings: dict[str, object], folder: Path) -> ConnectionSettings:
+    """The same as who reads the file has it."""
+    connection = ConnectionSettings.model_validate({"name": name, **settings})
+    if connection.drivername != "sqlite":
+        return connection
+    return connection.model_copy(update={"database": str(folder / str(connection.database))})
+
+
+def _tables(config: Config, connection: str) -> list[FoundTable]:
+    tables = []
+    with closing(open_database(config, connection)) as database:
+        for table in database.tables():
+            partly = ""
+            try:
+                try:
+                    schema = database.describe(table)
+                except UserError as error:
+                    schema = database.describe(table, lambda _: False)
+                    partly = f"{error.what} ({error.where})"
+                rows = database.plan(table, schema, _ALL, _ALL).rows
+                tables.append(FoundTable(table, rows, schema.key, partly=partly))
+            except UserError as error:
+                tables.append(FoundTable(table, why=_why(error)))
+    return tables
+
+
+def _install(
+    config: Config, name: str, tables: list[FoundTable]
+) -> tuple[tuple[str, ...], list[FoundTable]]:
+    """Make the triggers of the tables that can be read; those made, and what is so of all tables.
+
+    A table that triggers cannot follow has no view to begin with: `check` would refuse it.
+    """
+    changes = {name: ChangesSettings.model_validate({"connection": name, "source": "sqlite"})}
+    readable = [table.name for table in tables if not table.why]
+    following = config.model_copy(update={"changes": changes})
+    with closing(open_changelog(following, name, readable)) as changelog:
+        assert isinstance(changelog, Installed)
+        made = tuple(changelog.install())
+    return made, [table if table.why else _followed(following, name, table) for table in tables]
+
+
+def _followed(config: Config, name: str, table: FoundTable) -> FoundTable:
+    with closing(open_changelog(config, name, [table.name])) as changelog:
+        try:
+            changelog.check()
+        except UserError as error:
+            return replace(table, why=_why(error))
+    return table
+
+
+def _why(error: UserError) -> str:
+    return "; ".join(str(part) for part in (error.what, error.got, error.hint) if part)
+
+
+def _configuration(name: str, settings: dict[str, object], dialect: str, *, triggers: bool) -> str:
+    changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
+    if dialect in ("postgresql", "mysql", "mariadb") or triggers:
+        changes = {"source": dialect, "T": "1 second"}
+    body = {
+        "store": "store",
+        "connections": {name: settings},
+        "changes": {name: changes},
+    }
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+    if dialect in ("mysql", "mariadb"):
+        text += _by_debezium(name, settings)
+    return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
+
+
+def _by_debezium(name: str, settings: dict[str, object]) -> str:
+    """The other way to the changes, as a comment."""
+    changes = {
+        "source": "kafka",
+        "format": "debezium",
+        "bootstrap_servers": "localhost:9092",
+        "topic": f"{name}.{settings['database']}.{{table}}",
+        "heartbeat_topic": f"__debezium-heartbeat.{name}",
+        "T": "10 seconds",
+        "options": {
+            "format.skipped.operations": "none",
+            "format.replace.null.with.default": "false",
+        },
+    }
+    text = yaml.safe_dump({"changes": {name: changes}}, sort_keys=False, allow_unicode=True)
+    told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json:"
+    return "".join(f"# {line}\n" for line in [told, *text.splitlines()])
+
+
+def _connector(name: str, url: URL) -> str:
+    """Debezium's settings, with what mview needs: TRUNCATE, NULL, heartbeats, schemas, no rows."""
+    makes = {"mariadb": "mariadb.MariaDbConnector", "mysql": "mysql.MySqlConnector"}
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    settings = {
+        "connector.class": f"io.debezium.connector.{makes[url.get_backend_name()]}",
+        "topic.prefix": name,
+        "database.hostname": url.host or "localhost",
+        "database.port": str(url.port or 3306),
+        "database.user": url.username or "debezium",
+        "database.password": f"${{env:{name.upper()}_PASSWORD}}",
+        "database.server.id": "5701",
+        "database.include.list": url.database or "",
+        "schema.history.internal.kafka.bootstrap.servers": "localhost:9092",
+        "schema.history.internal.kafka.topic": f"{name}.schema-history",
+        "snapshot.mode": "no_data",
+        "skipped.operations": "none",
+        "heartbeat.interval.ms": "1000",
+        "key.converter": converter,
+        "value.converter": converter,
+        "value.converter.schemas.enable": "true",
+        "value.converter.replace.null.with.default": "false",
+    }
+    return orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _view(connection: str, table: FoundTable) -> str:
+    """All rows of a table; its name is quoted where it must be."""
+    plain = f"SELECT *\nFROM {connection}.{table.name}\n"
+    try:
+        if parse_view(plain, "v").table_names == (RelationId("table", table.name, connection),):
+            return plain
+    except UserError:
+        pass
+    parts = [quoted(part) for part in TableName.of(table.name) if part]
+    return f"SELECT *\nFROM {connection}.{'.'.join(parts)}\n"

@@ -1,0 +1,68 @@
+"""`mview apply`: views for the run that goes on."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mview.cli.options import App, config_option, json_option
+from mview.errors import ExitCode, UserError
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@config_option
+@json_option
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove the views of the store that the files do not have, with their data. Asks first.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: bool) -> None:
+    """Have the run that goes on take added and edited views, without a stop.
+
+    Without files: those that `mview run` was given, as they are now. It does what `mview plan` of
+    them shows, and tells what was done, or why nothing was. Ends with 1 when it is refused, or a
+    view is not built.
+    """
+    from mview.admin.apply import apply_views, check_running
+    from mview.cli.checking import Checker
+    from mview.cli.planning import plan_run
+    from mview.cli.render import applied_text, planned_text
+    from mview.plan.definition import read_views
+    from mview.store.asked import asked_files
+    from mview.store.layout import Store
+
+    config = app.config(config_path)
+    check_running(config)
+    named = files or asked_files(Store(config.store))
+    if not named:
+        raise UserError(
+            "nobody knows which files the run was given",
+            safe="nothing was changed",
+            hint="name them: mview apply FILE…",
+        )
+    checker = Checker(config, False, app.output.note)
+    given, unread = read_views(named)
+    checked = checker.check(given, unread)
+    planned = plan_run(config, checked, checker.manifest, checker.schemas)
+    app.output.line(planned_text(planned))
+    if planned.refuses:
+        raise UserError(
+            "a view is refused",
+            safe="nothing was changed; the run goes on as it was",
+            hint=f"mview check {' '.join(named)}",
+        )
+    stored = () if checker.manifest is None or not prune else checker.manifest.views
+    remove = sorted(set(stored) - {view.name for view in given})
+    if remove:
+        app.output.note(f"to be removed, with their data: {', '.join(remove)}")
+        if not yes:
+            click.confirm("Remove them?", abort=True, err=True)
+    answer = apply_views(config, given, remove, app.output.note)
+    app.output.result({"plan": planned, "answer": answer}, applied_text(answer))
+    if answer.state != "done" or answer.halted:
+        sys.exit(ExitCode.CHECK_FAILED)

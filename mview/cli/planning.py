@@ -1,0 +1,165 @@
+"""What a run of view files would do, before it does it: `mview plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mview.catalog.definitions import is_another, load_definitions
+from mview.catalog.functions import declared_functions, with_functions
+from mview.catalog.tables import lacking, of_now, source_tables
+from mview.cli.checking import Checked
+from mview.cli.costs import plan_cost
+from mview.config import Config
+from mview.epoch.views.fate import Becomes, Fate, fates
+from mview.epoch.without import without
+from mview.ivm.plan import ViewPlan
+from mview.plan.definition import order_views
+from mview.relation import RelationId
+from mview.schema import TableSchema
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, ViewState
+
+#: What becomes of it; or a run would refuse it.
+ViewFate = Becomes | Literal["refused"]
+
+
+@dataclass(frozen=True)
+class PlannedView:
+    """What becomes of a view.
+
+    Attributes:
+        view: its name.
+        fate: what happens.
+        why: the reason; empty for those that go on.
+        breaking: what its readers lose: columns that go, another key.
+        strategy: how it will be kept; empty: only Spark can tell.
+        strategy_before: how it is kept now; empty: it is not.
+        rows: rows of the tables that are read to build it; None: some are not loaded yet.
+        seconds: what that takes, as measured when it was last done; None: not measured.
+    """
+
+    view: str
+    fate: ViewFate
+    why: str = ""
+    breaking: tuple[str, ...] = ()
+    strategy: str = ""
+    strategy_before: str = ""
+    rows: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run would do.
+
+    Attributes:
+        views: the given views and those of the store that are built anew with them, in DAG order.
+        load: tables that are to be loaded.
+        anew: those of them that are loaded already, and why they are loaded once more.
+        not_given: views of the store that the files do not have; they go on until they are dropped.
+    """
+
+    views: tuple[PlannedView, ...]
+    load: tuple[str, ...]
+    anew: dict[str, str]
+    not_given: tuple[str, ...]
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a view that is there is built anew."""
+        return any(view.fate in ("changed", "rebuilt") for view in self.views)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a run would refuse a view."""
+        return any(view.fate == "refused" for view in self.views)
+
+
+def plan_run(
+    config: Config,
+    checked: Sequence[Checked],
+    manifest: Manifest | None,
+    now: Mapping[RelationId, TableSchema],
+) -> Planned:
+    """What a run of views that were checked would do.
+
+    Args:
+        checked: the given views, in DAG order.
+        manifest: the newest one; None: the store is empty.
+        now: of tables that the views read, the columns that they have by now.
+    """
+    full = {view.definition.name: view for view in checked if view.definition.mode == "full"}
+    store = Store(config.store)
+    kept = {} if manifest is None else load_definitions(store, manifest, full).views
+    sound = [view.definition for view in full.values() if view.error is None]
+    others = with_functions([*kept.values()], declared_functions(config))
+    views = order_views([*others, *sound])
+    anew: dict[RelationId, str] = {}
+    if manifest is not None:
+        schemas = {name: state.schema for name, state in manifest.source_tables.items()}
+        new = [view for view in views if is_another(view, manifest)]
+        by_now = {
+            n: of_now(schemas[n], now[n]) for n in source_tables(new) if n in now and n in schemas
+        }
+        if anew := lacking(config, new, by_now) | lacking(config, views, schemas):
+            names = [*map(str, anew)]
+            manifest = without(load_definitions(store, manifest), manifest, names)
+    read = {name for view in views for name in view.read_views}
+    # Parts and states apart: only Spark can tell of a view that is not given which it has.
+    beside = {v.name: [v.relation] if v.name in read or v.sinks else [] for v in views}
+    told = fates(views, beside, manifest)
+    planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
+    planned += [
+        _planned(full.get(name), name, fate, manifest)
+        for name, fate in told.items()
+        if name in full or fate.why
+    ]
+    tables = {} if manifest is None else manifest.source_tables
+    loaded = {name for name, state in tables.items() if state.phase == "loaded"}
+    return Planned(
+        tuple(planned),
+        tuple(str(name) for name in source_tables(views) if name not in loaded),
+        {str(name): why for name, why in anew.items()},
+        tuple(sorted(name for name in kept if not told[name].why)),
+    )
+
+
+def _refused(view: Checked, manifest: Manifest | None) -> PlannedView:
+    assert view.error is not None
+    name = view.definition.name
+    before = _strategy(name, manifest)
+    return PlannedView(name, "refused", view.error.what, strategy_before=before)
+
+
+def _planned(view: Checked | None, name: str, fate: Fate, manifest: Manifest | None) -> PlannedView:
+    """A view that the run keeps.
+
+    Args:
+        view: None: it is in the store and not given.
+    """
+    plan, before = None if view is None else view.plan, _strategy(name, manifest)
+    strategy = before if view is None else "" if plan is None else plan.strategy
+    breaking: tuple[str, ...] = ()
+    if fate.becomes == "changed" and plan is not None and manifest is not None:
+        breaking = _breaking(plan, manifest.views[name])
+    cost = None if plan is None or not fate.why else plan_cost(plan, manifest)
+    rows, seconds = (None, None) if cost is None else (cost.full_rows, cost.full_seconds)
+    return PlannedView(name, *fate, breaking, strategy, before, rows, seconds)
+
+
+def _strategy(name: str, manifest: Manifest | None) -> str:
+    state = None if manifest is None else manifest.views.get(name)
+    return "" if state is None else state.strategy
+
+
+def _breaking(plan: ViewPlan, state: ViewState) -> tuple[str, ...]:
+    """What those lose who read the view's table; types are told by Spark only."""
+    breaks = []
+    if plan.columns and (gone := [n for n in state.schema.names if n not in plan.columns]):
+        breaks.append(f"columns that go: {', '.join(gone)}")
+    if plan.columns and tuple(plan.key) != tuple(state.key):
+        key = ", ".join(state.key) or "none"
+        breaks.append(f"key: {key} before, {', '.join(plan.key) or 'none'} then")
+    return tuple(breaks)

@@ -1,0 +1,1 @@
+"""Watching a store: a page, JSON and metrics over HTTP. It reads, and changes nothing."""

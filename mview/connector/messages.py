@@ -1,0 +1,91 @@
+"""Messages of changelogs: where they stand, and events of them whoever made the format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mview.changelog import ChangeEvent
+from mview.clock import END_OF_TIME, SourceMs, utc_text
+from mview.errors import DecodeError, MviewError, shown
+
+if TYPE_CHECKING:
+    from mview.connector import Format
+
+
+@dataclass(frozen=True)
+class Message:
+    """One raw message: a Kafka record, or a line of a change file."""
+
+    partition: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+#: Header in which the reader of files notes file and byte of a line, for error messages.
+PLACE_HEADER = "mview.place"
+
+#: How far a source's clock may be ahead of the reader's: more than clocks differ that anybody sets,
+#: less than the mistake of a time zone.
+AHEAD_MS = 600_000
+
+
+def place_of(message: Message) -> str:
+    """Where a message stands, for errors."""
+    noted = next((text.decode() for name, text in message.headers if name == PLACE_HEADER), None)
+    return noted or f"{message.partition}, offset {message.offset}"
+
+
+def reload_hint(table: str | None = None) -> str:
+    """What gets a user past a message that cannot be taken: it stays in the log."""
+    what = f"`mview drop {table}`" if table else "`mview drop` the tables that it brings"
+    return f"{what} and run again: what is loaded anew begins after the message"
+
+
+def events_of(
+    decoder: Format, message: Message, latest: SourceMs = END_OF_TIME
+) -> Sequence[ChangeEvent]:
+    """The events of a message, whoever made its format and whatever is in it.
+
+    Args:
+        decoder: the format.
+        message: what it shall decode.
+        latest: no event is newer: a heartbeat or change with a time to come, taken for true, would
+            say that all up to then was read.
+
+    Raises:
+        DecodeError: with the place, for every message that gives no events.
+        AwayError: a server that the format needs does not answer.
+        ConfigError: it does not let us in.
+    """
+    try:
+        events = list(decoder.decode(message))
+    except MviewError:  # also of a server that it asks, as a registry of schemas
+        raise
+    except Exception as error:
+        raise DecodeError(
+            f"the format cannot read a message: {type(error).__name__}",
+            where=place_of(message),
+            got=shown(error),
+            safe=_SAFE,
+            hint=f"correct what writes it; then {reload_hint()}",
+        ) from error
+    for event in events:
+        if event.source_ms is not None and event.source_ms > latest:
+            raise DecodeError(
+                "a message has a time to come",
+                where=place_of(message),
+                got=f"{utc_text(event.source_ms)} UTC",
+                allowed=f"up to {utc_text(latest)} UTC: {AHEAD_MS // 60_000} minutes more than the "
+                "clock of this machine",
+                safe=_SAFE,
+                hint="correct the clock, or the time zone, of what writes it, or this machine's; "
+                f"then {reload_hint()}",
+            )
+    return events
+
+
+_SAFE = "nothing after it was taken; published epochs are untouched"

@@ -1,0 +1,83 @@
+"""What an admitted operator or function is, and short ways to write one down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlglot import exp
+
+from mview.execute.local.signatures import Sign
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """One operator or function.
+
+    Attributes:
+        name: unique name, shown in test names.
+        node: the class sqlglot parses it to.
+        spark: how a user writes it; `{0}` is the first operand.
+        duckdb: what runs instead. `{0}` … are operands cast as the signature says, `{all}` is the
+            list of them, `{scale}` that of the result. In an aggregate, `{distinct}` comes before
+            its operand and `{tail}`, its FILTER and window, after each call.
+        sign: the signature for operands of these types; None: not admitted.
+        parts: the arguments of `node` that are operands, in order (a list counts as many).
+        fixed: arguments of `node` that are not operands, with the SQL texts they may have.
+        arity: numbers of operands that the tests use.
+        aggregate: whether it is an aggregate, which may also stand over a window.
+        form: arguments that tell this entry from others of the same node, as texts in lower case:
+            the name of a function that sqlglot has no class for, `position` of TRIM.
+        defers: some rows raise here that have a value in Spark, which then runs that epoch.
+    """
+
+    name: str
+    node: type[exp.Expr]
+    spark: str
+    duckdb: str
+    sign: Sign
+    parts: tuple[str, ...] = ("this", "expression")
+    fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    arity: tuple[int, ...] = (2,)
+    aggregate: bool = False
+    form: dict[str, str] = field(default_factory=dict)
+    defers: bool = False
+
+    def is_of(self, node: exp.Expr) -> bool:
+        """Whether a node of this entry's class is this entry."""
+        return all(argument(node, name) == text for name, text in self.form.items())
+
+
+def argument(node: exp.Expr, name: str) -> str:
+    """An argument of a node as text in lower case; "" where it has none."""
+    value = node.args.get(name)
+    return str(value.sql("spark") if isinstance(value, exp.Expr) else value or "").lower()
+
+
+#: Ends a query whose outcome only Spark decides: Spark runs that epoch.
+SPARK_DECIDES = "error('Spark decides')"
+#: Arguments that sqlglot sets to steer its own generators.
+FLAGS = {"typed": (False,), "safe": (True, False), "big_int": (True,), "coalesce": (False,)}
+
+
+def unary(name: str, node: type[exp.Expr], text: str, sign: Sign, duckdb: str = "") -> Admitted:
+    """One operand, `this`."""
+    return Admitted(name, node, text, duckdb or text, sign, ("this",), FLAGS, arity=(1,))
+
+
+def binary(name: str, node: type[exp.Expr], text: str, sign: Sign, duckdb: str = "") -> Admitted:
+    """Two operands, `this` and `expression`."""
+    return Admitted(name, node, text, f"({duckdb or text})", sign, fixed=FLAGS)
+
+
+def many(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
+    """Operands `this` and any number of `expressions`."""
+    flags: dict[str, tuple[Any, ...]] = {"ignore_nulls": (True,)}
+    parts = ("this", "expressions")
+    return Admitted(name, node, text, f"({text})", sign, parts, flags, arity=(2, 3))
+
+
+def aggregate(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
+    """An aggregate of one operand."""
+    duckdb = text.format("{distinct}{0}") + "{tail}"
+    return replace(unary(name, node, text, sign, duckdb), aggregate=True)

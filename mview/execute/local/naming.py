@@ -1,0 +1,133 @@
+"""What names mean in a query, before it is resolved by sqlglot: tables, bare columns, aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from sqlglot import exp
+
+from mview.execute.local.expressions import only
+from mview.execute.refusal import NotAdmittedError
+
+#: Where Spark looks among the aliases of the select list first.
+_ALIASES_FIRST = ("having", "order", "sort", "qualify")
+
+
+def name_tables(tree: exp.Expr, known: Mapping[str, Any]) -> None:
+    """Give every table one identifier, e.g. `shop.orders`, and keep its alias."""
+    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        name = ".".join(part.name for part in table.parts).lower()
+        only(table, "this", "db", "catalog", "alias")
+        if name in ctes and name in known:
+            raise NotAdmittedError("name", f"CTE {name} with the name of a table")
+        if name in ctes:
+            continue
+        if name not in known:
+            raise NotAdmittedError("name", f"table {name}")
+        alias = exp.TableAlias(this=exp.to_identifier(table.alias or table.name))
+        table.replace(exp.Table(this=exp.to_identifier(name, quoted=True), alias=alias))
+
+
+def name_columns(tree: exp.Expr, known: Mapping[str, AbstractSet[str]]) -> None:
+    """Put the table before bare columns that one table of the same FROM has.
+
+    In `SELECT upper(s) AS s FROM t WHERE s <> ''` each `s` but the alias is the table's: Spark
+    looks there first. In HAVING and ORDER BY it does not: they are left.
+
+    Args:
+        tree: a query whose tables have their names.
+        known: columns of the tables, in lower case.
+    """
+    ctes = {cte.alias.lower(): _listed(cte) for cte in tree.find_all(exp.CTE)}
+    for select in tree.find_all(exp.Select):
+        sources = _sources(select, known, ctes)
+        if sources is None:
+            continue
+        for column in select.find_all(exp.Column):
+            if column.table or column.parent_select is not select:
+                continue
+            named = [alias for alias, columns in sources if column.name.lower() in columns]
+            if len(named) == 1 and _clause(column, select) not in _ALIASES_FIRST:
+                column.set("table", named[0].copy())
+
+
+def _sources(
+    select: exp.Select,
+    known: Mapping[str, AbstractSet[str]],
+    ctes: Mapping[str, AbstractSet[str] | None],
+) -> list[tuple[exp.Identifier, AbstractSet[str]]] | None:
+    """The aliases in FROM with their columns; None: not all of them are plain."""
+    first, joins = select.args.get("from_"), select.args.get("joins") or ()
+    if first is None or select.args.get("laterals"):
+        return None
+    if any(join.args.get("using") or join.args.get("method") for join in joins):
+        return None
+    sources: list[tuple[exp.Identifier, AbstractSet[str]]] = []
+    for source in (first.this, *(join.this for join in joins)):
+        alias = source.args.get("alias")
+        columns, called = None, alias and alias.this
+        if isinstance(source, exp.Table):
+            name = source.name.lower()
+            columns, called = known.get(name, ctes.get(name)), called or source.this
+        elif isinstance(source, exp.Subquery):
+            columns = _listed(source)
+        if columns is None or called is None or (alias and alias.columns):
+            return None
+        sources.append((called, columns))
+    return sources
+
+
+def _listed(query: exp.CTE | exp.Subquery) -> AbstractSet[str] | None:
+    """The columns of a query's result by their names; None where they are not plain."""
+    alias = query.args.get("alias")
+    if alias is None or alias.columns or not isinstance(query.this, exp.Query):
+        return None
+    names = query.this.named_selects
+    return None if "*" in names or "" in names else {name.lower() for name in names}
+
+
+def _clause(column: exp.Column, select: exp.Select) -> str | None:
+    """In which clause of a SELECT a column stands."""
+    node: exp.Expr = column
+    while node.parent is not select and node.parent is not None:
+        node = node.parent
+    return node.arg_key
+
+
+def check_names(tree: exp.Expr, known: Mapping[str, AbstractSet[str]]) -> None:
+    """Refuse aliases that hide a column and are then used bare: which is meant differs."""
+    columns = {column for table in known.values() for column in table}
+    shared = [s for cte in tree.find_all(exp.CTE) for s in cte.find_all(exp.Select)]
+    for select in tree.find_all(exp.Select):
+        below = [s for s in [*select.find_all(exp.Select), *shared] if s is not select]
+        others = {name.lower() for s in below for name in s.named_selects}
+        for item in select.expressions:
+            name = item.alias.lower() if isinstance(item, exp.Alias) else ""
+            if name not in columns | others:
+                continue
+            if isinstance(item.this, exp.Column) and item.this.name.lower() == name:
+                continue
+            for column in select.find_all(exp.Column):
+                if column.name.lower() == name and not column.table:
+                    raise NotAdmittedError("name", f"alias {name} that hides a column")
+
+
+def check_using(tree: exp.Expr, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse USING over columns of two types: the merged column has the left one's in Spark."""
+    aliases = {
+        item.alias.lower()
+        for select in tree.find_all(exp.Select)
+        for item in select.expressions
+        if isinstance(item, exp.Alias)
+    }
+    for join in tree.find_all(exp.Join):
+        # Before names are resolved, which turns NATURAL into a plain join by name.
+        only(join, "this", "side", "kind", "on", "using")
+        for column in join.args.get("using") or ():
+            name = column.name.lower()
+            kinds = {table[name] for table in known.values() if name in table}
+            if len(kinds) != 1 or name in aliases:
+                raise NotAdmittedError("clause", f"USING ({name}) over different columns")

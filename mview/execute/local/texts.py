@@ -1,0 +1,131 @@
+"""The admitted functions of strings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from mview.execute.local.entries import FLAGS, SPARK_DECIDES, Admitted, binary, unary
+from mview.execute.local.signatures import all_of, counted, one_of, padded, parted, pattern, sliced
+from mview.execute.local.spark_types import BINARY, BOOLEAN, INT, STRING
+
+_TEXT = one_of((STRING,))
+_TWO = all_of(STRING, BOOLEAN)
+_ASCII = r"[\x00-\x7F]*"
+#: Code points whose upper or lower case is another one in Spark, or hangs on their neighbours, or
+#: was not compared.
+_NO_UPPER = (
+    r"\x{{df}}\x{{149}}\x{{19b}}\x{{1f0}}\x{{264}}\x{{390}}\x{{3b0}}\x{{587}}"
+    r"\x{{1c8a}}\x{{1e96}}-\x{{1e9a}}\x{{1f50}}\x{{1f52}}\x{{1f54}}\x{{1f56}}"
+    r"\x{{1f80}}-\x{{1fff}}\x{{a7c0}}-\x{{a7ff}}\x{{fb00}}-\x{{fb17}}"
+    r"\x{{10000}}-\x{{10ffff}}"
+)
+_NO_LOWER = r"\x{{130}}\x{{3a3}}\x{{1c89}}\x{{a7c0}}-\x{{a7ff}}\x{{10000}}-\x{{10ffff}}"
+
+
+def _where(condition: str, text: str) -> str:
+    return f"CASE WHEN {condition} THEN {text} WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
+
+
+def _cased(name: str, node: type[exp.Expr], other: str) -> Admitted:
+    text = _where(f"NOT regexp_matches({{0}}, '[{other}]')", f"{name}({{0}})")
+    return replace(unary(name, node, f"{name}({{0}})", _TEXT, text), defers=True)
+
+
+def _trim(name: str, position: str) -> Admitted:
+    rule = unary(name, exp.Trim, f"{name}({{0}})", _TEXT, f"{name}({{0}}, ' ')")
+    return replace(rule, form={"position": position})
+
+
+def _pad(name: str, left: str) -> Admitted:
+    return Admitted(
+        name,
+        exp.Pad,
+        f"{name}({{all}})",
+        f"{name}({{0}}, {{1}}, {{2}})",
+        padded,
+        ("this", "expression", "fill_pattern"),
+        FLAGS,
+        arity=(3,),
+        form={"is_left": left},
+    )
+
+
+TEXTS: tuple[Admitted, ...] = (
+    replace(
+        binary("concat", exp.Concat, "concat({all})", all_of(STRING, STRING), "{joined}"),
+        parts=("expressions",),
+        arity=(2, 3),
+    ),
+    binary("pipes", exp.DPipe, "{0} || {1}", all_of(STRING, STRING)),
+    replace(
+        binary("concat_ws", exp.ConcatWs, "concat_ws({all})", all_of(STRING, STRING)),
+        parts=("expressions",),
+        fixed={**FLAGS, "coalesce": (True, False), "flatten": (True, False)},
+        arity=(3,),
+    ),
+    unary("length", exp.Length, "length({0})", one_of((STRING,), INT)),
+    replace(
+        unary("octet_length", exp.Anonymous, "octet_length({0})", one_of((STRING,), INT)),
+        duckdb="strlen({0})",
+        parts=("expressions",),
+        form={"this": "octet_length"},
+    ),
+    unary("ascii", exp.Ascii, "ascii({0})", one_of((STRING,), INT)),
+    _cased("upper", exp.Upper, _NO_UPPER),
+    _cased("lower", exp.Lower, _NO_LOWER),
+    _trim("ltrim", "leading"),
+    _trim("rtrim", "trailing"),
+    replace(unary("trim", exp.Trim, "trim({0})", _TEXT, "trim({0}, ' ')"), form={"position": ""}),
+    replace(
+        binary("substring", exp.Substring, "substring({all})", sliced),
+        duckdb="substring({all})",
+        parts=("this", "start", "length"),
+        arity=(2, 3),
+    ),
+    binary("left", exp.Left, "left({0}, {1})", counted),
+    binary("right", exp.Right, "right({0}, {1})", counted),
+    replace(binary("repeat", exp.Repeat, "repeat({0}, {1})", counted), parts=("this", "times")),
+    _pad("lpad", "true"),
+    _pad("rpad", ""),
+    replace(
+        unary(
+            "reverse",
+            exp.Reverse,
+            "reverse({0})",
+            _TEXT,
+            _where(f"regexp_full_match({{0}}, '{_ASCII}', 's')", "reverse({0})"),
+        ),
+        defers=True,
+    ),
+    replace(
+        binary("replace", exp.Replace, "replace({0}, {1}, {2})", all_of(STRING, STRING)),
+        parts=("this", "expression", "replacement"),
+        arity=(3,),
+    ),
+    replace(
+        binary("translate", exp.Translate, "translate({0}, {1}, {2})", all_of(STRING, STRING)),
+        parts=("this", "from_", "to"),
+        arity=(3,),
+    ),
+    replace(
+        binary("instr", exp.StrPosition, "instr({0}, {1})", all_of(STRING, INT)),
+        parts=("this", "substr"),
+    ),
+    binary("contains", exp.Contains, "contains({0}, {1})", _TWO),
+    binary("startswith", exp.StartsWith, "startswith({0}, {1})", _TWO, "starts_with({0}, {1})"),
+    binary("endswith", exp.EndsWith, "endswith({0}, {1})", _TWO, "ends_with({0}, {1})"),
+    replace(
+        binary("split_part", exp.SplitPart, "split_part({0}, {1}, {2})", parted),
+        parts=("this", "delimiter", "part_index"),
+        arity=(3,),
+    ),
+    binary("like", exp.Like, "{0} LIKE {1}", pattern),
+    unary("md5", exp.MD5, "md5({0})", one_of((STRING, BINARY), STRING)),
+    unary("sha1", exp.SHA, "sha1({0})", one_of((STRING, BINARY), STRING)),
+    replace(
+        unary("sha2", exp.SHA2, "sha2({0}, 256)", one_of((STRING, BINARY), STRING), "sha256({0})"),
+        fixed={**FLAGS, "length": ("256",)},
+    ),
+)

@@ -1,0 +1,141 @@
+"""The admitted functions of dates and times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from mview.execute.local.entries import Admitted, unary
+from mview.execute.local.signatures import (
+    DATES,
+    Sign,
+    dated,
+    exactly,
+    moved_date,
+    moved_months,
+    one_of,
+)
+from mview.execute.local.spark_types import BIGINT, DATE, INT, STRING, TIMESTAMP
+
+_INSTANTS = (TIMESTAMP,)
+_DAYS = {"unit": ("DAY",)}
+_PART = one_of(DATES, INT)
+#: Formats of date_format, as sqlglot reads them and as DuckDB writes them.
+_FORMATS = {
+    "yyyy-MM-dd": "%Y-%m-%d",
+    "yyyy-MM": "%Y-%m",
+    "yyyyMMdd": "%Y%m%d",
+    "yyyyMM": "%Y%m",
+    "yyyy": "%Y",
+    "MM": "%m",
+    "dd": "%d",
+    "HH": "%H",
+    "HH:mm": "%H:%M",
+    "yyyy-MM-dd HH:mm:ss": "%Y-%m-%d %H:%M:%S",
+}
+_TRUNCATED = {
+    "YEAR": ("'year'", "'yyyy'", "'yy'"),
+    "QUARTER": ("'quarter'",),
+    "MONTH": ("'month'", "'mm'", "'mon'"),
+    "WEEK": ("'week'",),
+}
+
+
+def _named(name: str, sign: Sign, duckdb: str) -> Admitted:
+    """A function of one operand that sqlglot has no class for."""
+    rule = unary(name, exp.Anonymous, f"{name}({{0}})", sign, duckdb)
+    return replace(rule, parts=("expressions",), form={"this": name})
+
+
+def _truncated_time(unit: str) -> Admitted:
+    name, text = f"date_trunc_{unit.lower()}", f"date_trunc('{unit}', {{0}})"
+    rule = unary(name, exp.TimestampTrunc, text, one_of(_INSTANTS))
+    return replace(rule, form={"unit": unit.lower()})
+
+
+def _truncated_date(unit: str, word: str) -> Admitted:
+    rule = unary(
+        f"trunc_{word}",
+        exp.DateTrunc,
+        f"trunc({{0}}, {word})",
+        one_of((DATE,)),
+        f"date_trunc('{unit}', {{0}})",
+    )
+    return replace(rule, form={"unit": word})
+
+
+def _written(spark: str, duckdb: str) -> Admitted:
+    text = f"date_format({{0}}, '{spark}')"
+    node: exp.Expr = exp.maybe_parse(text.format("x"), dialect="spark")
+    rule = unary(
+        f"date_format_{spark}", exp.TimeToStr, text, one_of(DATES, STRING),
+        f"strftime({{0}}, '{duckdb}')",
+    )  # fmt: skip
+    return replace(rule, form={"format": str(node.args["format"].sql("spark")).lower()})
+
+
+def _extracted(part: str, function: str) -> Admitted:
+    rule = unary(f"extract_{part}", exp.Extract, f"extract({part} FROM {{0}})", _PART)
+    return replace(rule, duckdb=f"{function}({{0}})", parts=("expression",), form={"this": part})
+
+
+TIMES: tuple[Admitted, ...] = (
+    unary("to_date", exp.TsOrDsToDate, "to_date({0})", dated, "{0}"),
+    unary("to_time", exp.TimeStrToTime, "{0}", one_of(DATES)),
+    unary("year", exp.Year, "year({0})", _PART),
+    unary("quarter", exp.Quarter, "quarter({0})", _PART),
+    unary("month", exp.Month, "month({0})", _PART),
+    unary("day", exp.Day, "day({0})", _PART),
+    unary("dayofmonth", exp.DayOfMonth, "dayofmonth({0})", _PART),
+    unary("dayofyear", exp.DayOfYear, "dayofyear({0})", _PART),
+    unary("dayofweek", exp.DayOfWeek, "dayofweek({0})", _PART, "(dayofweek({0}) + 1)"),
+    _named("weekday", _PART, "(isodow({0}) - 1)"),
+    unary("weekofyear", exp.WeekOfYear, "weekofyear({0})", _PART),
+    *(_extracted(part, part) for part in ("year", "quarter", "month", "day", "week")),
+    *(
+        unary(name, node, f"{name}({{0}})", one_of(_INSTANTS, INT))
+        for name, node in (("hour", exp.Hour), ("minute", exp.Minute), ("second", exp.Second))
+    ),
+    unary("last_day", exp.LastDay, "last_day({0})", one_of((DATE,))),
+    *map(_truncated_time, ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")),
+    *(_truncated_date(unit, word) for unit, words in _TRUNCATED.items() for word in words),
+    *(_written(spark, duckdb) for spark, duckdb in _FORMATS.items()),
+    unary(
+        "unix_date",
+        exp.UnixDate,
+        "unix_date({0})",
+        one_of((DATE,), INT),
+        "({0} - DATE '1970-01-01')",
+    ),
+    unary(
+        "unix_micros",
+        exp.UnixMicros,
+        "unix_micros({0})",
+        one_of(_INSTANTS, BIGINT),
+        "epoch_us({0})",
+    ),
+    Admitted(
+        "date_add",
+        exp.TsOrDsAdd,
+        "date_add({0}, {1})",
+        "({0} + {1})",
+        moved_date,
+        fixed=_DAYS,
+    ),
+    Admitted(
+        "add_months",
+        exp.AddMonths,
+        "add_months({0}, {1})",
+        "({0} + to_months({1}))",
+        moved_months,
+    ),
+    Admitted(
+        "datediff",
+        exp.DateDiff,
+        "datediff({0}, {1})",
+        "({0} - {1})",
+        exactly((DATE, DATE), INT),
+        fixed={**_DAYS, "date_part_boundary": (True, False)},
+    ),
+)

@@ -1,0 +1,28 @@
+"""DDL statements that take or bring rows of a table, of which no message tells."""
+
+from __future__ import annotations
+
+import re
+
+_COMMENT = re.compile(r"/\*(?!!).*?\*/|--[^\n]*|#[^\n]*", re.DOTALL)
+_QUOTED = re.compile(r"'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|`[^`]*`", re.DOTALL)
+
+#: The table itself, its name, a whole part of it, or its file.
+_MOVES = re.compile(
+    r"\bdrop\s+(temporary\s+)?(table|database|schema)\b|\bcreate\s+or\s+replace\s+table\b"
+    r"|\brename\s+(table|to|as)\b|\balter\s+table\b.*\brename\s+(?!column|index|key|constraint)"
+    r"|\b(drop|truncate|exchange)\s+(sub)?partition\b|\b(discard|import)\s+(sub)?partition\b"
+    r"|\b(discard|import)\s+tablespace\b",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def moves_rows(statement: str) -> bool:
+    """Whether rows of the table go or come by a statement, and not by messages of their own.
+
+    >>> moves_rows("DROP TABLE `orders`"), moves_rows("alter table t truncate partition p1")
+    (True, True)
+    >>> moves_rows("alter table t drop column a /* drop table */"), moves_rows("create table t (i)")
+    (False, False)
+    """
+    return _MOVES.search(_QUOTED.sub(" x ", _COMMENT.sub(" ", statement))) is not None

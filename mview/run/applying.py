@@ -1,0 +1,407 @@
+"""`mview apply`: a run that goes on takes added, edited and removed views.
+
+Between two epochs, and in steps that a start has, too: whoever is killed at any of them leaves what
+a start makes right, and the request, which the next run takes up. A request counts as a whole: it
+is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mview.catalog.definitions import all_definitions, digest_of, is_another, mend_definitions
+from mview.catalog.followers import check_followers
+from mview.catalog.functions import declared_functions, with_functions
+from mview.catalog.places import check_targets
+from mview.catalog.sinks import forget_views
+from mview.catalog.tables import (
+    as_they_are,
+    cautions,
+    check_changelogs,
+    describe_tables,
+    lacking,
+)
+from mview.config import Config
+from mview.epoch.engine import Engine
+from mview.epoch.recover import forget_folders
+from mview.epoch.views.fate import Fate, fates
+from mview.epoch.views.opening import OpenedViews, open_views, wrong_texts
+from mview.errors import FencedError, MviewError, RetryableError, UserError, known_error, several
+from mview.failpoints import failpoint
+from mview.follow.followers import Followers
+from mview.follow.light.view import LightView
+from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
+from mview.run.begin import begin_anew, begin_tables
+from mview.schema import TableSchema
+from mview.session.jvm import check_jvm
+from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.asked import keep_asked
+from mview.store.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class KeptViews:
+    """What a run keeps.
+
+    Attributes:
+        definitions: of all views, in DAG order; `Engine.views` are these.
+        schemas: of every source table that is followed.
+        followers: the sinks that follow the views.
+    """
+
+    definitions: Sequence[ViewDefinition]
+    schemas: Mapping[RelationId, TableSchema]
+    followers: Followers
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a request comes to; nothing was changed yet.
+
+    Attributes:
+        definitions: of all views that are kept then, in DAG order.
+        schemas: of the tables that are followed then.
+        refused: views that cannot be worked on, whatever is asked for.
+        opened: the views.
+        remove: views that go.
+        anew: tables that are loaded anew for it, and why.
+    """
+
+    definitions: Sequence[ViewDefinition]
+    schemas: Mapping[RelationId, TableSchema]
+    refused: Mapping[str, MviewError]
+    opened: OpenedViews
+    remove: frozenset[str]
+    anew: Mapping[RelationId, str]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A request that is worked on: the views it names, what becomes of all, and those that go."""
+
+    names: Sequence[str]
+    fates: Mapping[str, Fate]
+    removed: frozenset[str]
+
+
+class Applying:
+    """Takes up the requests to a run. One thread calls, and no epoch runs meanwhile.
+
+    Args:
+        engine: with its views open.
+        kept: what the run began with.
+        follow: makes what follows views; it is not started.
+        lights: views in light mode, which stay as they are.
+        refused: views that cannot be worked on in this run, whatever their text is, and why.
+        files: what the views of the run were read from.
+        say: tells people.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        kept: KeptViews,
+        follow: Callable[[Sequence[ViewDefinition]], Followers],
+        lights: Sequence[LightView],
+        refused: Mapping[str, MviewError],
+        files: Sequence[str],
+        say: Callable[[str], None],
+    ) -> None:
+        self.kept = kept
+        self._engine, self._follow, self._lights = engine, follow, lights
+        self._refused, self._files, self._say = refused, files, say
+        self._log = ApplyLog(engine.store.applies)
+        self._taken: dict[Path, _Begun] = {}
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is a request that is not worked on."""
+        return self._next() is not None
+
+    def _next(self) -> Path | None:
+        return next((file for file in self._log.waiting() if file not in self._taken), None)
+
+    def take(self) -> None:
+        """Take up the oldest request, or refuse it; `kept` and the engine's views are then so.
+
+        Raises:
+            MviewError: what ends the run; the request stays for the next one.
+        """
+        file = self._next()
+        if file is None:
+            return
+        try:
+            request = self._log.read(file)
+            wanted = self._wanted(request)
+            failpoint("apply-taken")
+            if not wanted.anew:  # else the run does it: these are to be gone before
+                begin_tables(self._engine, wanted.schemas, self._say)
+        except MviewError as error:
+            self._engine.lease.check()
+            check_jvm()
+            if file.exists():
+                self._refuse(file, error)
+            return
+        failpoint("apply-begun")
+        names = [view.name for view in request.views]
+        self._say(f"taking up: {', '.join([*names, *(f'-{name}' for name in wanted.remove)])}")
+        load = tuple(sorted({*map(str, wanted.anew), *self._loading()}))
+        self._log.note(file, ApplyAnswer("taken", load=load))
+        self._change(wanted, names)
+        self._taken[file] = _Begun(names, self._fates(), wanted.remove)
+
+    def _loading(self) -> tuple[str, ...]:
+        tables = self._engine.manifest.source_tables.items()
+        return tuple(str(name) for name, state in tables if state.phase == "loading")
+
+    def live(self, *, all_built: bool = True) -> None:
+        """Answer the requests that were taken up: what can be built is built.
+
+        Args:
+            all_built: False: some views wait for tables that are being loaded.
+        """
+        for file, taken in [*self._taken.items()]:
+            if not all_built and not self._is_built(taken):
+                continue
+            manifest, done = self._engine.manifest, dict.fromkeys(sorted(taken.removed), "gone")
+            for name, fate in taken.fates.items():
+                if name in taken.names or fate.why:
+                    done[name] = _told(name, fate, manifest)
+            states = manifest.views.items()
+            halted = {name: s.halted for name, s in states if s.stale and name in done}
+            answer = ApplyAnswer("done", done, self._loading(), halted, epoch=manifest.epoch)
+            self._log.note(file, answer)
+            failpoint("apply-answered")
+            self._log.done(file)
+            del self._taken[file]
+
+    def _is_built(self, taken: _Begun) -> bool:
+        """Whether all views of a request are there by the texts that it has."""
+        states = self._engine.manifest.views
+        wanted = {v.name: digest_of(v) for v in self.kept.definitions if v.name in taken.names}
+        built = {n: s.definition for n, s in states.items() if n in wanted and not s.stale}
+        return built == wanted
+
+    def failed(self, error: BaseException) -> None:
+        """Answer what each next run would end by, too; what may pass is left to the next one."""
+        passes = isinstance(error, FencedError | RetryableError | OSError)
+        if passes or not isinstance(error, Exception):
+            return
+        text = str(known_error(error).render())
+        for file in self._taken:
+            self._log.note(file, ApplyAnswer("failed", error=self._engine.mask(text)))
+            self._log.done(file)
+
+    def _refuse(self, file: Path, error: MviewError) -> None:
+        text = self._engine.mask(str(error.render()))
+        self._say(f"a request was refused, all goes on as it was: {error.what}")
+        self._log.note(file, ApplyAnswer("refused", error=text, epoch=self._engine.manifest.epoch))
+        self._log.done(file)
+
+    # --- what is asked for -----------------------------------------------------------------------
+
+    def _wanted(self, request: ApplyRequest) -> _Wanted:
+        """What a request comes to, as a start of the run would say it.
+
+        Raises:
+            MviewError: why it is refused.
+        """
+        engine, names = self._engine, {view.name for view in request.views}
+        config, store = engine.config, engine.store
+        remove = frozenset(request.remove) - names
+        full = self._full(request.views, remove)
+        others = [v for v in self.kept.definitions if v.name not in names | remove]
+        for view in (*others, *full):
+            if read := remove & set(view.read_views):
+                raise UserError(
+                    f"view {view.name} reads {min(read)}, which is to go",
+                    safe="nothing was changed",
+                    hint="change or remove it, too",
+                )
+        states = engine.manifest.views.items()
+        manifest = replace(engine.manifest, views={n: s for n, s in states if n not in remove})
+        kept = all_definitions(store, manifest, [*others, *full])
+        definitions = with_functions(kept.views, declared_functions(config))
+        given = [view for view in definitions if view.name in names]
+        wrong = check_targets(config, definitions, manifest) | check_followers(config, given)
+        if wrong:
+            raise several([*wrong.values()], "views are refused")
+        known = loaded_schemas(manifest)
+        anew = tables_anew(config, definitions, manifest)
+        known = {name: schema for name, schema in known.items() if name not in anew}
+        schemas = followed(config, manifest) | describe_tables(config, definitions, known)
+        declared = [*definitions, *(light.definition for light in self._lights)]
+        check_changelogs(config, declared)
+        for caution in cautions(config, given, schemas):
+            self._say(caution)
+        refused = {**self._refused, **kept.damaged}
+        opened = open_views(config, engine.spark, definitions, schemas, engine.lease, refused)
+        if texts := wrong_texts(definitions, opened.refused, manifest):
+            raise several(texts, "views are refused")
+        if bad := [opened.refused[view.name] for view in given if view.name in opened.refused]:
+            raise bad[0]
+        columns = {name: view.schema for name, view in opened.views.items()}
+        if wrong := check_followers(config, given, columns):
+            raise several([*wrong.values()], "views are refused")
+        return _Wanted(definitions, schemas, refused, opened, remove, anew)
+
+    def _full(
+        self, given: Sequence[ViewDefinition], remove: Collection[str]
+    ) -> list[ViewDefinition]:
+        """The given views that are not light.
+
+        Raises:
+            UserError: a light one is to be added, changed or removed.
+        """
+        lights = {light.name: light.definition for light in self._lights}
+        full = []
+        for view in given:
+            light = lights.get(view.name)
+            if light is not None and view.mode == "light":
+                if (digest_of(view), view.sinks) == (digest_of(light), light.sinks):
+                    continue
+            elif light is None and view.mode == "full":
+                full.append(view)
+                continue
+            raise _is_light(view.name)
+        for name in remove:
+            if name in lights:
+                raise _is_light(name)
+        return full
+
+    def _fates(self) -> dict[str, Fate]:
+        views = self._engine.views
+        beside = {name: view.relations for name, view in views.items()}
+        listed = [view.definition for view in views.values()]
+        return fates(listed, beside, self._engine.manifest)
+
+    # --- doing it --------------------------------------------------------------------------------
+
+    def _change(self, wanted: _Wanted, names: Collection[str]) -> None:
+        """Have the engine keep what is wanted; what is to be built, the run builds.
+
+        Args:
+            names: of the views that were given.
+        """
+        engine, opened = self._engine, wanted.opened
+        self.kept.followers.close()
+        given = [view for view in wanted.definitions if view.name in names]
+        mend_definitions(engine.store, engine.manifest, given)
+        if wanted.anew:
+            left = forget_views(engine.config, engine.manifest, engine.lease)
+            begin_anew(engine, wanted.anew, left.folders, self._say)
+        if wanted.remove:
+            self._remove(wanted.remove)
+        if wanted.anew or wanted.remove:
+            # What these sinks have opened may be gone with the folders of views that are not built.
+            opened = open_views(
+                engine.config,
+                engine.spark,
+                wanted.definitions,
+                wanted.schemas,
+                engine.lease,
+                wanted.refused,
+            )
+        keep_asked(engine.store, [view.name for view in wanted.definitions], self._files)
+        engine.views, engine.refused = opened
+        engine.manifest = without_unread(engine)
+        followers = self._follow(wanted.definitions)
+        self.kept = KeptViews(wanted.definitions, wanted.schemas, followers)
+        engine.followers = followers
+        followers.start(engine.manifest)
+
+    def _remove(self, names: frozenset[str]) -> None:
+        """Remove views with their data; tables stay, as another view may read them."""
+        engine = self._engine
+        if names & engine.manifest.views.keys():
+            views, tables = engine.manifest.views.items(), engine.manifest.tables.items()
+            manifest = engine.next_manifest(
+                views={name: state for name, state in views if name not in names},
+                tables={
+                    relation: state for relation, state in tables if relation.view not in names
+                },
+            )
+            engine.commit(manifest, {})
+            engine.open_relations()
+        # Only now: what a manifest names must be there. What a crash leaves goes with the next run.
+        failpoint("apply-removed")
+        left = forget_views(engine.config, engine.manifest, engine.lease)
+        forget_folders(engine.store, engine.manifest, engine.lease, left.folders)
+        for error in left.errors:
+            self._say(str(error.render()))
+
+
+def _is_light(name: str) -> UserError:
+    return UserError(
+        f"view {name} is light, or was: a run takes such views up at its start only",
+        safe="nothing was changed",
+        hint="stop the run; `mview drop` the view if it goes or changes its mode, and run again",
+    )
+
+
+def _told(name: str, fate: Fate, manifest: Manifest) -> str:
+    """What became of a view, for people."""
+    state = manifest.views.get(name)
+    if state is None or not state.built_epoch:
+        return "waits for its tables" if state is None or not state.stale else "not built: halted"
+    if state.stale:
+        return "not built: halted"
+    if not fate.why:
+        return f"goes on as it was, {state.rows:,} rows"
+    how = "built" if fate.becomes == "new" else f"built anew ({fate.why})"
+    return f"{how}, {state.rows:,} rows, {state.strategy}"
+
+
+def refuse_requests(log: ApplyLog) -> None:
+    """Refuse what a run cannot take up that has views in light mode alone."""
+    for file in log.waiting():
+        why = UserError(
+            "the run has views in light mode alone: it takes views up at its start only",
+            safe="nothing was changed",
+            hint="stop the run, and run it again with all files",
+        )
+        log.note(file, ApplyAnswer("refused", error=str(why.render())))
+        log.done(file)
+
+
+def without_unread(engine: Engine) -> Manifest:
+    """The manifest without the mirrors of views that nobody reads or follows any more.
+
+    They are not kept right from now on: one that is read again is built anew.
+    """
+    unread = {view.definition.relation for view in engine.views.values() if not view.is_read}
+    tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
+    return replace(engine.manifest, tables=tables)
+
+
+def tables_anew(
+    config: Config, definitions: Sequence[ViewDefinition], manifest: Manifest
+) -> dict[RelationId, str]:
+    """The tables that are to be loaded anew, and why.
+
+    Columns that a table has got since it was loaded are there for new and edited views.
+    """
+    loaded = loaded_schemas(manifest)
+    new = [view for view in definitions if is_another(view, manifest)]
+    now = as_they_are(config, new, loaded)
+    return lacking(config, new, now) | lacking(config, definitions, loaded)
+
+
+def loaded_schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
+    """What is read of the tables that are in the store."""
+    return {name: state.schema for name, state in manifest.source_tables.items()}
+
+
+def followed(config: Config, manifest: Manifest) -> dict[RelationId, TableSchema]:
+    """Loaded tables; they go on without a view that reads them, to be right when one does again.
+
+    Half loaded ones that no view reads, and those whose connection is gone, are left.
+    """
+    return {
+        name: state.schema
+        for name, state in manifest.source_tables.items()
+        if state.phase == "loaded" and name.connection in config.changes
+    }

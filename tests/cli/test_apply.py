@@ -1,0 +1,158 @@
+"""`mview apply`: what it asks a run for, and what it tells of the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mview.admin import apply as asking
+from mview.cli import main
+from mview.clock import SystemClock
+from mview.config.file import load_config
+from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.asked import keep_asked
+from mview.store.identity import claim_store
+from mview.store.layout import Store
+from mview.store.lease import Lease
+from tests.e2e.shop import Shop
+
+
+class Answering:
+    """A run as far as it answers: between two looks of the command."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.log = store, ApplyLog(store.applies)
+        self.answers: list[ApplyAnswer] = []
+        self.asked: list[ApplyRequest] = []
+        self.end: Callable[[], None] = lambda: None
+
+    def look(self, seconds: float) -> None:
+        assert seconds > 0
+        for file in self.log.waiting():
+            if not self.answers:
+                self.end()
+                return
+            answer = self.answers.pop(0)
+            if not self.asked:
+                self.asked.append(self.log.read(file))
+            self.log.note(file, answer)
+            if answer.state != "taken":
+                self.log.done(file)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
+    shop = Shop(tmp_path)
+    config = shop.config()
+    shop.close()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "views").mkdir()
+    (tmp_path / "views" / "names.sql").write_text("select id, name from shop.customers")
+    store = Store(load_config(config.path).store)
+    claim_store(store.root)
+    answering = Answering(store)
+    monkeypatch.setattr(asking.apply_views, "__defaults__", (answering.look,))
+    with Lease(store.lease, SystemClock()):
+        yield answering
+
+
+def mview(*arguments: str, **more: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "-c", "mview.yml"], **more)  # type: ignore[arg-type]
+
+
+DONE = ApplyAnswer("done", {"names": "built, 6 rows, LINEAR"}, epoch=31)
+
+
+def test_the_files_that_the_run_was_given_are_read_again(run: Answering) -> None:
+    keep_asked(run.store, ["names"], [str(Path("views").resolve())])
+    run.answers = [ApplyAnswer("taken", load=("shop.customers",)), DONE]
+    told = mview("apply")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.splitlines()[-2:] == [
+        "view names: built, 6 rows, LINEAR",
+        "live at epoch 31",
+    ]
+    assert told.stdout.startswith("new       view names: it is not in the store yet")
+    assert "the run has taken it up; first it loads shop.customers" in told.stderr
+    assert [view.name for view in run.asked[0].views] == ["names"]
+    assert run.asked[0].remove == ()
+    assert not [*run.store.applies.iterdir()]
+
+
+def test_as_json(run: Answering) -> None:
+    run.answers = [DONE]
+    told = json.loads(mview("apply", "views", "--json").stdout)
+    assert told["answer"]["views"] == {"names": "built, 6 rows, LINEAR"}
+    assert told["plan"]["views"][0]["fate"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (ApplyAnswer("refused", error="no such table"), "refused:\nno such table\n"),
+        (
+            ApplyAnswer("done", {"names": "not built: halted"}, halted={"names": "twice"}),
+            "view names: not built: halted\nview names has halted:\n  twice\nlive at epoch 0\n",
+        ),
+    ],
+)
+def test_what_is_not_live_ends_with_1(run: Answering, answer: ApplyAnswer, said: str) -> None:
+    run.answers = [answer]
+    told = mview("apply", "views")
+    assert told.exit_code == 1
+    assert told.stdout.endswith(said)
+
+
+def test_a_wrong_view_is_refused_before_the_run_is_asked(run: Answering) -> None:
+    Path("views/bad.sql").write_text("select nothing from shop.customers")
+    told = mview("apply", "views")
+    assert told.exit_code == 1
+    assert "refused   view bad" in told.stdout
+    assert "the run goes on as it was" in told.stderr
+    assert not run.store.applies.exists()
+
+
+def test_a_run_that_ends(run: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end() -> None:
+        monkeypatch.setattr(Lease, "holder", lambda self: None)
+
+    run.end = end
+    told = mview("apply", "views")
+    assert (told.exit_code, "before it looked" in told.stderr) == (1, True)
+    assert not run.log.waiting()
+    monkeypatch.undo()
+
+
+def test_a_run_that_ends_when_it_has_taken_the_views_up(
+    run: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.answers = [ApplyAnswer("taken")]
+    run.end = lambda: monkeypatch.setattr(Lease, "holder", lambda self: None)
+    told = mview("apply", "views")
+    assert "the next run of this store does the rest" in told.stderr
+    assert len(run.log.waiting()) == 1
+
+
+def test_ctrl_c_takes_back_what_nobody_has_looked_at(run: Answering) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    run.end = interrupt
+    assert mview("apply", "views").exit_code == 130
+    assert not run.log.waiting()
+
+
+def test_without_files_that_are_known(run: Answering) -> None:
+    told = mview("apply")
+    assert "nobody knows which files the run was given" in told.stderr
+
+
+def test_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mview.yml").write_text("store: data")
+    told = mview("apply", "views")
+    assert (told.exit_code, "nobody runs the store" in told.stderr) == (1, True)

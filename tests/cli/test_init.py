@@ -1,0 +1,180 @@
+"""`mview init`: from a database to files that check accepts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from mview.cli import main
+from mview.config.file import load_config
+from mview.secrets import reveal
+
+
+def mview(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    database = sqlite3.connect(tmp_path / "my shop.db")
+    database.executescript(
+        """
+        CREATE TABLE "my order" (id INTEGER PRIMARY KEY, total NUMERIC);
+        INSERT INTO "my order" VALUES (1, 2), (3, 4);
+        CREATE TABLE people (id INTEGER PRIMARY KEY);
+        CREATE TABLE bare (a INTEGER);
+        """
+    )
+    database.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("where", [".", "project"])
+def test_what_it_writes_is_accepted(folder, where):
+    result = mview("init", "sqlite:///my shop.db", "--folder", where)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:4] == [
+        "tables",
+        "  bare          left out: table my_shop.bare has no primary key, and no unique index "
+        'of columns that are NOT NULL; add one in the database: ALTER TABLE "bare" ADD PRIMARY KEY '
+        "(...); or say what tells its rows apart: connections.my_shop.tables.bare.key: [...]",
+        "  my order  id  about 2 rows",
+        "  people    id  about 0 rows",
+    ]
+    at = folder / where
+    assert (at / "sql/my_order.sql").read_text() == "SELECT *\nFROM my_shop.`my order`\n"
+    assert load_config(at / "mview.yml").connections["my_shop"].database == str(
+        folder / "my shop.db"
+    )
+    (at / "changes").mkdir()
+    command, view = lines[-2].split()[1:3]
+    checked = mview(command, view, "--config", str(at / "mview.yml"))
+    assert checked.exit_code == 0, checked.output
+    assert checked.stdout.startswith("my_order: ok, key id, reads my_shop.my order; ")
+
+
+def test_nothing_is_written_over(folder):
+    assert mview("init", "sqlite:///my shop.db").exit_code == 0
+    before = (folder / "mview.yml").read_text()
+    again = mview("init", "sqlite:///my shop.db", "--name", "other")
+    assert again.exit_code == 2
+    assert "mview.yml is there already" in again.stderr
+    assert (folder / "mview.yml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "there"),
+    [
+        ("sqlite:///my shop.db", "mview.yml"),
+        ("sqlite:///my shop.db", "sql"),
+        ("mariadb://user@nowhere/my_shop", "debezium-my_shop.json"),
+    ],
+)
+def test_nothing_is_written_where_one_of_its_files_is(folder, url, there):
+    before = sorted([*folder.iterdir(), folder / there])
+    (folder / there).touch()
+    result = mview("init", url)
+    assert result.exit_code == 2
+    assert f"{there} is there already" in result.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["postgresql://a:hush@h/d"], "the URL has a password"),
+        (["shop.db"], "this is no URL of a database"),
+        (["sqlite://"], "the URL names no database"),
+        (["sqlite:///"], "the URL names no database"),
+        (["sqlite:///:memory:"], "the URL names no database"),
+        (["mariadb://user@host"], "the URL names no database"),
+        (["postgresql://user@host:5432/"], "the URL names no database"),
+        (["oracle://h/d"], "no connector named 'oracle' among databases"),
+        (["sqlite:///none.db"], "unable to open database file"),
+        (["sqlite:///my shop.db", "--name", "My-Shop"], "cannot be the name of a connection"),
+    ],
+)
+def test_what_it_refuses(folder, arguments, told):
+    result = mview("init", *arguments)
+    assert result.exit_code in (1, 2)
+    assert told in result.stderr
+    assert "hush" not in result.output
+    assert not (folder / "mview.yml").exists()
+    assert not (folder / "none.db").exists()
+
+
+def test_triggers_are_made_and_found_and_made_again(folder):
+    result = mview("init", "sqlite:///my shop.db", "--triggers")
+    assert result.exit_code == 0, result.stderr
+    assert "triggers made: my order\ntriggers made: people\nwritten: " in result.stdout
+    assert load_config(folder / "mview.yml").changes["my_shop"].source == "sqlite"
+    checked = mview("check", "sql", "--config", "mview.yml")
+    assert checked.exit_code == 0, checked.output
+    again = mview("init", "sqlite:///my shop.db", "--triggers", "--json")
+    assert json.loads(again.stdout)["triggers"] == json.loads(again.stdout)["files"] == []
+    database = sqlite3.connect(folder / "my shop.db")
+    database.execute('DROP TRIGGER "_mview_insert_my order"')
+    database.close()
+    checked = mview("check", "sql", "--config", "mview.yml")
+    assert checked.exit_code == 2
+    assert "the triggers of my_shop.my order are not installed" in checked.stderr
+    again = mview("init", "sqlite:///my shop.db", "--triggers", "--json")
+    assert json.loads(again.stdout)["triggers"] == ["my order"]
+    other = mview("init", "postgresql://u@h/d", "--triggers")
+    assert other.exit_code == 2
+    assert "triggers are for SQLite" in other.stderr
+
+
+def test_tables_that_triggers_cannot_follow_are_told(folder):
+    database = sqlite3.connect(folder / "my shop.db")
+    database.executescript(
+        """
+        INSERT INTO people VALUES (1), (2), (3), (4);
+        CREATE UNIQUE INDEX some ON people (id) WHERE id > 5;
+        CREATE TABLE keyless (a INTEGER NOT NULL UNIQUE);
+        """
+    )
+    database.close()
+    result = mview("init", "sqlite:///my shop.db", "--triggers")
+    assert result.exit_code == 0, result.stderr
+    told = {line.split("  ")[1]: line for line in result.stdout.splitlines() if "left out" in line}
+    assert "no primary key; give the table a PRIMARY KEY" in told["keyless"]
+    assert "unique index some of my_shop.people has a condition" in told["people"]
+    assert "triggers made: my order\nwritten: " in result.stdout
+    assert sorted(path.name for path in (folder / "sql").iterdir()) == ["my_order.sql"]
+    again = json.loads(mview("init", "sqlite:///my shop.db", "--triggers", "--json").stdout)
+    assert {t["name"] for t in again["tables"] if t["why"]} == {"bare", "keyless", "people"}
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_servers(request, folder, monkeypatch, kind):
+    server = request.getfixturevalue(kind)
+    with server.new_database() as database:
+        server.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, total decimal(12, 2))", database
+        )
+        settings = server.settings(database)
+        monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
+        url = f"{kind}://{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        result = mview("init", url, "--name", "crm", "--json")
+        assert result.exit_code == 0, result.stderr
+        (table,) = json.loads(result.stdout)["tables"]
+        assert (table["name"], table["key"], table["why"]) == ("orders", ["id"], "")
+        config = load_config(folder / "mview.yml")
+        assert config.connections["crm"].password == "${env:CRM_PASSWORD}"
+        assert json.loads(result.stdout)["password"] == "CRM_PASSWORD"
+        if kind == "mariadb":
+            connector = orjson.loads((folder / "debezium-crm.json").read_bytes())
+            assert connector["skipped.operations"] == "none"
+            assert connector["value.converter.replace.null.with.default"] == "false"
+            assert f"topic: crm.{database}.{{table}}" in (folder / "mview.yml").read_text()
+        assert config.changes["crm"].source == kind
+        checked = mview("check", "sql", "--config", "mview.yml")
+        assert checked.exit_code == 0, checked.output

@@ -1,0 +1,191 @@
+"""`mview plan`: what a run would do, before it does it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from mview.catalog.definitions import digest_of, save_definition
+from mview.cli import main
+from mview.cli.demo import shop
+from mview.epoch.views.cost import Costs, Ran, with_run
+from mview.plan.definition import parse_view
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
+from mview.store.layout import Store
+from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import rel
+
+CONFIG = """
+store: data
+connections:
+  shop: {drivername: sqlite, database: shop.db}
+changes:
+  shop: {source: files, format: unified, path: changes, T: 1 second}
+"""
+
+#: The columns of shop.orders.
+ORDERS = ("order_id", "customer_id", "ordered_on", "status")
+LOWER = "SELECT order_id, status FROM shop.orders"
+UPPER = "SELECT status, count(*) AS n FROM lower_view GROUP BY status"
+
+
+class Project:
+    """A shop, view files, and a store that has what was published."""
+
+    def __init__(self, folder):
+        self.store = Store(folder / "data")
+        self._views = folder / "sql"
+        self._tables, self._states = {}, {}
+        schema = TableSchema(tuple(Column(n, pa.string()) for n in ORDERS), ("order_id",))
+        self.loaded("shop.orders", schema, 20_000)
+
+    def loaded(self, name, schema, rows):
+        self._tables[rel(name)] = TableState(schema, 0, 0, phase="loaded", rows=rows)
+
+    def publish(self, mirrored=False, **views):
+        claim_store(self.store.root)
+        for name, (sql, state) in views.items():
+            view = parse_view(sql, name)
+            save_definition(self.store, view)
+            self._states[name] = replace(state, definition=digest_of(view))
+            if mirrored:
+                self.loaded(name, state.schema, 7)
+        log = ManifestLog(self.store.manifests)
+        log.publish(Manifest(1, 1, 1, 1, 0, tables=self._tables, views=self._states))
+
+    def plan(self, *options, **views):
+        self._views.mkdir(exist_ok=True)
+        for name, sql in views.items():
+            (self._views / f"{name}.sql").write_text(sql)
+        return CliRunner().invoke(main, ["plan", "sql", "-c", "mview.yml", *options])
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shop.create(tmp_path / "shop.db", customers=5, orders=10)
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "mview.yml").write_text(CONFIG)
+    return Project(tmp_path)
+
+
+def state(*columns, strategy="LINEAR"):
+    schema = TableSchema(tuple(Column(name, pa.string()) for name in columns), columns[:1])
+    return ViewState("", strategy, schema, {}, 1, rows=41)
+
+
+def test_all_is_new_in_an_empty_store(project):
+    result = project.plan(lower_view=LOWER)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "new       view lower_view: it is not in the store yet",
+        "load      table shop.orders",
+    ]
+
+
+def test_what_goes_on_is_no_work(project):
+    project.publish(lower_view=(LOWER, state("order_id", "status")))
+    result = project.plan(lower_view=LOWER)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "unchanged view lower_view\n"
+
+
+def test_an_edit_tells_what_it_breaks_and_costs(project):
+    costs = Costs().after_full(25_000, 4.0)
+    facts = with_run({}, rel("v"), Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
+    before = replace(state("order_id", "status"), facts=facts)
+    project.publish(v=(LOWER, before), other=(LOWER, state("order_id", "status")))
+    ranked = "SELECT customer_id, count(*) AS n FROM shop.orders GROUP BY customer_id"
+    result = project.plan(v=ranked)
+    assert result.exit_code == 6, "something that is there is built anew"
+    assert result.stdout.splitlines() == [
+        "changed   view v: its query, key or table is another one",
+        "          breaks  columns that go: order_id, status",
+        "          breaks  key: order_id before, customer_id then",
+        "          strategy  LINEAR -> SELF_MAINTAINED",
+        "          reads  20,000 rows, about 4 s",
+        "goes on   view other: it is in the store and not in these files; "
+        "to remove it: mview drop other",
+    ]
+    told = json.loads(project.plan("--json").stdout)
+    assert told["views"][0]["fate"] == "changed"
+    assert told["views"][0]["strategy_before"] == "LINEAR"
+    assert told["not_given"] == ["other"]
+
+
+def test_a_view_that_another_begins_to_read_is_built_anew(project):
+    project.publish(lower_view=(LOWER, state("order_id", "status")))
+    result = project.plan(upper_view=UPPER)
+    assert result.exit_code == 6, result.output
+    assert result.stdout.splitlines() == [
+        "rebuilt   view lower_view: upper_view reads it now, so its rows are kept in the store, "
+        "too",
+        "new       view upper_view: it is not in the store yet",
+    ]
+
+
+def test_readers_of_a_changed_view_are_built_anew_though_they_are_not_given(project):
+    views = {"lower_view": (LOWER, state("order_id", "status"))}
+    views["upper_view"] = (UPPER, state("status", "n", strategy="AGGREGATE"))
+    project.publish(mirrored=True, **views)
+    assert project.plan(lower_view=LOWER).exit_code == 0
+    result = project.plan(lower_view=f"{LOWER} WHERE order_id > 1")
+    assert result.exit_code == 6
+    assert "rebuilt   view upper_view: it reads lower_view" in result.stdout
+
+
+def test_a_halted_view_is_built_anew_though_it_is_not_given(project):
+    halted = replace(state("order_id", "status"), stale=True, halted="a row is wrong")
+    views = {"lower_view": (LOWER, halted)}
+    views["upper_view"] = (UPPER, state("status", "n", strategy="AGGREGATE"))
+    project.publish(mirrored=True, **views, other=(LOWER, state("order_id", "status")))
+    result = project.plan(mine=LOWER)
+    assert result.exit_code == 6, result.output
+    assert result.stdout.splitlines() == [
+        "rebuilt   view lower_view: it had halted, or a table that it reads is loaded anew",
+        "rebuilt   view upper_view: it reads lower_view",
+        "new       view mine: it is not in the store yet",
+        "          reads  20,000 rows, not measured yet",
+        "goes on   view other: it is in the store and not in these files; "
+        "to remove it: mview drop other",
+    ]
+
+
+def test_a_table_is_loaded_anew_for_a_column_that_no_view_used(project):
+    schema = TableSchema((Column("order_id", pa.int64()),), ("order_id",), ("status", "note"))
+    project.loaded("shop.orders", schema, 20_000)
+    before = "SELECT order_id FROM shop.orders"
+    project.publish(v=(before, state("order_id")))
+    assert project.plan(v=before).stdout == "unchanged view v\n"
+    result = project.plan(v=before, w=LOWER)
+    assert result.exit_code == 6, result.output
+    assert result.stdout.splitlines() == [
+        "rebuilt   view v: it had halted, or a table that it reads is loaded anew",
+        "new       view w: it is not in the store yet",
+        "load      table shop.orders anew: view w uses status, not kept so far",
+    ]
+
+
+def test_a_new_view_sees_columns_that_a_table_got_later(project):
+    sql = "SELECT * FROM shop.orders"
+    project.publish(v=(sql, state(*ORDERS)))
+    sqlite3.connect("shop.db").execute("ALTER TABLE orders ADD COLUMN added_later INT")
+    assert project.plan(v=sql).stdout == "unchanged view v\n"
+    result = project.plan(v=sql, w=sql)
+    assert "load      table shop.orders anew: view w uses added_later, not kept so far" in (
+        result.stdout.splitlines()
+    )
+    assert "rebuilt   view v" in result.stdout
+
+
+def test_what_a_run_would_refuse(project):
+    result = project.plan(v="SELECT nothing FROM shop.orders")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("refused   view v: ")

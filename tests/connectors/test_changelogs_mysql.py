@@ -1,0 +1,564 @@
+"""MariaDB's own log, on a real server: what every own log does, and what only this one can."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pyarrow as pa
+import pytest
+from mview_connectors.changelogs.mysql.changelog import MysqlChangelog
+from mview_connectors.changelogs.mysql.events import INCIDENT, BinlogEvents, names_of
+from mview_connectors.databases.mysql import MysqlDatabase
+from mview_connectors.formats.ownlog.binlog import CHARSETS, BinlogFormat
+from pymysql.err import OperationalError
+
+from mview.config import ChangesSettings, ConnectionSettings
+from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, UserError
+from mview.testing.formats import TableInMemory, normal
+from tests.connectors.ownlog_contract import (
+    EveryOwnLog,
+    EveryOwnTransaction,
+    OwnLogHarness,
+    fill,
+    flat,
+)
+from tests.connectors.test_databases_types import MARIADB
+from tests.seeds import daily
+from tests.services.process import wait_until
+
+pytestmark = [pytest.mark.service, pytest.mark.days(2)]
+
+
+class Log(OwnLogHarness):
+    source, name = "mysql", "binlog"
+    changelog, format = MysqlChangelog, BinlogFormat
+    clock = "SELECT unix_timestamp(sysdate(6)) * 1000"
+    numbers = "(SELECT seq n FROM seq_1_to_{}) s"
+    text, tick = "longtext", 1.05  # the log has seconds
+
+    def loaded(self, table):
+        """The rows as a load reads them."""
+        database = MysqlDatabase(
+            ConnectionSettings(name="c", **self.server.settings(self.database))
+        )
+        schema = database.describe(table)
+        plan = database.plan(table, schema, 1 << 30, 1 << 40)
+        batches = [b for chunk in plan.chunks for b in database.read(table, schema, plan, chunk)]
+        database.close()
+        return schema, pa.Table.from_batches(batches, schema.arrow).to_pylist()
+
+    def followed(self, changelog, start, until=None):
+        """All changes up to now, and where they end."""
+        changelog.finish()
+        found, at = [], start
+        while (end := changelog.advance(at, 1000, 0).offsets) != at:
+            found += self.events(changelog, at, end)
+            at = end
+        return found
+
+
+@pytest.fixture
+def log(mariadb, tmp_path):
+    with mariadb.new_database() as database:
+        log = Log(mariadb, database, tmp_path)
+        yield log
+        log.close()
+
+
+class TestAsEveryLog(EveryOwnLog):
+    pass
+
+
+class TestTransactions(EveryOwnTransaction):
+    def test_changes_of_others_and_what_is_rolled_back_do_not_stand_in_the_way(self, log):
+        log.run("CREATE TABLE u (id int PRIMARY KEY, x text, g geometry)")
+        changelog = log.open()
+        start = changelog.begin()
+        with log.server.connect(log.database) as connection, connection.cursor() as cursor:
+            for n in range(3):
+                cursor.execute(
+                    f"INSERT INTO u SELECT seq + {n * 600}, 'x', POINT(1, 2) FROM seq_1_to_600"
+                )
+                cursor.execute("SAVEPOINT a")
+                cursor.execute(f"INSERT INTO t VALUES ({n + 50}, 'x')")
+                cursor.execute("ROLLBACK TO a")
+                cursor.execute(f"INSERT INTO t VALUES ({n}, 'x')")
+            connection.commit()
+            cursor.execute("INSERT INTO t VALUES (9, 'x')")
+            connection.rollback()
+        log.run("CREATE DATABASE IF NOT EXISTS other; CREATE TABLE IF NOT EXISTS other.t (id int)")
+        log.run("INSERT INTO other.t VALUES (70); TRUNCATE other.t; DROP DATABASE other")
+        fill(log, [4])
+        assert flat(log.read_all(changelog, start, 4)[0]) == [0, 1, 2, 4]
+
+    def test_one_that_is_prepared_halts(self, log):
+        changelog = log.open()
+        start = changelog.begin()
+        with log.server.connect(log.database) as connection, connection.cursor() as cursor:
+            cursor.execute("XA START 'a'")
+            cursor.execute("INSERT INTO t VALUES (1, 'x')")
+            cursor.execute("XA END 'a'")
+            cursor.execute("XA PREPARE 'a'")
+            with pytest.raises(UserError, match="prepared"):
+                log.followed(changelog, start)
+            cursor.execute("XA ROLLBACK 'a'")
+
+    def test_a_statement_in_place_of_rows_halts(self, log):
+        changelog = log.open()
+        start = changelog.begin()
+        log.run("SET binlog_format = STATEMENT; INSERT INTO t VALUES (1, 'x')")
+        with pytest.raises(UserError, match=r"(?s)statement, not rows.*INSERT INTO t"):
+            log.followed(changelog, start)
+
+    def test_a_part_of_a_row_halts(self, log):
+        changelog = log.open()
+        fill(log, [1])
+        start = changelog.begin()
+        log.run("SET binlog_row_image = MINIMAL; UPDATE t SET x = 'y'")
+        with pytest.raises(UserError, match=r"(?s)not all columns.*binlog_row_image"):
+            log.followed(changelog, start)
+
+    def test_what_is_written_but_not_seen_is_waited_for(self, log):
+        changelog = log.open()
+        with log.server.connect(log.database) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1, 'x')")
+            server = changelog._server
+            wait_until(lambda: len(server._writers()) > 0, "the writer")
+            ours = {row[0] for row in server._writers()}
+            connection.commit()
+        wait_until(lambda: not ours & {row[0] for row in server._writers()}, "the end")
+        changelog.begin()
+
+
+class TestTheServer:
+    def test_files_go_by(self, log):
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1])
+        log.run("FLUSH BINARY LOGS")
+        fill(log, [2])
+        log.run("SET GLOBAL binlog_checksum = NONE")
+        fill(log, [3])
+        log.run("SET GLOBAL binlog_checksum = CRC32")
+        taken, at = log.read_all(changelog, start, 3)
+        assert flat(taken) == [1, 2, 3]
+        assert at["binlog"][0] >> 32 == (start["binlog"][0] >> 32) + 3
+        assert at["born"] != 0
+        fill(log, [4])
+        assert log.read_all(log.reopen(), at, 1)[0] == [[4]]
+        assert flat(log.read_all(log.reopen(), start, 4)[0]) == [1, 2, 3, 4]
+
+    def test_one_that_is_restarted(self, log):
+        changelog = log.open()
+        start = changelog.begin()
+        changelog.advance(start, 100, 300)
+        fill(log, [1])
+        log.server.kill()
+        log.server.restart()
+        fill(log, [2])
+        assert flat(log.read_all(log.reopen(), start, 2)[0]) == [1, 2]
+
+    def test_a_log_that_is_purged_is_told(self, log):
+        start = log.open().begin()
+        log.close()
+        fill(log, [1])
+        log.run("FLUSH BINARY LOGS")
+        ((file, *_),) = log.run("SHOW MASTER STATUS")
+
+        def is_purged():  # not while the server still sends a file to somebody
+            log.run(f"PURGE BINARY LOGS TO '{file}'")
+            return log.run("SHOW BINARY LOGS")[0][0] == file
+
+        wait_until(is_purged, "the log to be purged", 30)
+        changelog = log.open()
+        with pytest.raises(DataLostError, match="gone before") as error:
+            log.read_all(changelog, start, 1)
+        assert "mview drop" in str(error.value)
+
+    def test_a_log_that_was_begun_anew_is_told(self, log):
+        log.run("FLUSH BINARY LOGS")
+        start = log.open().begin()
+        log.close()
+        log.run("RESET MASTER")
+        with pytest.raises(DataLostError, match="begun anew"):
+            log.open().advance(start, 100, 0)
+        log.run("FLUSH BINARY LOGS; FLUSH BINARY LOGS; FLUSH BINARY LOGS")
+        while log.run("SHOW MASTER STATUS")[0][0] < f"x.{start['binlog'][0] >> 32:06d}"[1:]:
+            log.run("FLUSH BINARY LOGS")
+        again = log.open().begin()
+        with pytest.raises(DataLostError, match="another one"):
+            log.read_all(log.reopen(), {**again, "born": again["born"] - 1}, 1)
+
+    def test_another_server_is_told(self, log):
+        start = log.open().begin()
+        with pytest.raises(DataLostError, match="another server"):
+            log.reopen().advance({**start, "server": "77"}, 100, 0)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "usual"),
+        [
+            ("binlog_format", "MIXED", "ROW"),
+            ("binlog_row_image", "MINIMAL", "FULL"),
+            ("log_bin_compress", "1", "0"),
+        ],
+    )
+    def test_settings_that_leave_out_changes_are_refused(self, log, name, value, usual):
+        log.run(f"SET GLOBAL {name} = {value}")
+        try:
+            with pytest.raises(ConfigError, match=rf"(?s){name} = .*SET GLOBAL {name}"):
+                log.open().check()
+        finally:
+            log.run(f"SET GLOBAL {name} = {usual}")
+        log.reopen().check()
+
+    def test_a_user_without_rights_is_told_what_to_grant(self, log):
+        log.run("CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'r'")
+        log.run(f"GRANT SELECT ON {log.database}.* TO reader@'%'")
+        secret = log.folder / "secret"
+        secret.write_text("r")
+        parts = {
+            **log.server.settings(log.database),
+            "username": "reader",
+            "password": f"${{file:{secret}}}",
+        }
+        settings = ChangesSettings(connection="c", source="mysql")
+        database = ConnectionSettings(name="c", **parts)
+        said = []
+        for _ in range(4):
+            log.opened.append(MysqlChangelog(settings, database, ["t"], log.folder))
+            with pytest.raises(ConfigError) as error:
+                log.opened[-1].check()
+            said.append(error.value.hint)
+            log.run(said[-1])
+        rights = [text.split(" ON ")[0] for text in said]
+        assert rights == [
+            "GRANT BINLOG MONITOR",
+            "GRANT REPLICA MONITOR",
+            "GRANT PROCESS",
+            "GRANT REPLICATION SLAVE",
+        ]
+        log.opened.append(MysqlChangelog(settings, database, ["t"], log.folder))
+        start = log.opened[-1].begin()
+        fill(log, [1])
+        assert log.read_all(log.opened[-1], start, 1)[0] == [[1]]
+        log.close()
+        log.run("DROP USER reader@'%'")
+
+    def test_options_are_checked(self, log):
+        for options in ({"server_id": "x"}, {"server_id": "0"}, {"snapshot": "x"}):
+            with pytest.raises(ConfigError, match=r"changes\.c\.options"):
+                log.open(**options)
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("sql", "said"),
+        [
+            ("ALTER TABLE t MODIFY x varchar(9)", "another type"),
+            ("ALTER TABLE t CHANGE x y longtext", "no more"),
+            ("ALTER TABLE t DROP COLUMN x, ADD COLUMN x int", "another type"),
+            ("ALTER TABLE t ADD COLUMN y int FIRST", "another place"),
+            ("ALTER TABLE t CONVERT TO CHARACTER SET latin1", "another type"),
+            ("ALTER TABLE t RENAME TO gone", "dropped or renamed"),
+        ],
+    )
+    def test_one_that_is_altered_is_told(self, log, sql, said):
+        changelog = log.open()
+        start = changelog.begin()
+        log.run(sql)
+        with pytest.raises(UserError, match=said) as error:
+            changelog.advance(start, 100, 0)
+        assert "mview drop c.t" in str(error.value)
+
+    def test_a_new_column_at_the_end_is_no_harm(self, log):
+        changelog = log.open()
+        start = changelog.begin()
+        log.run("ALTER TABLE t ADD COLUMN y int DEFAULT 5; INSERT INTO t VALUES (1, 'x', 2)")
+        *_, event = log.followed(changelog, start)
+        assert event.after == {"id": 1, "x": "x"}
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "ALTER TABLE u MODIFY a varchar(9)",
+            "ALTER TABLE u CHANGE a b varchar(30)",
+            "ALTER TABLE u CONVERT TO CHARACTER SET sjis",
+            "ALTER TABLE u DROP COLUMN a, ADD COLUMN b json AFTER id",
+        ],
+    )
+    def test_columns_that_are_not_read_may_be_altered(self, log, sql):
+        log.run("CREATE TABLE u (id int PRIMARY KEY, a longtext, n int, z text)")
+        changelog = log.open("u")
+        start = changelog.begin()
+        changelog.only({"u": {"id", "n"}})
+        log.run("INSERT INTO u VALUES (1, 'x', 10, NULL), (2, NULL, 20, 'z')")
+        log.run(sql)
+        log.run("INSERT INTO u VALUES (3, 7, 30, 'z'), (4, NULL, NULL, 'z')")
+        events = [event for event in log.followed(changelog, start) if event.after]
+        assert [event.after for event in events] == [
+            {"id": 1, "n": 10},
+            {"id": 2, "n": 20},
+            {"id": 3, "n": 30},
+            {"id": 4, "n": None},
+        ]
+
+    @pytest.mark.parametrize(
+        ("sql", "said"),
+        [
+            ("ALTER TABLE u DROP COLUMN a", "no more"),
+            ("ALTER TABLE u DROP COLUMN z", "no more"),
+            ("ALTER TABLE u MODIFY n int FIRST", "another place"),
+            ("ALTER TABLE u MODIFY n bigint", "another type"),
+        ],
+    )
+    def test_columns_that_are_read_must_stay_in_their_place(self, log, sql, said):
+        log.run("CREATE TABLE u (id int PRIMARY KEY, a longtext, n int, z text)")
+        changelog = log.open("u")
+        start = changelog.begin()
+        changelog.only({"u": {"id", "n"}})
+        log.run(sql)
+        with pytest.raises(UserError, match=said):
+            changelog.advance(start, 100, 0)
+
+    def test_one_that_was_another_meanwhile_is_told(self, log):
+        """Its columns are now as they were, but not those of the changes."""
+        changelog = log.open()
+        start = changelog.begin()
+        log.run("ALTER TABLE t MODIFY x int; INSERT INTO t VALUES (1, 7)")
+        log.run("ALTER TABLE t MODIFY x longtext")
+        with pytest.raises(UserError, match=r"c\.t column 'x' is no longtext in the log"):
+            log.followed(changelog, start)
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, x longtext)",
+            "CREATE OR REPLACE TABLE t (id int PRIMARY KEY, x longtext)",
+            "RENAME TABLE t TO u; RENAME TABLE u TO `t`",
+            "/* a */ DROP TABLE IF EXISTS `u`, `t`; CREATE TABLE t (id int KEY, x longtext)",
+        ],
+    )
+    def test_statements_that_move_rows_are_sent_as_such(self, log, sql):
+        changelog = log.open()
+        start = changelog.begin()
+        log.run(sql)
+        events = log.followed(changelog, start)
+        assert {event.kind for event in events} == {"ddl"}
+        assert all(event.table == "t" and event.detail for event in events)
+
+    def test_what_came_before_a_table_was_loaded_is_not_its_own(self, log):
+        """After a halt the other tables go on from before the statement that halted."""
+        log.run("CREATE TABLE u (id int PRIMARY KEY, x longtext)")
+        known = log.open("t", "u").begin()
+        fill(log, [1])
+        log.run("DROP TABLE u; CREATE TABLE u (id int PRIMARY KEY, y int, z int)")
+        log.run("INSERT INTO u VALUES (1, 2, 3)")
+        begun = log.reopen("t", "u").begin(known)
+        log.run("INSERT INTO u VALUES (2, 2, 3)")
+        kept = {name: value for name, value in known.items() if name != "table/u"}
+        events = log.followed(log.reopen("t", "u"), {**begun, **kept})
+        assert [(e.table, e.kind, e.after["id"]) for e in events] == [("t", "c", 1), ("u", "c", 2)]
+
+    @pytest.mark.parametrize(
+        ("sql", "said"),
+        [
+            (
+                "CREATE TABLE u (id int PRIMARY KEY, k int, CONSTRAINT up FOREIGN KEY (k) "
+                "REFERENCES t (id) ON DELETE CASCADE)",
+                "DROP FOREIGN KEY `up`",
+            ),
+            (
+                "CREATE TABLE u (id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+                "DROP SYSTEM VERSIONING",
+            ),
+            (
+                "CREATE TABLE u (id int PRIMARY KEY, x text CHARACTER SET sjis)",
+                "CONVERT TO CHARACTER SET utf8mb4",
+            ),
+            ("CREATE TABLE u (id int PRIMARY KEY, x text COMPRESSED)", "without COMPRESSED"),
+        ],
+    )
+    def test_those_whose_changes_are_not_all_in_the_log_are_refused(self, log, sql, said):
+        log.run(sql)
+        with pytest.raises(UserError, match=said):
+            log.open("u").check()
+        log.run("DROP TABLE u")
+
+
+class TestValues:
+    def test_every_kind_of_change(self, log):
+        log.run("CREATE TABLE w (id int, k varchar(9), n int, PRIMARY KEY (id, k))")
+        log.run("INSERT INTO w VALUES (1, 'a', 1)")
+        changelog = log.open("w")
+        start = changelog.begin()
+        log.run("UPDATE w SET n = NULL; UPDATE w SET id = 5; DELETE FROM w; TRUNCATE TABLE `w`")
+        update, moved, delete, truncate = found = log.followed(changelog, start)
+        assert [e.kind for e in found] == ["u", "u", "d", "truncate"]
+        assert update.before == {"id": 1, "k": "a", "n": 1}
+        assert update.after == {"id": 1, "k": "a", "n": None}
+        assert (moved.before["id"], moved.after["id"]) == (1, 5)
+        assert delete.before == {"id": 5, "k": "a", "n": None}
+        assert (truncate.table, truncate.after) == ("w", None)
+        assert all(e.transaction and e.source_ms and e.namespace == log.database for e in found)
+        assert sorted(e.position for e in found) == [e.position for e in found]
+
+    def test_a_history_through_the_log_is_what_a_load_reads(self, log):
+        """All types, all their values; inserts, updates of everything, deletes."""
+        cases = [
+            *MARIADB,
+            ("YEAR", "int", [("0000", 0), ("1901", 1901), ("2155", 2155)]),
+            ("DECIMAL(38,0)", "", [("-" + "9" * 38, None), ("1000000000", None)]),
+            ("DECIMAL(9,9)", "", [("-0.000000001", None), ("0.1", None)]),
+            ("TIME(6)", "", [("-00:00:00.000001", None), ("838:59:58.999999", None)]),
+            ("DATETIME(1)", "", [("2024-02-29 23:59:59.9", None)]),
+            ("BIT(64)", "", [(2**64 - 1, None), (0, None)]),
+            ("SET('a','b','c','d','e','f','g','h','i')", "", [("a,i", None), ("", None)]),
+            ("CHAR(9) CHARACTER SET utf16", "", [("é😀 a ", None)]),
+            ("CHAR(200)", "", [("é" * 200, None)]),
+            ("TINYBLOB", "", [(b"\0\xff", None)]),
+            ("MEDIUMTEXT", "", [("x" * 70_000, None)]),
+            ("VARBINARY(4)", "", [(b"a\0\0", None)]),
+            ("INT UNSIGNED AS (7) VIRTUAL", "", []),
+            ("INT UNSIGNED AS (4000000000) PERSISTENT", "", []),
+        ]
+        chance = random.Random(daily(16))
+        columns = ", ".join(f"c{n} {kind}" for n, (kind, *_) in enumerate(cases))
+        log.run(f"CREATE TABLE w (id bigint PRIMARY KEY, {columns}) ROW_FORMAT = DYNAMIC")
+        given = [n for n, (kind, *_) in enumerate(cases) if " AS (" not in kind]
+        changelog = log.open("w")
+        start = changelog.begin()
+        with log.server.connect(log.database) as connection, connection.cursor() as cursor:
+            cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
+            names = ", ".join(f"c{n}" for n in given)
+            marks = ", ".join(["%s"] * len(given))
+            for number in range(25):
+                row = [chance.choice([*[g for g, _ in cases[n][2]], None]) for n in given]
+                if number < 9:  # each value comes in any case
+                    row = [cases[n][2][number % len(cases[n][2])][0] for n in given]
+                cursor.execute(
+                    f"INSERT INTO w (id, {names}) VALUES ({number}, {marks})", tuple(row)
+                )
+                if number % 3 == 0:
+                    connection.commit()
+                n = chance.choice(given)
+                value = chance.choice(cases[n][2])[0]
+                cursor.execute(f"UPDATE w SET c{n} = %s WHERE id <= %s", (value, number // 2))
+                if number % 7 == 6:
+                    cursor.execute("DELETE FROM w WHERE id = %s", (number - 3,))
+            connection.commit()
+        changelog.finish()
+        schema, loaded = log.loaded("w")
+        table, at = TableInMemory(BinlogFormat({}), schema), start
+        # A table of tests has the name t.
+        while (end := changelog.advance(at, 50, 0).offsets) != at:
+            messages = list(changelog.read(changelog.splits(at, end)))
+            table.take(messages, "w")
+            at = end
+        assert len(loaded) > 20
+        for row in loaded:
+            for name, value in row.items():
+                assert table.rows[row["id"]][name] == value, (name, row["id"])
+        assert table.content == normal({row["id"]: row for row in loaded}, schema)
+
+    @pytest.mark.parametrize("charset", sorted(CHARSETS.keys() - {"binary", "utf8"}))
+    def test_texts_of_every_character_set(self, log, charset):
+        log.run(f"CREATE TABLE w (id int PRIMARY KEY, x varchar(99) CHARACTER SET {charset})")
+        changelog = log.open("w")
+        start = changelog.begin()
+        if charset == "latin1":
+            values = [f"CHAR({n} USING latin1)" for n in range(1, 256)]
+        else:
+            values = ["'ascii'", "CONVERT('é😀 ' USING utf8mb4)", "''"]
+        rows = ", ".join(f"({n}, {value})" for n, value in enumerate(values))
+        log.run(f"SET sql_mode = ''; INSERT INTO w VALUES {rows}")
+        _, loaded = log.loaded("w")
+        assert [e.after for e in log.followed(changelog, start)] == loaded
+
+    @pytest.mark.parametrize(
+        ("kind", "value"),
+        [
+            ("date", "0000-00-00"),
+            ("datetime(3)", "2024-00-10"),
+            ("timestamp null", "0000-00-00"),
+        ],
+    )
+    def test_a_zero_date_is_never_null(self, log, kind, value):
+        log.run(f"CREATE TABLE w (id bigint PRIMARY KEY, x {kind})")
+        changelog = log.open("w")
+        start = changelog.begin()
+        log.run(f"SET sql_mode = ''; INSERT INTO w VALUES (1, '{value}')")
+        (event,) = log.followed(changelog, start)
+        schema = MysqlDatabase(
+            ConnectionSettings(name="c", **log.server.settings(log.database))
+        ).describe("w")
+        with pytest.raises((ValueError, pa.ArrowException)):
+            BinlogFormat({}).convert([event.after["x"]], schema.column("x"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("DROP TABLE IF EXISTS `a b`, c.`d``e` /* f */", [(None, "a b"), ("c", "d`e")]),
+        ("ALTER TABLE t COMMENT 'u it''s' -- v\n, ADD w int", [(None, "t"), (None, "w")]),
+        ('DROP /*!40005 TEMPORARY */ TABLE "x"', [(None, "TEMPORARY"), (None, "x")]),
+    ],
+)
+def test_names_of_a_statement(sql, names):
+    assert [name for name in names_of(sql) if name in names] == names
+    assert not {"f", "u", "v"} & {name for _, name in names_of(sql)}
+
+
+def test_what_breaks_the_log_is_told():
+    from mview.connector import Message, events_of
+
+    for key, value in [(b"\0" * 8, b"?"), (b"\0" * 8, b"i" + b"\0" * 16), (None, b"")]:
+        with pytest.raises(DecodeError):
+            events_of(BinlogFormat({}), Message("binlog", 1, key, value))
+
+
+def test_the_clock_of_the_log_is_that_of_the_server(log):
+    changelog = log.open()
+    start = changelog.begin()
+    before = int(time.time() * 1000)
+    fill(log, [1])
+    (event,) = log.followed(changelog, start)
+    assert before - 2000 < event.source_ms < before + 60_000
+
+
+def test_a_time_that_a_session_has_set_proves_nothing(log):
+    """What is left, or comes later, was not committed before it."""
+    changelog = log.open()
+    at = changelog.begin()
+    log.run("SET timestamp = UNIX_TIMESTAMP() + 86400; INSERT INTO t VALUES (1, 'x'), (2, 'x')")
+    fill(log, range(3, 9))
+    taken = []
+    while len(taken) < 8:
+        progress = changelog.advance(at, 1, 10_000)
+        taken += log.ids(changelog, at, progress.offsets)
+        if progress.watermark is not None:
+            assert progress.watermark <= int(log.run(log.clock)[0][0])
+        at = progress.offsets
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError("gone"), AwayError),
+        (OperationalError(2013, "Lost connection"), AwayError),
+        (ValueError(INCIDENT), DataLostError),
+        (IndexError("of a bug"), DecodeError),
+    ],
+)
+def test_only_a_server_that_is_gone_is_waited_for(log, monkeypatch, error, kind):
+    """What would be the same in the next attempt ends the run."""
+    changelog = log.open()
+    start = changelog.begin()
+
+    def take(*_):
+        raise error
+
+    monkeypatch.setattr(BinlogEvents, "take", take)
+    with pytest.raises(kind, match=re.escape(str(error.args[-1]))):
+        changelog.advance(start, 10, 60_000)

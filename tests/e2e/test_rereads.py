@@ -1,0 +1,156 @@
+"""Chunks that are read anew: what went past the log comes right, in views too, as a difference."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mview.admin.against_source import verify_tables
+from mview.admin.content import StoredView, published
+from mview.config import Config
+from mview.config.file import load_config
+from mview.store.layout import Store
+from mview.store.mirror import Mirror
+from tests.e2e.running import beating, live, run_once, views_of
+from tests.e2e.shop import TABLES, Changes, Row, Shop
+from tests.relations import rel
+from tests.seeds import daily
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+VIEWS = {
+    "spent": "select product, count(*) as n, sum(amount) as total from shop.lines group by product",
+    "named": "select o.id, c.name from shop.orders o join shop.customers c on c.id = o.customer_id",
+}
+PLAIN = {
+    "spent": "select product, count(*), round(sum(amount), 2) from lines group by product",
+    "named": "select o.id, c.name from orders o join customers c on c.id = o.customer_id",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+class Hidden(Shop):
+    """Changes the database of a shop; the log has nothing of it."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.__dict__ = dict(shop.__dict__)
+
+    def log(self, **change: object) -> None:
+        """Nothing."""
+
+
+def is_right(shop: Shop, config: Config, views: Mapping[str, str] = PLAIN) -> None:
+    """Our copies are the tables, and the views their queries."""
+    manifest = published(config)
+    for name in TABLES:
+        state = manifest.tables[rel(f"shop.{name}")]
+        mirror = Mirror(Store(config.store).mirror(rel(f"shop.{name}")), state.schema)
+        copied = mirror.scan(state).to_pylist()
+        assert state.rows == len(copied)
+        kept = [{n: row[n] for n in state.schema.names} for row in shop.rows(name)]
+        assert Counter(map(_plain, copied)) == Counter(map(_plain, kept)), name
+    for view, sql in views.items():
+        rows = [_plain(row) for row in StoredView(config, view).arrow().to_pylist()]
+        expected = [_texts(row) for row in shop._db.execute(sql).fetchall()]
+        assert Counter(rows) == Counter(expected), view
+
+
+def _plain(row: dict[str, object]) -> tuple[str, ...]:
+    return _texts(tuple(row.values()))
+
+
+def _texts(row: tuple[object, ...]) -> tuple[str, ...]:
+    def text(value: object) -> str:
+        try:
+            return f"{float(value):.2f}"  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return str(value)
+
+    return tuple(map(text, row))
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_random_faults_under_changes(shop: Shop, number: int) -> None:
+    config = shop.config()
+    names = [rel(f"shop.{name}") for name in TABLES]
+    random_ = random.Random(daily(number))
+    with live(config, *views_of(**VIEWS)) as running, beating(shop):
+        running.epochs("spent", 1)
+        built = {name: view.built_epoch for name, view in published(config).views.items()}
+        with shop.busy(number, pause=0.02):
+            hidden = Changes(Hidden(shop), random_)
+            for _ in range(25):
+                hidden.one()
+            first = verify_tables(config, names, repair=True)
+        second = verify_tables(config, names, repair=True)
+        running.to_the_end(shop)
+    assert any(result.repaired for result in (*first, *second))
+    assert all(result.equal for result in second), second
+    assert {n: v.built_epoch for n, v in published(config).views.items()} == built
+    is_right(shop, config)
+    assert not list(Store(config.store).rereads.glob("*"))
+
+
+def test_what_is_asked_for_while_nobody_runs_is_done_by_a_bounded_run(shop: Shop) -> None:
+    config = shop.config()
+    shop.heartbeat()
+    run_once(config, *views_of(**VIEWS))
+    hidden = Hidden(shop)
+    hidden.delete("lines", shop.rows("lines")[0])
+    hidden.insert("lines", {"order_id": 999, "line": 1, "product": "new", "amount": "1.50"})
+    line = shop.rows("lines")[7]
+    hidden.update("lines", line, {**line, "amount": "77.70"})
+    (result,) = verify_tables(config, [rel("shop.lines")], repair=True)
+    assert (result.differing, result.undecided) == (0, 3)
+    assert "are to be read anew, when changes are followed" in result.error
+    notes = run_once(config)
+    is_right(shop, config)
+    assert any("is as its database has it again" in text for text in notes.messages)
+    lines = [epoch for epoch in notes.epochs if "shop.lines" in epoch.changes]
+    assert sum(epoch.changes["shop.lines"] for epoch in lines) == 4  # -D, +I, -U, +U
+
+
+def test_a_connector_that_reads_a_table_anew(shop: Shop) -> None:
+    """Its rows tell of no delete: the table is read anew here, too, and views are not rebuilt."""
+    config = shop.config()
+    file = config.path
+    file.write_text(file.read_text().replace("format: unified", "format: debezium"))
+    config = load_config(file)
+    views = views_of(bodies="select body, count(*) as n from shop.notes group by body")
+    run_once(config, *views)
+    built = published(config).views["bodies"].built_epoch
+    hidden = Hidden(shop)
+
+    def send(op: str, row: Row, **source: object) -> None:
+        sequence = f'[null,"{shop.file.stat().st_size + 1}"]'
+        place = {"connector": "postgresql", "table": "notes", "sequence": sequence, "ts_ms": 1}
+        body = {"op": op, "before": None, "after": row, "source": {**place, **source}}
+        shop.append(json.dumps(body))
+
+    rows = [{"id": number, "body": f"b{number}"} for number in range(4)]
+    for row in rows:
+        hidden.insert("notes", row)
+        send("c", row)
+    run_once(config)
+    hidden.delete("notes", rows[0])  # while the connector is down
+    hidden.update("notes", rows[1], {"id": 1, "body": "changed"})
+    for row in shop.rows("notes"):
+        send("r", row, snapshot="true")
+    notes = run_once(config)
+    run_once(config)  # what is read now may be newer than what the bounded run took
+    told = [text for text in notes.messages if text.startswith("the connector reads shop.notes")]
+    assert len(told) == 1
+    is_right(shop, config, {"bodies": "select body, count(*) from notes group by body"})
+    assert published(config).views["bodies"].built_epoch == built
+    assert not list(Store(config.store).rereads.glob("*"))

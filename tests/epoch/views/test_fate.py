@@ -1,0 +1,66 @@
+"""What becomes of views when a run begins, with why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mview.catalog.definitions import digest_of
+from mview.epoch.views.fate import Fate, fates
+from mview.plan.definition import parse_view
+from mview.schema import TableSchema
+from mview.store.manifest import Manifest, TableState, ViewState
+from tests.relations import rel
+
+LOWER = parse_view("SELECT id, status FROM shop.orders", "lower_view")
+UPPER = parse_view("SELECT count(*) AS n FROM lower_view", "upper_view")
+EMPTY = TableSchema((), ())
+STATE = ViewState(digest_of(LOWER), "LINEAR", EMPTY, {}, 1)
+
+
+def fate_of_lower(state, *others, beside=(), kept=()):
+    tables = {name: TableState(EMPTY, 0, 0) for name in kept}
+    manifest = Manifest(1, 1, 1, 1, 0, tables=tables, views={LOWER.name: state} if state else {})
+    views = [LOWER, *others]
+    told = fates(views, {v.name: beside if v is LOWER else () for v in views}, manifest)
+    return told[LOWER.name]
+
+
+@pytest.mark.parametrize(
+    ("state", "others", "kept", "fate"),
+    [
+        (None, (), (), Fate("new", "it is not in the store yet")),
+        (replace(STATE, definition="x"), (), (), Fate("changed", "its query, key or table is")),
+        (replace(STATE, stale=True), (), (), Fate("rebuilt", "it had halted, or a table")),
+        (STATE, (UPPER,), (), Fate("rebuilt", "upper_view reads it now, so its rows are kept")),
+        (STATE, (), (LOWER.relation,), Fate("rebuilt", "what is kept beside its table is not")),
+        (STATE, (), (LOWER.relation, rel("other")), Fate()),
+    ],
+)
+def test_each_reason_in_its_order(state, others, kept, fate):
+    told = fate_of_lower(state, *others, beside=(LOWER.relation, rel("other")), kept=kept)
+    assert told.becomes == fate.becomes
+    assert told.why.startswith(fate.why)
+    assert bool(told.why) is bool(fate.why)
+
+
+def test_what_reads_one_that_is_built_is_built():
+    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, None)
+    assert [fate.becomes for fate in told.values()] == ["new", "new"]
+    states = {
+        LOWER.name: replace(STATE, stale=True),
+        UPPER.name: replace(STATE, definition=digest_of(UPPER)),
+    }
+    manifest = Manifest(1, 1, 1, 1, 0, tables={}, views=states)
+    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, manifest)
+    assert told[UPPER.name] == Fate("rebuilt", "it reads lower_view")
+
+
+def test_a_view_that_a_sink_begins_to_follow_is_built_for_it():
+    followed = replace(LOWER, sinks={"copies": {}})
+    manifest = Manifest(1, 1, 1, 1, 0, views={followed.name: STATE})
+    told = fates([followed], {followed.name: [followed.relation]}, manifest)
+    assert told[followed.name].why == (
+        "copies follows it now, so its rows are kept in the store, too"
+    )

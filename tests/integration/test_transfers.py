@@ -1,0 +1,157 @@
+"""Transactions over two tables are in one epoch or not at all: own logs, and Debezium's metadata.
+
+Money moves while tables are loaded, while changes are followed, and while nobody reads; the run is
+a process of its own, and is killed at any moment.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from tests.e2e.bank import VIEWS, Bank, check_totals
+from tests.integration.running import PATIENCE
+from tests.seeds import daily, of_today
+from tests.services.process import wait_until
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(1200),
+]
+
+#: Milliseconds for which the lease of a run that was killed holds.
+_LEASE_MS = 2_000
+
+
+class ServerBank(Bank):
+    def __init__(self, root, kind, server, database):
+        super().__init__(root, daily())
+        self.kind, self.server, self.database = kind, server, database
+
+    def execute(self, statements):
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute("begin")
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("commit")
+
+    @property
+    def settings(self):
+        return {
+            "connections": {"bank": self.server.settings(self.database)},
+            "changes": {"bank": {"source": self.kind, "T": "2s"}},
+        }
+
+
+class KafkaBank(ServerBank):
+    """The same through Debezium: two topics, and that of the ends of transactions."""
+
+    def __init__(self, *given, kafka):
+        super().__init__(*given)
+        self.kafka = kafka
+
+    @property
+    def settings(self):
+        schema = "public" if self.kind == "postgresql" else self.database
+        changes = {
+            "source": "kafka",
+            "format": "debezium",
+            "T": "2s",
+            "bootstrap_servers": self.kafka.bootstrap,
+            "topic": f"{self.database}.{schema}.{{table}}",
+            "heartbeat_topic": f"__debezium-heartbeat.{self.database}",
+            "transaction_topic": f"{self.database}.transaction",
+            "options": {"format.skipped.operations": "none"},
+        }
+        return {**super().settings, "changes": {"bank": changes}}
+
+
+class Killed:
+    """A run in a process of its own, which is killed."""
+
+    def __init__(self, bank, action="live"):
+        command = [sys.executable, "-m", "tests.e2e.program", bank.root, action, str(_LEASE_MS)]
+        self._said = (bank.root / "said").open("a")
+        self._process = subprocess.Popen(
+            command,
+            cwd=Path(__file__).parents[2],
+            stdout=self._said,
+            stderr=self._said,
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._said.close()
+
+    def check(self):
+        assert self._process.poll() is None, Path(self._said.name).read_text()[-3000:]
+
+    def ended(self):
+        code = self._process.wait(PATIENCE)
+        assert code == 0, Path(self._said.name).read_text()[-3000:]
+
+
+@pytest.mark.parametrize("kind", of_today(["postgresql", "mariadb"], 2))
+def test_the_total_is_the_same_at_every_epoch(request, kind, tmp_path):
+    server = request.getfixturevalue(kind)
+    with server.new_database() as database:
+        bank = ServerBank(tmp_path, kind, server, database)
+        bank.create()
+        lives(bank)
+
+
+@pytest.mark.parametrize("kind", of_today(["mariadb", "postgresql"], 2))
+def test_through_debezium(request, kind, kafka, debezium, tmp_path):
+    server = request.getfixturevalue(kind)
+    with server.new_database() as database:
+        bank = KafkaBank(tmp_path, kind, server, database, kafka=kafka)
+        bank.create()
+        settings = server.connector(database, "checking", "savings") | {
+            "heartbeat.interval.ms": "200",
+            "provide.transaction.metadata": "true",
+            "skipped.operations": "none",
+        }
+        with debezium.connector(settings):
+            while not bank.transfers or bank.random.random() < 0.9:
+                bank.transfer()
+            debezium.wait_for(f"{database}.transaction", 2)
+            lives(bank)
+
+
+def lives(bank):
+    """Lives of a run that are ended at any moment, then one to the end; then look at all epochs."""
+    # A transaction over all accounts has more changes than that.
+    config, chance = bank.config(max_changes=50), random.Random(daily())
+    log = ManifestLog(Store(config.store).manifests)
+
+    def epochs():
+        last = log.latest()
+        return 0 if last is None else last.epoch
+
+    for life in range(3):
+        # The first one is killed in its load.
+        goal = epochs() + (3 if life == 0 else chance.randrange(6, 25))
+        with bank.busy(pause=0.2), Killed(bank) as run:
+            wait_until(lambda goal=goal: epochs() >= goal, "epochs", PATIENCE, run.check)
+        for _ in range(30):
+            bank.transfer()
+    with Killed(bank, "once") as run:
+        run.ended()
+    assert set(log.latest().views) == set(VIEWS)
+    assert log.latest().cuts["bank"].whole
+    assert check_totals(bank, config) > 8

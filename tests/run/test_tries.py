@@ -1,0 +1,53 @@
+"""A query that fails is started again; one that gets nowhere is given up."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mview.run import pipeline
+from mview.run.pipeline import Run
+from mview.session.spark_errors import WorkerEndedError, WorkerStartError
+
+
+class Engine:
+    """As far as tries are counted."""
+
+    def __init__(self) -> None:
+        self.manifest = SimpleNamespace(epoch=1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    upkeep = SimpleNamespace(take_back=lambda: None)
+    monkeypatch.setattr(pipeline, "Upkeep", lambda engine: upkeep)
+    listener: Any = SimpleNamespace(on_message=lambda text: None)
+    engine: Any = Engine()
+    return Run(engine, {}, [], listener, threading.Event(), once=False)
+
+
+@pytest.mark.parametrize("error", [WorkerStartError("none comes"), WorkerEndedError("killed")])
+@pytest.mark.parametrize(("moves", "tries"), [(False, 3), (True, 20)])
+def test_tries_are_counted_since_the_last_epoch(
+    run: Run, monkeypatch: pytest.MonkeyPatch, moves: bool, tries: int, error: Exception
+) -> None:
+    tried = []
+
+    def follow(load: bool, once: bool) -> None:
+        tried.append(once)
+        if len(tried) == 20:
+            return
+        if moves:
+            run._engine.manifest.epoch += 1  # type: ignore[misc]
+        raise error
+
+    monkeypatch.setattr(run, "_follow", follow)
+    if moves:
+        run._query(load=False)
+    else:
+        with pytest.raises(type(error)):
+            run._query(load=False)
+    assert len(tried) == tries
