@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from mview.admin.content import StoredView
@@ -23,10 +20,8 @@ pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow, pytest.mark
 
 
 @pytest.fixture
-def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
-    shop = loaded_shop(tmp_path)
-    yield shop
-    shop.close()
+def shop(new_shop: Shop) -> Shop:
+    return new_shop
 
 
 def views(names: str) -> list[ViewDefinition]:

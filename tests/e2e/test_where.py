@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -25,10 +23,8 @@ WHERE = "customer_id IN (1, 2, 3) AND NOT day = '2024-03-01'"
 
 
 @pytest.fixture
-def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
-    shop = loaded_shop(tmp_path)
-    yield shop
-    shop.close()
+def shop(new_shop: Shop) -> Shop:
+    return new_shop
 
 
 def configured(shop: Shop, where: str) -> Config:
