@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
+
+from mview.codes import code_of
 
 
 class ExitCode(IntEnum):
@@ -32,7 +35,7 @@ class ExitCode(IntEnum):
 _MARGIN = " " * 11
 
 #: Where a line of the text before the fields would look like a field.
-_FORGED = re.compile(r"(?<=\n)(?= {0,2}(?:in|where|got|allowed|data|next):)")
+_FORGED = re.compile(r"(?<=\n)(?= {0,2}(?:in|where|got|allowed|data|next|code):)")
 
 #: Characters that move the cursor, hide text or turn its direction: all controls but the line
 #: break, line separators, and marks of direction.
@@ -65,7 +68,7 @@ def shown(value: object, size: int = 200) -> str:
 
 
 #: What an error is made with.
-PARTS = ("what", "where", "got", "allowed", "safe", "hint")
+PARTS = ("what", "where", "got", "allowed", "safe", "hint", "code")
 
 
 class MviewError(Exception):
@@ -78,9 +81,12 @@ class MviewError(Exception):
         allowed: the values that are accepted.
         safe: what happened to the data; None where no data is involved.
         hint: the next command or edit.
+        code: see `mview.codes`; only for one that is made of another error.
     """
 
     exit_code: ExitCode = ExitCode.CHECK_FAILED
+    #: The first two digits of the code.
+    kind: ClassVar[int] = 90
 
     def __init__(
         self,
@@ -91,10 +97,19 @@ class MviewError(Exception):
         allowed: str | None = None,
         safe: str | None = None,
         hint: str | None = None,
+        code: str | None = None,
     ) -> None:
         self.what, self.where, self.got = what, where, got
         self.allowed, self.safe, self.hint = allowed, safe, hint
+        self.code = code or code_of(self.kind, self._maker())
         super().__init__(self.render())
+
+    def _maker(self) -> str:
+        """The module that makes it: of the first caller that is no constructor of this error."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_locals.get("self") is self:
+            frame = frame.f_back
+        return str(frame.f_globals.get("__name__", ""))
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -110,6 +125,7 @@ class MviewError(Exception):
             "allowed": self.allowed,
             "data": self.safe,
             "next": self.hint,
+            "code": self.code,
         }
         lines = [_FORGED.sub(_MARGIN, printable(self.what))]
         for label, value in fields.items():
@@ -233,6 +249,8 @@ def _place_in(line: str | None) -> str | None:
 class UserError(MviewError):
     """The input is wrong: SQL, table, column, row content. Fix it and run again."""
 
+    kind = 10
+
 
 class MistakesError(UserError):
     """Several errors of the input, told at once.
@@ -244,7 +262,7 @@ class MistakesError(UserError):
 
     def __init__(self, errors: Sequence[UserError], kind: str) -> None:
         self.errors = tuple(errors)
-        super().__init__(f"{len(self.errors)} {kind}")
+        super().__init__(f"{len(self.errors)} {kind}", code=self.errors[0].code)
         self.exit_code = max(error.exit_code for error in self.errors)
 
     def render(self) -> str:
@@ -260,60 +278,77 @@ def several(errors: Sequence[UserError], kind: str = "mistakes") -> UserError:
 class DataError(UserError):
     """The query of a view fails on its data, as its batch query would: an overflow, say."""
 
+    kind = 11
+
 
 class TargetError(UserError):
     """The target of a view refuses: somebody else wrote to it, or it is damaged."""
+
+    kind = 12
 
 
 class ConfigError(UserError):
     """The configuration or command line is wrong."""
 
+    kind = 20
     exit_code = ExitCode.USAGE
 
 
 class DecodeError(UserError):
     """A message of the changelog cannot be read without guessing; the pipeline halts before it."""
 
+    kind = 13
+
 
 class RetryableError(MviewError):
     """The outside failed (database down, broker away); the same command may succeed later."""
+
+    kind = 30
 
 
 class AwayError(RetryableError):
     """A server that a source needs does not answer: it is waited for, within bounds."""
 
+    kind = 31
+
 
 class AlreadyRunningError(MviewError):
     """Another runner holds the lease of this store."""
 
+    kind = 40
     exit_code = ExitCode.ALREADY_RUNNING
 
 
 class FencedError(MviewError):
     """Another runner took the lease over; this one must stop without writing."""
 
+    kind = 41
     exit_code = ExitCode.ALREADY_RUNNING
 
 
 class LostStoreError(FencedError):
     """The store is not where it was, or is another one; this runner must stop without writing."""
 
+    kind = 42
     exit_code = ExitCode.CHECK_FAILED
 
 
 class DataLostError(MviewError):
     """Changes that were not read yet are gone at the source (retention, purged log)."""
 
+    kind = 50
     exit_code = ExitCode.DATA_LOST
 
 
 class CorruptionError(MviewError):
     """What is on disk breaks an invariant; restore from the named state."""
 
+    kind = 51
     exit_code = ExitCode.DATA_LOST
 
 
 class FreshnessError(MviewError):
     """A view is older than its declared freshness."""
 
+    kind = 60
     exit_code = ExitCode.FRESHNESS_MISSED

@@ -269,7 +269,7 @@ class JsonDisplay:
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """An event `halt`."""
-        self._event("halt", view=view, error=str(error.render()))
+        self._event("halt", view=view, error=str(error.render()), code=error.code)
 
     def on_message(self, text: str) -> None:
         """An event `message`."""

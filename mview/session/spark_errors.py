@@ -26,10 +26,17 @@ _WORKER_GONE = (
 _WAITED = "Exception thrown in awaitResult"
 
 #: A field of an error's block, and what goes on in the next line.
-_FIELD = re.compile(r"  (in|where|got|allowed|data|next): +(.*)")
+_FIELD = re.compile(r"  (in|where|got|allowed|data|next|code): +(.*)")
 _MORE = re.compile(r" {11}(.*)")
 
-_ARGUMENTS = {"where": "where", "got": "got", "allowed": "allowed", "data": "safe", "next": "hint"}
+_ARGUMENTS = {
+    "where": "where",
+    "got": "got",
+    "allowed": "allowed",
+    "data": "safe",
+    "next": "hint",
+    "code": "code",
+}
 
 
 class SparkWorkerError(RetryableError):

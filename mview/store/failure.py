@@ -27,6 +27,7 @@ class Failure:
         at_ms: wall time.
         epoch: the newest epoch at that time; 0: none.
         subject: the table or view that was worked on; None: none in particular.
+        code: of the error.
         what: what failed; this and the next ones as in `MviewError`.
         where: the place.
         got: the value that was found.
@@ -38,6 +39,7 @@ class Failure:
     at_ms: WallMs
     epoch: int
     subject: str | None
+    code: str
     what: str
     where: str | None = None
     got: str | None = None

@@ -118,6 +118,7 @@ def test_a_known_error_is_one_block_and_gives_its_exit_code(capsys):
     assert code == ExitCode.DATA_LOST
     assert capsys.readouterr().err == (
         "Error: gone\n  where:   topic/0/5\n  data:    kept\n  next:    do this\n"
+        "  code:    MV5000\n"
     )
 
 

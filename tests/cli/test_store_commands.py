@@ -114,7 +114,7 @@ def test_what_is_not_fresh_is_told_for_each_reason():
     promised = replace(view, freshness_ms=10_000)
     assert not not_fresh(fresh(running=None, views=(promised,))), "it has its promise to go by"
     broken = SinkStatus("cache", "v", 3, 1, 10, 0, 0, error="refused")
-    failure = Failure(BORN, 12, None, "the disk is full")
+    failure = Failure(BORN, 12, None, "MV3001", "the disk is full")
     light = LightStatus("l", "cache", "l", "live")
     for more, reason in (
         ({"running": None}, "nobody runs the store, and v promises no freshness"),

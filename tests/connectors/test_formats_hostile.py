@@ -225,4 +225,5 @@ def test_a_value_does_not_forge_the_block_of_an_error() -> None:
         assert not [line for line in text.splitlines() if line.startswith("  next:    rm")]
         assert not set(text) & set("\r\x1b\u202e\x9b")
     assert "\\x1b[2K" in text
-    assert MviewError("bad", hint="one\ntwo").render() == "bad\n  next:    one\n" + " " * 11 + "two"
+    shown = MviewError("bad", hint="one\ntwo").render()
+    assert shown == "bad\n  next:    one\n" + " " * 11 + "two\n  code:    MV9000"

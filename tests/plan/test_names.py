@@ -180,6 +180,7 @@ def test_what_is_no_relation_stays_what_it_was():
 #: What else is cut at a dot, a colon or an @: each is of another kind.
 CUT = {
     "mview/relation.py": "names of relations",
+    "mview/codes.py": "names of modules",
     "mview/execute/calls.py": "module:attribute",
     "mview/execute/local/literals.py": "digits",
     "mview/failpoints.py": "a fail point and what it does",

@@ -59,7 +59,8 @@ def test_what_a_run_says_arrives(made):
     assert (load["read"], load["total"]) == (55, 60)
     assert (epoch["epoch"], epoch["stages"]) == (4, {"net": 1.5, "views": 20.25})
     assert [event.get("text") for event in kept["messages"]] == ["password=******", None]
-    assert kept["messages"][1]["error"] == "a cause"
+    assert kept["messages"][1]["error"] == "a cause\n  code:    MV1000"
+    assert kept["messages"][1]["code"] == "MV1000"
     assert told.read(lambda each: (each.count, each.dropped, each.changes)) == (
         1,
         2,

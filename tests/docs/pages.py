@@ -1,0 +1,11 @@
+"""The pages of docs that are made of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.docs import errors
+
+#: What makes each page.
+PAGES: Mapping[Path, Callable[[], str]] = {errors.PAGE: errors.page}
