@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mview.changelog import KIND
+from mview.errors import RetryableError
 from mview.follow.following import Content, ViewChanges
 from mview.follow.net import netted
 from mview.relation import RelationId
@@ -47,12 +48,21 @@ class ViewSource:
     def begins(self) -> int:
         """Changes of all epochs after this one are there."""
         _, view, table = self._state
-        return max(view.built_epoch, self._opened(table).trimmed(table))
+        return self._begins(view, table)
 
     def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """The changes after an epoch, as one, of as many epochs as fit."""
         _, view, table = self._state
         newest = int(view.facts.get("epoch", 0))
+        if after < (begins := self._begins(view, table)):
+            # An epoch was published since the step was planned: the view built anew, or trimmed.
+            raise RetryableError(
+                f"changes of view {self._view} are not kept any more that a sink was to be given",
+                got=f"those after epoch {begins}",
+                allowed=f"those after epoch {after}",
+                safe="nothing of the step was brought; the sink is compared with its view",
+                hint="it is tried again",
+            )
         mirror = self._opened(table)
         rows = mirror.changes(table, after, most_bytes)
         upto = newest
@@ -82,6 +92,9 @@ class ViewSource:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _begins(self, view: ViewState, table: TableState) -> int:
+        return max(view.built_epoch, self._opened(table).trimmed(table))
 
     def _parts(self, view: ViewState, table: TableState) -> Iterator[pa.Table]:
         for part in self._opened(table).parts(table):

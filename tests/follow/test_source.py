@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mview.changelog import KIND
+from mview.errors import RetryableError
 from mview.follow.source import ViewSource
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
@@ -92,3 +93,31 @@ def test_a_view_that_was_built_anew_begins_there(tmp_path: Path) -> None:
     stale = published(driver, 2)
     source.move(Manifest(3, 1, 0, 1, 0, tables={}, views=stale.views))
     assert source.begins() == 2
+
+
+@pytest.mark.parametrize("how", ["built", "trimmed"])
+def test_an_epoch_between_two_questions_gives_no_share_of_the_changes(
+    tmp_path: Path, how: str
+) -> None:
+    """A sink asks how far back changes are kept, and then for them: an epoch may come between."""
+    store = Store(tmp_path)
+    driver = MirrorDriver(store.mirror(rel("v")), 1, chunks=0)
+    source = ViewSource(store, "v")
+
+    def change(times: int) -> None:
+        for _ in range(times):
+            before = driver.state
+            while driver.state == before:
+                driver.publish(driver.epoch_once())
+
+    change(4)
+    source.move(published(driver, driver.epoch))
+    assert source.begins() == 0
+    if how == "trimmed":
+        driver.forget()
+    change(1)
+    source.move(published(driver, driver.epoch, built=driver.epoch if how == "built" else 0))
+    with pytest.raises(RetryableError, match="are not kept any more"):
+        source.changes(2, sys.maxsize, None)
+    assert source.begins() > 2
+    assert source.changes(source.begins(), sys.maxsize, None).epoch == driver.epoch
