@@ -12,7 +12,14 @@ from mview.config import Config
 from mview.connector import load
 from mview.errors import ConfigError, RetryableError, UserError, several
 from mview.files.yamlfile import shown
-from mview.follower import Follower, FollowerFactory, FollowerTarget, Probing, check_mode
+from mview.follower import (
+    Follower,
+    FollowerFactory,
+    FollowerSettings,
+    FollowerTarget,
+    Probing,
+    check_mode,
+)
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.schema import TableSchema
@@ -93,6 +100,15 @@ def open_follower(
     if schema.columns:
         follower.check()
     return OpenedFollower(follower, target)
+
+
+def spool_of(config: Config, definition: ViewDefinition, sink: str) -> FollowerSettings:
+    """What may wait for a sink, as it is written down; where that is wrong, as it is by itself."""
+    options = {**config.sinks.get(sink, {}), **definition.sinks[sink]}
+    bounds = {name: options[name] for name in ("spool_bytes", "spool_age") if name in options}
+    with suppress(ValidationError):
+        return FollowerSettings(type="", **bounds)
+    return FollowerSettings(type="")
 
 
 def table_in_sink(config: Config, definition: ViewDefinition, sink: str) -> str:

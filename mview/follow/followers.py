@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mview.catalog.followers import open_follower
+from mview.catalog.followers import open_follower, spool_of
 from mview.clock import Clock
 from mview.config import Config
 from mview.errors import (
@@ -55,13 +55,13 @@ _LAST_TRIES = 4
 #: Seconds between these.
 _LAST_PAUSE_S = 1.0
 
-#: Seconds between two calls of `maintain`.
-_MAINTAIN_EVERY_S = 600.0
+#: Milliseconds between two calls of `maintain`, over all runs.
+_MAINTAIN_EVERY_MS = 600_000
 
 #: Seconds that a thread is waited for which is in the middle of a call.
 _END_S = 60.0
 
-_PROBLEM = "problem.json"
+_PROBLEM, _MAINTAINED = "problem.json", "maintained.json"
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,17 @@ class Problem:
     text: str
     since_ms: int
     tries: int
+
+
+@dataclass(frozen=True)
+class _Maintained:
+    """When a sink was last maintained by a runner.
+
+    Attributes:
+        at_ms: wall time; of a sink that never was, that at which a runner first could have.
+    """
+
+    at_ms: int
 
 
 def read_problem(folder: Path) -> Problem | None:
@@ -201,6 +212,8 @@ class _Thread:
         self.view, self.sink = definition.name, sink
         self._fence, self._clock, self._mask, self._say = fence, clock, mask, say
         self._folder = store.follower(self.view, sink, light=definition.mode == "light")
+        # Asked for before the sink is opened, too: it may lack a secret, or the thread its turn.
+        self._spool = spool_of(config, definition, sink)
         self._source = source
         self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
         self._lock = threading.Lock()
@@ -209,9 +222,10 @@ class _Thread:
         self._problem = read_problem(self._folder)
         self._told = "" if self._problem is None else self._problem.text
         self._error: MviewError | None = None
-        self._committed = self._maintained = time.monotonic()
+        self._committed = time.monotonic()
         self._behind_since: float | None = None
         self._is_dropped = False
+        self._maintained: _Maintained | None = None
         self._last_tries = _LAST_TRIES
         self._thread = threading.Thread(target=self._run, name=f"mview-sink-{sink}", daemon=True)
 
@@ -262,20 +276,25 @@ class _Thread:
             return sys.maxsize
         opened = self._opened
         cursor = CursorLog(self._folder).latest() if opened is None else opened[2].cursor
-        settings = FollowerSettings(type="") if opened is None else opened[1].settings
-        if cursor.epoch is not None and cursor.epoch >= self._source.newest():
+        settings = self._spool if opened is None else opened[1].settings
+        stands = -1 if cursor.epoch is None else cursor.epoch
+        if cursor.epoch is not None and stands >= self._source.newest():
             return sys.maxsize
-        if cursor.epoch is not None and cursor.epoch >= self._source.begins():
-            since = self._behind_since
-            age_ms = 0 if since is None else (time.monotonic() - since) * 1000
-            if not self._is_beyond(settings, cursor.epoch, age_ms):
-                return cursor.epoch
+        is_kept = cursor.epoch is not None and stands >= self._source.begins()
+        if is_kept and not self._is_beyond(settings, stands, self._behind_ms()):
+            return stands
         if (intent := cursor.intent) is not None and intent.way != "changes":
             # It is brought to that epoch, however long that takes, and goes on from there.
             age_ms = self._clock.now() - intent.began_ms
             if not self._is_beyond(settings, intent.step.epoch, age_ms):
                 return intent.step.epoch
         return sys.maxsize
+
+    def _behind_ms(self) -> float:
+        """For how long something waits, or, over runs that each were short, nothing succeeds."""
+        since, problem = self._behind_since, self._problem
+        here = 0 if since is None else (time.monotonic() - since) * 1000
+        return max(here, 0 if problem is None else self._clock.now() - problem.since_ms)
 
     def _is_beyond(self, settings: FollowerSettings, epoch: int, age_ms: float) -> bool:
         """Whether so much waits that it is dropped."""
@@ -395,9 +414,23 @@ class _Thread:
         return self._opened is None or self._opened[2].is_behind
 
     def _maintain(self) -> None:
-        if self._opened is not None and time.monotonic() - self._maintained > _MAINTAIN_EVERY_S:
-            self._maintained = time.monotonic()
+        """Take a bite of maintenance when it is time, also where each run is shorter than that."""
+        if self._opened is None:
+            return
+        now = self._clock.now()
+        if self._maintained is None:
+            file = self._folder / _MAINTAINED
+            with suppress(CorruptionError):
+                self._maintained = read_checked(file, partial(record, _Maintained), "", "")
+        if self._maintained is None or now < self._maintained.at_ms:
+            self._note_maintained(now)
+        elif now - self._maintained.at_ms > _MAINTAIN_EVERY_MS:
+            self._note_maintained(now)
             self._opened[0].maintain(thorough=False)
+
+    def _note_maintained(self, now: int) -> None:
+        self._maintained = _Maintained(now)
+        put(self._folder / _MAINTAINED, checked(asdict(self._maintained)))
 
     def _well(self) -> None:
         """It gets on."""

@@ -91,10 +91,12 @@ class FollowerHarness(ABC):
     Attributes:
         columns: of most tests; the first, `k`, is the key, the second is text.
         large: rows of the large epoch.
+        megabytes: whether a text of a megabyte is held; else it is refused.
     """
 
     columns: Sequence[tuple[str, str]] = COLUMNS
     large: int = int(os.environ.get("MVIEW_TEST_LARGE", "20000"))
+    megabytes: bool = True
 
     @abstractmethod
     def settings(self, **options: Any) -> FollowerSettings:
@@ -466,6 +468,21 @@ class FollowerContract:
             world.check()
             put = [world.row(n, "again") for n in range(0, harness.large, 2)]
             world.view.publish(put, [(n,) for n in range(1, harness.large, 2)])
+            world.sync()
+            world.check()
+
+    def test_rows_of_a_megabyte(self, harness: FollowerHarness) -> None:
+        """Held, also many in one commit, or refused by what they are."""
+        with self.filled(harness) as world:
+            world.view.publish([world.row(n, chr(97 + n) * 1_000_000) for n in range(20)])
+            try:
+                world.sync()
+            except UserError:
+                assert not harness.megabytes
+                world.view.publish([world.row(n, "short") for n in range(20)])
+                world.sync()
+            world.check()
+            world.view.publish([world.row(0, "again")], [(n,) for n in range(1, 20)])
             world.sync()
             world.check()
 

@@ -40,6 +40,8 @@ _numbers = itertools.count()
 
 
 class KafkaHarness(FollowerHarness):
+    megabytes = False  # of brokers as they come
+
     def __init__(self, broker: KafkaServer, **settings: Any) -> None:
         self.broker, self.more = broker, settings
         self.prefix = f"sink{next(_numbers)}."

@@ -12,7 +12,7 @@ from mview_connectors.followers.sql.follower import MARKS, SqlSettings
 from mview_connectors.followers.sql.mysql import MariadbFollower
 from mview_connectors.followers.sql.postgresql import PostgresqlFollower
 
-from mview.errors import MviewError, RetryableError
+from mview.errors import MviewError, RetryableError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import World
@@ -206,6 +206,17 @@ class TestMariadb(ServerContract):
     def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
         with mariadb.new_database() as name:
             yield MariadbHarness(mariadb, name)
+
+    def test_a_row_that_no_statement_holds_is_told(self, harness: ServerHarness) -> None:
+        """The server itself ends the connection, as if it were away."""
+        with self.filled(harness) as world:
+            world.view.publish([world.row(0, "\0" * 9_000_000), world.row(7)])
+            with pytest.raises(UserError, match="max_allowed_packet") as told:
+                world.sync()
+            assert "9,000,00" in str(told.value.render())
+            world.view.publish([world.row(0, "x" * 9_000_000)])
+            world.sync()
+            world.check()
 
     def end_sessions(self, harness: ServerHarness) -> None:
         sql = f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{harness.database}'"

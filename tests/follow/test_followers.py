@@ -202,6 +202,60 @@ def test_changes_are_kept_for_one_that_is_compared(
         assert world.is_there()
 
 
+def test_bounds_hold_before_it_is_opened(tmp_path: Path) -> None:
+    """It may lack a secret, or its thread may not have had a turn."""
+    world = World(tmp_path, spool_bytes=1)
+    world.place()
+    with world.followed() as followers:
+        assert followers.finish() == []
+    world.change(2)
+    followers = Followers(
+        world.config, [world.definition], UNFENCED, SystemClock(), Mask(()), world.messages.append
+    )
+    followers.published(world.manifest)
+    assert followers.floor("v") == sys.maxsize
+    assert any("too far behind" in text for text in world.messages)
+
+
+def test_one_that_is_away_over_many_short_runs_is_given_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, spool_age="1 day")
+    world.place()
+    with world.followed() as followers:
+        assert followers.finish() == []
+    epoch = world.driver.epoch
+    world.file.parent.rename(tmp_path / "away")
+    began = SystemClock().now()
+    for hours, kept in ((0, True), (20, True), (25, False)):
+        now = began + hours * 3_600_000
+        monkeypatch.setattr(SystemClock, "now", lambda _, now=now: now)
+        world.change()
+        with world.followed() as followers:
+            assert followers.finish() != []
+            assert followers.floor("v") == (epoch if kept else sys.maxsize)
+    (tmp_path / "away").rename(world.file.parent)
+    with world.followed() as followers:
+        assert followers.finish() == []
+    assert world.is_there()
+
+
+def test_maintenance_comes_in_time_where_runs_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, maintained = World(tmp_path), []
+    world.place()
+    monkeypatch.setattr(SqliteFollower, "maintain", lambda *_, **how: maintained.append(how))
+    began = SystemClock().now()
+    for minutes, expected in ((0, 0), (6, 0), (12, 1), (18, 1), (24, 2), (-60, 2), (-49, 3)):
+        now = began + minutes * 60_000
+        monkeypatch.setattr(SystemClock, "now", lambda _, now=now: now)
+        world.change()
+        with world.followed() as followers:
+            assert followers.finish() == []
+        assert maintained == [{"thorough": False}] * expected
+
+
 def sink_status(world: World) -> SinkStatus:
     """What `mview status` has of the sink, at what the world has published."""
     view = replace(world.manifest.views["v"], definition=digest_of(world.definition))

@@ -6,8 +6,11 @@ import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from mview.errors import UserError
 from mview_connectors.followers.sql.follower import ROWS, SqlFollower, finite
 from mview_connectors.followers.sql.two_phase import MysqlTwoPhase, TwoPhase
 from mview_connectors.network import mysql_caution
@@ -16,6 +19,12 @@ from mview_connectors.network import mysql_caution
 #: shutting down or gone, a session that was ended, connection refused or lost.
 _PASSING = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013}
 _PASSING |= {1020, 1030, 1317, 1397, 4031}
+
+#: Bytes of texts and bytes in one statement, where the server takes that much.
+_BYTES = 8 << 20
+
+#: A text or bytes as a literal take up to so many times their bytes.
+_WRITTEN = 2
 
 #: Characters of a text key: an index of InnoDB has at most 3072 bytes, of up to 4 per character.
 _KEY_BYTES = 3072
@@ -32,6 +41,8 @@ class MariadbFollower(SqlFollower):
     #: Digits behind the point of a DECIMAL.
     scale: ClassVar[int] = 38
     begin: ClassVar[str] = "START TRANSACTION"
+    #: Bytes of a statement that the server takes, `max_allowed_packet`; known with a connection.
+    packet: int = 16 << 20
     #: What ends a session that is idle in a transaction, in seconds.
     idle_timeout: ClassVar[str] = "idle_transaction_timeout"
 
@@ -103,6 +114,7 @@ class MariadbFollower(SqlFollower):
             f"innodb_lock_wait_timeout = {seconds}, {self.idle_timeout} = {seconds}",
         )
         self._execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        self.packet = int(self._query(connection, "SELECT @@max_allowed_packet", ())[0][0])
 
     def caution(self) -> str | None:
         """A warning for a remote server with settings that do not verify."""
@@ -155,11 +167,27 @@ class MariadbFollower(SqlFollower):
         listed = list(zip(*columns, strict=True))
         marks_of_row = f"({', '.join(['%s'] * rows.num_columns)})"
         before, after = (self.with_parameters(text) for text in (before, after))
+        sizes = text_bytes(rows)
         with connection.cursor() as cursor:
-            for begin in range(0, len(listed), ROWS):
-                block = listed[begin : begin + ROWS]
+            for begin, end in blocks(sizes, ROWS, min(_BYTES, self.packet // (2 * _WRITTEN))):
+                block = listed[begin:end]
                 marks = ", ".join([marks_of_row] * len(block))
-                cursor.execute(before + marks + after, [cell for row in block for cell in row])
+                cells = [cell for row in block for cell in row]
+                statement = cursor.mogrify(before + marks + after, cells).encode()
+                if len(statement) >= self.packet and end - begin == 1:
+                    raise self._too_long(int(sizes[begin]))
+                cursor.execute(statement)
+
+    def _too_long(self, size: int) -> UserError:
+        """The refusal of a row; the server would end the connection, as if it were away."""
+        return UserError(
+            f"a row of view {self.target.view} is longer than the server of sink "
+            f"{self.target.sink} takes",
+            got=f"{size:,} bytes of texts and bytes, which take up to {_WRITTEN} times as many",
+            allowed=f"a statement of {self.packet:,} bytes, its max_allowed_packet",
+            safe="nothing of the commit was written; other sinks go on",
+            hint="set max_allowed_packet of the server higher, or leave such rows out",
+        )
 
     def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
         """As the server sends them: the driver's own cursor holds all rows."""
@@ -184,6 +212,32 @@ class MysqlFollower(MariadbFollower):
     scale: ClassVar[int] = 30
     #: It has none for transactions alone.
     idle_timeout: ClassVar[str] = "wait_timeout"
+
+
+def text_bytes(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The bytes of each row's texts and bytes."""
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy()
+    return sizes
+
+
+def blocks(
+    sizes: np.ndarray[Any, np.dtype[np.int64]], most_rows: int, most_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Rows in blocks, from and up to which: of so many rows and bytes at the most, or of one row.
+
+    >>> list(blocks(np.array([1, 1, 9, 2, 3, 0, 0]), 3, 5))
+    [(0, 2), (2, 3), (3, 6), (6, 7)]
+    """
+    ends, begin = np.cumsum(sizes), 0
+    while begin < len(sizes):
+        before = ends[begin] - sizes[begin]
+        fit = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        end = min(max(begin + 1, fit), begin + most_rows)
+        yield begin, end
+        begin = end
 
 
 #: Types that all servers of MySQL's protocol name so.
