@@ -21,6 +21,7 @@ from mview.catalog.tables import (
     source_tables,
 )
 from mview.config import Config
+from mview.connector import Cautious
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
@@ -180,10 +181,13 @@ class Checker:
         given = definition.options or self.config.table_options(definition.sink)
         if definition.sink == ViewDefinition.sink and not given:
             return None  # nothing can be wrong, and the sink takes time to import
+        schema = output or TableSchema((), ())
         try:
-            open_sink(self.config, self._store, definition, output or TableSchema((), ()), "check")
+            sink = open_sink(self.config, self._store, definition, schema, "check")
         except UserError as error:
             return UserError(**{**error.parts, "where": definition.file})
+        if isinstance(sink, Cautious) and (caution := sink.caution()):
+            self.note(caution)
         return None
 
     def _describe(self, definition: ViewDefinition) -> dict[RelationId, TableSchema]:

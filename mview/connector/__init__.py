@@ -383,6 +383,15 @@ def check_options(target: SinkTarget, known: Sequence[str]) -> None:
             )
 
 
+@runtime_checkable
+class Cautious(Protocol):
+    """A sink whose readers must know something; `mview check` asks it where options are given."""
+
+    def caution(self) -> str | None:
+        """A line for the user, with what to set instead; None: nothing."""
+        ...
+
+
 class Sink(Protocol):
     """A place that holds one view. Made by `factory(target)`; every call is idempotent.
 

@@ -160,7 +160,6 @@ class Rewriter:
         schema: the table's columns, all nullable.
         key: the table's key; empty for multiset semantics.
         owner: whose table it is, for messages.
-        vectors: use deletion vectors.
         ordered: for rare and large upserts. Files keep to ranges of the first key column, as far
             as they did; one file is read at a time, and nothing of it is remembered. Else rows that
             have no place make new files, and threads share the work.
@@ -173,11 +172,10 @@ class Rewriter:
         key: Sequence[str],
         owner: str,
         *,
-        vectors: bool = False,
         ordered: bool = False,
     ) -> None:
         self._files, self._schema, self._owner = files, schema, owner
-        self._vectors, self._ordered = vectors, ordered
+        self._ordered = ordered
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
         self._ranges: dict[str, Mapping[str, Bounds | None]] = {}
@@ -213,13 +211,21 @@ class Rewriter:
             instead[come] = np.arange(comes.num_rows)
         return Upsert(keys, goes.astype(np.int64), comes, instead)
 
-    def plan(self, prefix: str, upsert: Upsert, live: Mapping[str, DataFile]) -> Rewrite:
+    def plan(
+        self,
+        prefix: str,
+        upsert: Upsert,
+        live: Mapping[str, DataFile],
+        *,
+        vectors: bool = False,
+    ) -> Rewrite:
         """Write the files that make an upsert true.
 
         Args:
             prefix: of the names of the files.
             upsert: what goes and comes.
             live: the table's files.
+            vectors: rows that go are marked as deleted where that pays.
 
         Raises:
             UserError: two rows for one key: the declared key is none.
@@ -227,7 +233,7 @@ class Rewriter:
         """
         self._forget(live)
         hits = self._hits(upsert, live.values())
-        marked = {path: hit for path, hit in hits.items() if self._is_marked(path, hit)}
+        marked = {path: h for path, h in hits.items() if vectors and _is_marked(path, h)}
         anew = {path: hit for path, hit in hits.items() if path not in marked}
         others = {path: file for path, file in live.items() if path not in marked}
         groups = self._groups(upsert, self._place(upsert, anew, others), others)
@@ -303,11 +309,6 @@ class Rewriter:
                 hint="compare with `mview verify`; `mview drop` the view and build it again",
             )
         return selected
-
-    def _is_marked(self, path: str, part: _Part) -> bool:
-        """Whether the rows of a file that go are only marked as deleted."""
-        limit = _MOST_DELETED // 2 + zlib.crc32(path.encode()) % (_MOST_DELETED // 2)
-        return self._vectors and part.dead <= limit
 
     # --- which files -----------------------------------------------------------------------------
 
@@ -436,6 +437,12 @@ class Rewriter:
             safe="the view's table keeps the rows of its last good epoch",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+def _is_marked(path: str, part: _Part) -> bool:
+    """Whether the rows of a file that go are only marked as deleted."""
+    limit = _MOST_DELETED // 2 + zlib.crc32(path.encode()) % (_MOST_DELETED // 2)
+    return part.dead <= limit
 
 
 def _orderly(column: pa.ChunkedArray) -> list[Any]:

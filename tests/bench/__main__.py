@@ -35,6 +35,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "memory:wide": ("--rows", "1200", "--width", "900000", "--changes", "80"),
     "load_live": ("--sf", "{sf}"),
     "w2": (),
+    "write_amplification": (),
     "followers": (),
     "light": (),
     "peers": ("--sf", "{sf}"),

@@ -17,7 +17,7 @@ _TOPICS = {
     "Freshness and catching up": ("freshness", "catchup", "restart"),
     "Memory": ("memory",),
     "The pilot's workload": ("w2",),
-    "Sinks": ("followers", "light"),
+    "Sinks": ("write_amplification", "followers", "light"),
     "Beside Flink SQL": ("peers", "flink_cdc"),
 }
 

@@ -110,6 +110,20 @@ def test_an_error_has_a_caret_under_the_wrong_token_and_a_hint(check, sql, token
     assert "Traceback" not in shown
 
 
+def test_a_table_outside_of_the_store_and_what_its_readers_must_know(check):
+    code, out, err = check(
+        v="CREATE MATERIALIZED VIEW v WITH (path='out/v') AS SELECT order_id FROM shop.orders",
+        plain="CREATE MATERIALIZED VIEW plain WITH (path='out/p', sink.deletion_vectors='false') "
+        "AS SELECT order_id FROM shop.orders",
+        inside="SELECT order_id FROM shop.orders",
+    )
+    assert code == 0
+    assert out.count(": ok") == 3
+    (told,) = err.splitlines()
+    assert told.startswith("note: the table of v has deletion vectors when it has more than 1 MB")
+    assert "sink.deletion_vectors='false'" in told
+
+
 @pytest.mark.parametrize(
     ("properties", "what", "hint"),
     [

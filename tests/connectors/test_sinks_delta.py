@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from mview.connector import Sink, SinkTarget
 from mview.delta import rewrite
+from mview.delta.actions import DELETION_VECTORS
 from mview.errors import ConfigError, CorruptionError, TargetError, UserError
 from mview.schema import TableSchema
 from tests.connectors.sinks_contract import (
@@ -151,7 +153,8 @@ def test_rolled_back_files_are_deleted(tmp_path: Path) -> None:
 
 def test_large_files_are_changed_in_place_and_only_where_needed(tmp_path: Path) -> None:
     schema = SinkContract.SMALL
-    sink = DeltaSink(target(tmp_path / "v", schema))
+    options = {"path": str(tmp_path / "v"), "deletion_vectors": False}
+    sink = DeltaSink(SinkTarget("v", schema, "mview/v/1", options))
     files = []
     for number in range(3):
         ids = range(number * 300_000, number * 300_000 + 300_000)
@@ -219,6 +222,86 @@ def test_deletion_vectors_for_a_table_that_had_none(tmp_path: Path) -> None:
     assert again.rows(facts)["k"].to_pylist() == [3]
     found = QueryBuilder().register("v", DeltaTable(tmp_path / "v")).execute("SELECT k FROM v")
     assert pa.table(found.read_all())["k"].to_pylist() == [3]
+
+
+def has_vectors(folder: Path) -> bool:
+    return DeltaTable(folder).metadata().configuration.get(DELETION_VECTORS) == "true"
+
+
+def test_rows_are_marked_where_that_pays(tmp_path: Path) -> None:
+    """By default a table has deletion vectors from a size on, and keeps them."""
+    schema, folder = SinkContract.SMALL, tmp_path / "v"
+    sink = DeltaSink(target(folder, schema))
+    sink.commit(sink.stage(1, delta_of(schema, {(k, "a"): 1 for k in range(1_000)})))
+    sink.commit(sink.stage(2, delta_of(schema, {(1, "a"): -1})))
+    assert not has_vectors(folder)
+    # Texts that are all different: some 3 MB.
+    wide = {(k, hashlib.sha256(str(k).encode()).hexdigest()): 1 for k in range(1_000, 50_000)}
+    sink.commit(sink.stage(3, delta_of(schema, wide)))
+    assert has_vectors(folder)
+    gone = next(iter(wide))
+    before = set(DeltaTable(folder).file_uris())
+    facts = sink.commit(sink.stage(4, delta_of(schema, {gone: -1, (7, "a"): -1})))
+    assert set(DeltaTable(folder).file_uris()) == before
+    assert facts["rows"] == 49_997
+    # Another process, and a table that is small again.
+    again = DeltaSink(target(folder, schema))
+    small = {row: -1 for row in wide if row != gone}
+    facts = again.commit(again.stage(5, delta_of(schema, small)))
+    assert has_vectors(folder)
+    assert again.rows(facts).num_rows == facts["rows"] == 998
+    # A view that is built anew.
+    file = again.staging(6) / "0.parquet"
+    pq.write_table(pa.table({"k": [1, 2], "g": ["a", "b"]}), file)
+    facts = again.commit(again.stage_full(6, [file]))
+    facts = again.commit(again.stage(7, delta_of(schema, {(2, "b"): -1})))
+    assert again.rows(facts)["k"].to_pylist() == [1]
+
+
+def test_a_large_first_build_has_deletion_vectors(tmp_path: Path) -> None:
+    texts = [hashlib.sha256(str(k).encode()).hexdigest() for k in range(30_000)]
+    rows = pa.table({"k": range(30_000), "g": texts})
+    for setting in ("auto", "false"):
+        folder = tmp_path / setting
+        options = {"path": str(folder), "deletion_vectors": setting}
+        sink = DeltaSink(SinkTarget("v", SinkContract.SMALL, "mview/v/1", options))
+        pq.write_table(rows, sink.staging(1) / "0.parquet")
+        sink.commit(sink.stage_full(1, [sink.staging(1) / "0.parquet"]))
+        assert has_vectors(folder) == (setting == "auto")
+        sink.commit(sink.stage(2, delta_of(SinkContract.SMALL, {(0, texts[0]): -1})))
+        assert has_vectors(folder) == (setting == "auto")
+    assert DeltaTable(folder).to_pyarrow_table().num_rows == 29_999
+
+
+def test_others_join_files_while_rows_are_being_marked(tmp_path: Path) -> None:
+    """What was staged by a table's size holds, or is worked out anew, when others commit first."""
+    schema, folder = SinkContract.SMALL, tmp_path / "v"
+    sink = DeltaSink(target(folder, schema))
+    sink.commit(sink.stage(1, delta_of(schema, {(k, "a"): 1 for k in range(100)})))
+    wide = {(k, hashlib.sha256(str(k).encode()).hexdigest()): 1 for k in range(100, 30_000)}
+    pending = sink.stage(2, delta_of(schema, wide))
+    DeltaTable(folder).alter.set_table_properties({"delta.appendOnly": "false"})
+    facts = sink.commit(pending)
+    assert has_vectors(folder)
+    assert sink.rows(facts).num_rows == 30_000
+
+
+@pytest.mark.parametrize(
+    ("options", "private", "told"),
+    [
+        ({}, False, "when it has more than 1 MB"),
+        ({"deletion_vectors": "true"}, False, "has deletion vectors; for readers"),
+        ({"deletion_vectors": "false"}, False, None),
+        ({}, True, None),
+    ],
+)
+def test_readers_are_told_of(
+    tmp_path: Path, options: dict[str, Any], private: bool, told: str | None
+) -> None:
+    given = {"path": str(tmp_path / "v"), **options}
+    made = SinkTarget("v", SinkContract.SMALL, "mview/v/1", given, private=private)
+    caution = DeltaSink(made).caution()
+    assert caution is None if told is None else told in (caution or "")
 
 
 def test_an_option_that_is_neither_true_nor_false(tmp_path: Path) -> None:

@@ -186,10 +186,10 @@ def test_cleaning_beside_an_epoch_takes_nothing_in(
     owner = sink._rewriter if moment == "plan" else sink
     step = getattr(owner, moment)
 
-    def beside(*args: Any) -> Any:
+    def beside(*args: Any, **more: Any) -> Any:
         HARMFUL["DELETE"](tmp_path / "v")
         sink.maintain(published, [])
-        return step(*args)
+        return step(*args, **more)
 
     monkeypatch.setattr(owner, moment, beside)
     with pytest.raises(TargetError, match="somebody else changed rows"):

@@ -14,7 +14,6 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,11 @@ _NO_EPOCH = -1
 
 #: What may be set for it.
 _OPTIONS = ("path", "deletion_vectors")
+
+#: Bytes of a table's data files from which on `auto` marks rows as deleted. Measured by
+#: tests/bench/write_amplification.py: below, a commit that writes its files anew is as cheap, and
+#: readers that know no deletion vectors read the table.
+_LARGE = 1 << 20
 
 #: Commits that are tried while others write to the table.
 _TRIES = 10
@@ -77,8 +81,9 @@ class DeltaSink:
 
     Args:
         target: the view; `options["path"]` is the table's folder, absolute;
-            `options["deletion_vectors"]` (default false): commits cost in proportion to the
-            change and not to the files it touches, for readers that know deletion vectors.
+            `options["deletion_vectors"]`: `true`: commits cost in proportion to the change and
+            not to the files it touches, for readers that know deletion vectors; `false`: none;
+            `auto`, the default: from the size on where they pay. A table that has them keeps them.
     """
 
     def __init__(self, target: SinkTarget) -> None:
@@ -101,13 +106,14 @@ class DeltaSink:
         #: Up to here all versions are ours, or change no rows.
         self._known = NO_TABLE
         self._schema = pa.schema([field.with_nullable(True) for field in target.schema.arrow])
-        self._vectors = _flag(target, "deletion_vectors")
+        #: Whether rows are marked as deleted; None: where it pays.
+        self._vectors = _choice(target, "deletion_vectors")
+        self._definitions: dict[bool, list[dict[str, Any]]] = {}
         self._rewriter = Rewriter(
             self._log,
             self._schema,
             target.schema.key,
             f"view {target.view}",
-            vectors=self._vectors,
         )
 
     # --- whose it is -----------------------------------------------------------------------------
@@ -192,6 +198,16 @@ class DeltaSink:
                 hint="run that store, or remove it; or give the view another path here",
             )
 
+    def caution(self) -> str | None:
+        """What readers of the table must know; None: any that reads Delta reads it."""
+        if self._vectors is False or self.target.private:
+            return None
+        size = "" if self._vectors else f" when it has more than {_LARGE >> 20} MB"
+        return (
+            f"note: the table of {self.target.view} has deletion vectors{size}; for readers that "
+            "cannot read them, set sink.deletion_vectors='false'"
+        )
+
     # --- staging ---------------------------------------------------------------------------------
 
     def stage(self, epoch: int, delta: pa.Table) -> dict[str, Any]:
@@ -211,8 +227,16 @@ class DeltaSink:
 
     def _rewrite(self, epoch: int, delta: pa.Table) -> Rewrite:
         rows, weight = as_schema(delta, self._schema), delta[WEIGHT].to_numpy()
-        upsert = self._rewriter.weighted(rows, weight)
-        return self._rewriter.plan(f"{epoch:012d}", upsert, self._log.head.files)
+        upsert, live = self._rewriter.weighted(rows, weight), self._log.head.files
+        return self._rewriter.plan(
+            f"{epoch:012d}", upsert, live, vectors=self._marks(live.values())
+        )
+
+    def _marks(self, files: Iterable[DataFile]) -> bool:
+        """Whether the rows of these files that go are marked as deleted."""
+        if self._vectors is not None:
+            return self._vectors
+        return self._log.head.has_deletion_vectors or sum(f.size for f in files) >= _LARGE
 
     def staging(self, epoch: int) -> Path:
         """A folder in which an executor may write the files of `stage_full`."""
@@ -258,7 +282,9 @@ class DeltaSink:
         self, epoch: int, adds: Sequence[DataFile], removes: Iterable[str]
     ) -> dict[str, Any]:
         head = self._log.head
-        table = self._table_change()
+        gone = set(removes)
+        left = (file for path, file in head.files.items() if path not in gone)
+        table = self._table_change([*left, *adds])
         rows = head.rows + sum(f.live for f in adds) - sum(head.files[p].live for p in removes)
         return {
             "id": uuid.uuid4().hex,
@@ -272,24 +298,34 @@ class DeltaSink:
             "id_of_table": head.id or next(a["metaData"]["id"] for a in table if "metaData" in a),
         }
 
-    def _table_change(self) -> list[dict[str, Any]]:
-        """Actions for a new table, or for columns and comment that have changed."""
+    def _table_change(self, files: Sequence[DataFile]) -> list[dict[str, Any]]:
+        """Actions for a new table, or for columns, comment and features that have changed.
+
+        Args:
+            files: those of the table when they are committed.
+        """
         head = self._log.head
-        metadata = next(a["metaData"] for a in self._definition if "metaData" in a)
+        vectors = self._marks(files) or head.has_deletion_vectors
+        definition = self._definition(vectors or any(file.deleted for file in files))
+        metadata = next(a["metaData"] for a in definition if "metaData" in a)
         settings: dict[str, str] = metadata["configuration"]
         before = head.metadata.get("configuration", {})
         known = (metadata["schemaString"], metadata["description"]) == head.definition
-        known = known and settings.items() <= before.items()
-        if known and (not self._vectors or head.has_deletion_vectors):
+        if known and settings.items() <= before.items():
             return []
         if head.version == NO_TABLE:
-            return self._definition
+            return definition
         # What others have set stays set.
         change = {"metaData": {**metadata, "id": head.id, "configuration": {**before, **settings}}}
-        return [change if "metaData" in action else action for action in self._definition]
+        return [change if "metaData" in action else action for action in definition]
 
-    @cached_property
-    def _definition(self) -> list[dict[str, Any]]:
+    def _definition(self, vectors: bool) -> list[dict[str, Any]]:
+        """The actions of the table as a new one, with deletion vectors or without."""
+        if vectors not in self._definitions:
+            self._definitions[vectors] = self._defined(vectors)
+        return self._definitions[vectors]
+
+    def _defined(self, vectors: bool) -> list[dict[str, Any]]:
         kept = f"interval {self.target.history_ms // 1000} seconds"
         return table_actions(
             self._schema,
@@ -301,7 +337,7 @@ class DeltaSink:
                 "delta.deletedFileRetentionDuration": kept,
                 "delta.logRetentionDuration": kept,
             },
-            deletion_vectors=self._vectors or self._log.head.has_deletion_vectors,
+            deletion_vectors=vectors,
         )
 
     # --- committing ------------------------------------------------------------------------------
@@ -343,7 +379,10 @@ class DeltaSink:
             rewrite = self._rewrite(token["epoch"], self._delta(token))
             adds, removes = rewrite.adds, rewrite.removes
         transaction = (token["writer"], token["epoch"])
-        table = token["table"] if head.version == staged.version else self._table_change()
+        table = token["table"]
+        if head.version != staged.version:
+            left = [file for path, file in head.files.items() if path not in set(removes)]
+            table = self._table_change([*left, *adds])
         return self._log.commit(adds, removes, note, transaction=transaction, table=table)
 
     def _delta(self, token: dict[str, Any]) -> pa.Table:
@@ -583,10 +622,11 @@ class DeltaSink:
         )
 
 
-def _flag(target: SinkTarget, name: str) -> bool:
-    given = str(target.options.get(name, "false")).lower()
-    if given not in ("true", "false"):
+def _choice(target: SinkTarget, name: str) -> bool | None:
+    """An option that is true, false or `auto`, which is None."""
+    given = str(target.options.get(name, "auto")).lower()
+    if given not in ("true", "false", "auto"):
         raise ConfigError(
-            f"view {target.view}: sink option {name!r} is neither true nor false", got=given
+            f"view {target.view}: sink option {name!r} is neither true, false nor auto", got=given
         )
-    return given == "true"
+    return None if given == "auto" else given == "true"

@@ -154,7 +154,8 @@ class DeltaFollower:
             rewriter = self._rewriting(log)
             upsert = rewriter.weighted(rows.drop_columns([KIND]).cast(self._schema()), weight)
             try:
-                plan = rewriter.plan(_PREFIX, upsert, head.files)
+                marks = self._settings.deletion_vectors
+                plan = rewriter.plan(_PREFIX, upsert, head.files, vectors=marks)
             except CorruptionError as error:
                 raise TargetError(
                     f"the table {self.target.table} of sink {self.target.sink} does not have the "
@@ -310,8 +311,7 @@ class DeltaFollower:
         if self._rewriter is None:
             key = self.target.schema.key
             owner = f"view {self.target.view} in sink {self.target.sink}"
-            vectors = self._settings.deletion_vectors
-            self._rewriter = Rewriter(log, self._schema(), key, owner, vectors=vectors)
+            self._rewriter = Rewriter(log, self._schema(), key, owner)
         return self._rewriter
 
     @property
