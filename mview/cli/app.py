@@ -24,6 +24,7 @@ from mview.cli.commands import (
     verify,
 )
 from mview.cli.demo.command import demo
+from mview.cli.explore.why import why
 from mview.cli.loads import pause, resume
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
@@ -75,6 +76,7 @@ for _command in (
     run,
     apply,
     status,
+    why,
     pause,
     resume,
     ui,
