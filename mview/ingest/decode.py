@@ -127,6 +127,8 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     key_names = table.schema.key
     if event.kind == "ddl" and moves_rows(event.detail or ""):
         raise _moved(event, table)
+    if event.kind == "altered":
+        raise _altered(event, table)
     if event.kind in ("ddl", "heartbeat"):
         return []  # no change of a row
     if event.kind == "r" and not table.rereads:
@@ -174,6 +176,16 @@ def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
         safe=_SAFE,
         hint=f"if the table is there still: {reload_hint(str(table.name))}; else also remove the "
         "views that read it",
+    )
+
+
+def _altered(event: ChangeEvent, table: TableSpec) -> DecodeError:
+    """The error of a table that has other columns from this change on."""
+    return DecodeError(
+        f"table {table.name} {event.detail}",
+        where=_place(event),
+        safe=_SAFE,
+        hint=reload_hint(str(table.name)),
     )
 
 

@@ -9,8 +9,9 @@ The server keeps its log for a time that it is told, whoever reads it.
 
 from __future__ import annotations
 
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,11 +25,12 @@ from mview_connectors.changelogs.mysql.stream import BinlogStream
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
 from mview_connectors.changelogs.ownlog.runs import Place, Runs
 from mview_connectors.changelogs.ownlog.stream import away
+from mview_connectors.formats.mysql_values import mysql_type
 
 _OPTIONS = ("server_id",)
 
-#: The name, type and character set of a column that is not read.
-_UNUSED: list[str | None] = ["", "", None]
+#: Seconds after which a statement must stand in the log that has changed a table.
+_LOGGED_S = 1.0
 
 #: Words of the server's errors about places that it has not, or has no more.
 _GONE = (
@@ -70,6 +72,8 @@ class MysqlChangelog(OwnLog):
             self._refuse("server_id", given, "a number that no replica of the server has")
         self._number = int(given)
         self._opened_here: BinlogStream | None = None
+        #: Tables that are not as the log tells: since when, and where it ended at a later look.
+        self._doubts: dict[str, tuple[float, int | None]] = {}
 
     @classmethod
     def of_database(
@@ -143,18 +147,27 @@ class MysqlChangelog(OwnLog):
         offsets = super()._offsets(start, end)
         if self._opened_here is not None:
             offsets["born"] = self._opened_here.births.get(end.end >> 32, start["born"])
+            for place, name, layout in self._opened_here.moved:
+                if place < end.end:
+                    columns = [list(facts) for facts in layout]
+                    offsets[TABLE + name] = {**offsets[TABLE + name], "columns": columns}
         return offsets
 
     def _opened(self, start: Offsets) -> BinlogStream:
         place, log = self._place(start), text_of(start, "log")
         server = self._server.server
+        self._opened_here = None
+        self._doubts.clear()
         state = self._check(start)
         file = self._server.file(log, place.end)
         if (identity := self._server.identity()) != text_of(start, "server"):
             raise lost(server, file, f"it is another server: its identifier is {identity}")
         if state.log != log or state.end < place.end:
             raise lost(server, file, "the log was begun anew (RESET MASTER), or the server is new")
-        facts = self._facts(start, state)
+        facts = {
+            name: start.get(f"{TABLE}{name}", {"columns": state.tables.get(name, []), "since": 0})
+            for name in self._tables
+        }
 
         def ended(text: str) -> MviewError:
             if any(word in text for word in _GONE):
@@ -169,8 +182,8 @@ class MysqlChangelog(OwnLog):
                 checksum,
                 self._server.databases_of(facts),
                 facts,
+                self._is_used,
                 self._server.folds,
-                self._server.place,
                 start["born"],
             )
 
@@ -178,47 +191,67 @@ class MysqlChangelog(OwnLog):
         self._opened_here = BinlogStream(connection, place, events, _all, ended)
         return self._opened_here
 
-    def _facts(self, start: Offsets, state: MysqlState) -> dict[str, Mapping[str, Any]]:
-        facts: dict[str, Mapping[str, Any]] = {}
-        for name in self._tables:
-            now = {"columns": state.tables.get(name, []), "since": 0}
-            then = start.get(f"{TABLE}{name}", now)
-            columns = [
-                column if self._is_used(name, str(column[0])) else _UNUSED
-                for column in then["columns"]
-            ]
-            facts[name] = {**then, "columns": columns}
-        return facts
-
     def _check(self, start: Offsets) -> MysqlState:
         state = self._server.state(self._tables)
         for name in self._tables:
             if (facts := start.get(f"{TABLE}{name}")) is not None:
-                then, now = facts["columns"], state.tables.get(name)
-                if now is not None:
-                    # In the place of one that is not used there may be any other.
-                    pairs = list(zip(then, now, strict=False))
-                    now = [
-                        b if self._is_used(name, str(a[0])) or self._is_used(name, str(b[0])) else a
-                        for a, b in pairs
-                    ] + now[len(pairs) :]
-                self._check_table(name, then, now)
+                now = state.tables.get(name)
+                self._check_table(name, facts["columns"], now)
+                self._check_places(name, facts["columns"], now or [], state.end)
         return state
 
     def _check_table(
         self, name: str, then: list[list[str | None]], now: list[list[str | None]] | None
     ) -> None:
+        """Tell of a column that is read and is another one by now."""
         what = ""
         if now is None:
             what = "was dropped or renamed"
-        elif now[: len(then)] != then:
-            differ = [a for a, b in zip(then, [*now, *[None] * len(then)], strict=False) if a != b]
-            there = [column for column in now if column[0] == differ[0][0]]
-            same = there and there[0] == differ[0]
-            how = "at another place" if same else "with another type" if there else "no more"
-            what = f"has column {differ[0][0]!r} {how}"
+        else:
+            there = {str(column[0]): column for column in now}
+            for column in filter(lambda column: self._is_used(name, str(column[0])), then):
+                if (other := there.get(str(column[0]))) is None:
+                    what = f"has column {column[0]!r} no more"
+                elif other != column and not _has_more_labels(column, other):
+                    what = f"has column {column[0]!r} with another type"
         if what:
             raise altered(self._server.place(name), self._server.server, what)
+
+    def _check_places(
+        self, name: str, then: list[list[str | None]], now: list[list[str | None]], end: int
+    ) -> None:
+        """Tell of columns that have other places than by the statements in the log.
+
+        A statement may stand behind what has come: only when all has come that was there some time
+        after it was seen, it stands in no log (`sql_log_bin = 0`), and rows cannot be read.
+        """
+        stream = self._opened_here
+        if stream is not None:
+            layout = stream.layouts.get(name)
+            if layout is None:
+                return  # it was altered, which the log tells
+            then = [[*facts] for facts in layout]
+        if [column[0] for column in then] == [column[0] for column in now]:
+            self._doubts.pop(name, None)
+            return
+        since, until = self._doubts.get(name, (time.monotonic(), None))
+        if until is None and time.monotonic() - since >= _LOGGED_S:
+            until = end
+        self._doubts[name] = since, until
+        if until is not None and stream is not None and stream.has_reached(until):
+            what = "has columns at other places, by a statement that is not in the log"
+            raise altered(self._server.place(name), self._server.server, what)
+
+
+def _has_more_labels(then: list[str | None], now: list[str | None]) -> bool:
+    """Whether a column is an ENUM or SET that has got labels, or has them in another order."""
+    before, after = mysql_type(str(then[1])), mysql_type(str(now[1]))
+    return (
+        then[2] == now[2]
+        and before.name == after.name
+        and before.name in ("enum", "set")
+        and set(before.labels) <= set(after.labels)
+    )
 
 
 def _all(message: bytes) -> bytes:

@@ -9,13 +9,21 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import orjson
 
 from mview.clock import SourceMs
 from mview.errors import UserError, shown
-from mview_connectors.changelogs.ownlog.changelog import altered
+from mview_connectors.changelogs.mysql.layouts import (
+    AlteredError,
+    Facts,
+    Layout,
+    after,
+    altered_table,
+    tokens_of,
+)
 from mview_connectors.changelogs.ownlog.runs import Runs
 from mview_connectors.formats.ownlog.binlog import (
     LogColumn,
@@ -37,6 +45,8 @@ _REFUSED = {
     40: "SET GLOBAL binlog_transaction_compression = OFF",
     **dict.fromkeys(range(165, 172), "SET GLOBAL log_bin_compress = OFF"),
 }
+#: Of what a server may add to TABLE_MAP_EVENT: the columns' names.
+_COLUMN_NAMES = 4
 #: Said of a file that is not the one that was read.
 OTHER = "another one: the log was begun anew (RESET MASTER), or it is another server"
 #: Said where the server has lost events itself.
@@ -53,14 +63,11 @@ _QUERY_HEAD = 13
 _TWO = frozenset((15, 16, 246, 247, 248, 253, 254))
 _ONE = frozenset((4, 5, 17, 18, 19, 245, 249, 250, 251, 252, 255))
 
-_COMMENT = re.compile(r"/\*(?!M?!).*?\*/|--[ \t][^\n]*|#[^\n]*|/\*M?!\d*|\*/", re.DOTALL)
-_TEXT = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
-_NAME = re.compile(r"(?:`((?:[^`]|``)+)`|\"((?:[^\"]|\"\")+)\"|([\w$]+))(\s*\.)?")
-_TRUNCATE = re.compile(r"\s*truncate\b", re.IGNORECASE)
-_TEMPORARY = re.compile(r"\s*(drop|create)\s+temporary\b", re.IGNORECASE)
-_DROP_DATABASE = re.compile(r"\s*drop\s+(database|schema)\b", re.IGNORECASE)
+_TRUNCATE = re.compile(r"truncate\b", re.IGNORECASE)
+_TEMPORARY = re.compile(r"(drop|create) temporary\b", re.IGNORECASE)
+_DROP_DATABASE = re.compile(r"drop (database|schema)\b", re.IGNORECASE)
 #: Statements that change rows, where rows should be.
-_WRITES = re.compile(r"\s*(insert|update|delete|replace|load|with|merge|call)\b", re.IGNORECASE)
+_WRITES = re.compile(r"(insert|update|delete|replace|load|with|merge|call)\b", re.IGNORECASE)
 
 
 def names_of(sql: str) -> list[tuple[str | None, str]]:
@@ -69,16 +76,15 @@ def names_of(sql: str) -> list[tuple[str | None, str]]:
     >>> names_of("DROP TABLE `a b`, c.`d``e` /* f */")
     [(None, 'DROP'), (None, 'TABLE'), (None, 'a b'), ('c', 'd`e')]
     """
-    plain = _TEXT.sub(" ", _COMMENT.sub(" ", sql))
     names: list[tuple[str | None, str]] = []
     is_part = False
-    for tick, double, bare, dot in _NAME.findall(plain):
-        name = tick.replace("``", "`") or double.replace('""', '"') or bare
-        if is_part:
-            names[-1] = names[-1][1], name
-        else:
-            names.append((None, name))
-        is_part = bool(dot)
+    for token in tokens_of(sql):
+        if token.kind in ("tick", "double", "word"):
+            if is_part:
+                names[-1] = names[-1][1], token.name
+            else:
+                names.append((None, token.name))
+        is_part = token.word == "." and bool(names)
     return names
 
 
@@ -90,14 +96,16 @@ class BinlogEvents:
         file: the number of the first event's file.
         checksum: whether events end with one.
         names: of the tables, as we call them: their databases, and their names there.
-        tables: by name, what they were when they were loaded: `columns`, in order, each with its
-            name, type and character set, and `since`, the place from which on they are followed.
+        tables: by name, what they are at the first event: `columns`, in order, each with its name,
+            type and character set, and `since`, the place from which on they are followed.
+        is_used: whether a column of a table is read.
         folds: whether names differ by their letters' case only for people.
-        place: a table as users write it, for messages.
         born: when the first file was begun, in seconds.
 
     Attributes:
         births: by file, when it was begun, in seconds.
+        layouts: the columns of the tables at the newest event; one that was altered has none.
+        moved: where the columns of a table have become others: after which place, and which.
     """
 
     def __init__(
@@ -107,13 +115,18 @@ class BinlogEvents:
         checksum: bool,
         names: Mapping[str, tuple[str, str]],
         tables: Mapping[str, Mapping[str, Any]],
+        is_used: Callable[[str, str], bool],
         folds: bool,
-        place: Callable[[str], str],
         born: int,
     ) -> None:
         self._runs, self._file, self._checksum = runs, file, checksum
         self._fold = str.casefold if folds else str
-        self._facts, self._place, self._names = tables, place, names
+        self._facts, self._is_used, self._names = tables, is_used, names
+        self.layouts: dict[str, Layout] = {
+            table: tuple(Facts(*column) for column in facts["columns"])
+            for table, facts in tables.items()
+        }
+        self.moved: list[tuple[int, str, Layout]] = []
         #: By database and name, as they are compared, the numbers and our names of the tables.
         self._numbers = {
             (self._fold(names[table][0]), self._fold(names[table][1])): (number, table)
@@ -152,7 +165,7 @@ class BinlogEvents:
         if kind in _ROWS:
             self._rows(kind, event, start)
         elif kind == _TABLE_MAP:
-            self._table_map(event)
+            self._table_map(event, start)
         elif kind == _MARIADB_GTID:
             number, domain, flags = struct.unpack_from("<QIB", event, _HEADER)
             self._open(start, seconds, f"{domain}-{server}-{number}")
@@ -223,23 +236,57 @@ class BinlogEvents:
 
     def _statement(self, schema: str, sql: str, start: int) -> None:
         """A statement that may concern our tables: the engine halts where it moves rows."""
-        plain = _COMMENT.sub(" ", sql)
-        if _TEMPORARY.match(plain):
+        begins = " ".join(token.text for token in tokens_of(sql)[:3])
+        if _TEMPORARY.match(begins):
             return
-        schema, is_drop = self._fold(schema), _DROP_DATABASE.match(plain) is not None
+        schema, is_drop = self._fold(schema), _DROP_DATABASE.match(begins) is not None
         pairs = [(x if x is None else self._fold(x), self._fold(name)) for x, name in names_of(sql)]
         named = {(schema if part is None else part, name) for part, name in pairs}
+        place = start - (self._begin or 0) + 1
         for key, (number, table) in self._numbers.items():
             is_named = key in named or (is_drop and (None, key[0]) in pairs)
             if is_named and self._is_followed(table):
-                if _WRITES.match(plain):
+                if _WRITES.match(begins):
                     self._refuse(f"changes of {table} are a statement, not rows", shown(sql, 200))
-                if number not in self._known:  # a message must have described it
-                    self._describe(number, LogTable(*self._names[table], ()))
-                word = "truncate" if _TRUNCATE.match(plain) else "ddl"
-                body = orjson.dumps([word, sql[:1000]])
-                place = start - (self._begin or 0) + 1
-                self._runs.add(change_message("t", number, place, body))
+                word = "truncate" if _TRUNCATE.match(begins) else "ddl"
+                self._tell(number, table, place, word, sql)
+                self._alter(key, number, table, place, schema, sql)
+
+    def _tell(self, number: int, table: str, place: int, word: str, text: str) -> None:
+        """A message that is no row: what has happened to a table."""
+        if number not in self._known:  # a message must have described it
+            self._describe(number, LogTable(*self._names[table], ()))
+        body = orjson.dumps([word, text])
+        self._runs.add(change_message("t", number, place, body))
+
+    def _alter(
+        self, key: tuple[str, str], number: int, table: str, place: int, schema: str, sql: str
+    ) -> None:
+        """Have the columns of a table be those after a statement."""
+        before = self.layouts.get(table)
+        if before is None or (target := altered_table(sql)) is None:
+            return
+        part, name = target
+        if (schema if part is None else self._fold(part), self._fold(name)) != key:
+            return
+        try:
+            layout = after(sql, before, partial(self._is_used, table))
+        except AlteredError as why:
+            self._lose(number, table, place + 1, f"{why}: {shown(sql, 200)}")
+            return
+        if layout != before:
+            self._become(table, layout)
+
+    def _become(self, table: str, layout: Layout) -> None:
+        """Other columns of a table, from the newest event on."""
+        self.layouts[table] = layout
+        self.moved.append((self._begin or 0, table, layout))
+
+    def _lose(self, number: int, table: str, place: int, why: str) -> None:
+        """No row of a table can be read from here on."""
+        del self.layouts[table]
+        where = f"byte {(self._begin or 0) & 0xFFFFFFFF} of file {self._file} of the binary log"
+        self._tell(number, table, place, "altered", f"{why} ({where})")
 
     def _is_followed(self, name: str) -> bool:
         since: int = self._facts[name]["since"]
@@ -253,7 +300,7 @@ class BinlogEvents:
             self._known[number] = message
             self._runs.add(message)
 
-    def _table_map(self, event: bytes) -> None:
+    def _table_map(self, event: bytes, start: int) -> None:
         (table_id,) = struct.unpack_from("<Q", event[_HEADER : _HEADER + 6] + b"\0\0")
         at = _HEADER + 8
         schema = str(event[at + 1 : at + 1 + event[at]], "utf-8")
@@ -264,26 +311,48 @@ class BinlogEvents:
         ours = self._numbers.get((self._fold(schema), self._fold(name)))
         if ours is None or not self._is_followed(ours[1]):
             return
+        number, table = ours
+        if (layout := self.layouts.get(table)) is None:
+            return  # it was altered, which was told
         count, at = _packed(event, at)
         kinds = event[at : at + count]
-        _, at = _packed(event, at + count)
-        columns = self._facts[ours[1]]["columns"]
-        if count < len(columns):
-            self._altered(ours[1], f"has {count} columns in the log, and had {len(columns)}")
-        shape: list[LogColumn] = []
-        for number, kind in enumerate(kinds):
+        length, at = _packed(event, at + count)
+        place, end = start - (self._begin or 0) + 1, at + length
+        metas: list[tuple[int, tuple[int, int]]] = []
+        for kind in kinds:
             size = 2 if kind in _TWO else 1 if kind in _ONE else 0
             meta = event[at], event[at + 1] if size > 1 else 0
             at += size
-            facts = columns[number] if number < len(columns) else ("", "", None)
-            written, pair = written_as(kind, meta if size else (0, 0))
-            shape.append(LogColumn(facts[0], written, pair, facts[1], facts[2]))
+            metas.append(written_as(kind, meta if size else (0, 0)))
         try:
-            table = LogTable(*self._names[ours[1]], shape)
-        except ValueError as error:
-            self._altered(ours[1], str(error))
-        self._shapes[table_id] = ours[0], table
-        self._describe(ours[0], table)
+            layout = self._named(table, layout, _told(event[end + (count + 7) // 8 :]))
+            if count != len(layout):
+                raise AlteredError(f"has {count} columns in the log, where {len(layout)} are known")
+            shape = []
+            for facts, (written, meta) in zip(layout, metas, strict=True):
+                is_read = self._is_used(table, facts.name)
+                read = (facts.type, facts.charset) if is_read else ("", None)
+                shape.append(LogColumn(facts.name, written, meta, *read))
+            described = LogTable(*self._names[table], shape)
+        except (AlteredError, ValueError) as why:
+            self._lose(number, table, place, str(why))
+            return
+        self._shapes[table_id] = number, described
+        self._describe(number, described)
+
+    def _named(self, table: str, layout: Layout, told: Mapping[int, bytes]) -> Layout:
+        """The columns as the log itself names them (binlog_row_metadata = FULL), if it does."""
+        if (names := told.get(_COLUMN_NAMES)) is None:
+            return layout
+        listed = [str(name, "utf-8") for name in _strings(names)]
+        if listed != [facts.name for facts in layout]:
+            known = {facts.name: facts for facts in layout}
+            for name in known.keys() - set(listed):
+                if self._is_used(table, name):
+                    raise AlteredError(f"has column {name!r} no more")
+            layout = tuple(known.get(name, Facts(name, "", None)) for name in listed)
+            self._become(table, layout)
+        return layout
 
     def _rows(self, kind: int, event: bytes, start: int) -> None:
         (table_id,) = struct.unpack_from("<Q", event[_HEADER : _HEADER + 6] + b"\0\0")
@@ -328,9 +397,6 @@ class BinlogEvents:
             "anew, from after it",
         )
 
-    def _altered(self, name: str, what: str) -> NoReturn:
-        raise altered(self._place(name), f"file {self._file} of the log", what)
-
 
 def file_number(name: str) -> int:
     """The number of a file of the log, e.g. 12 of `mysql-bin.000012`.
@@ -351,3 +417,27 @@ def _packed(event: bytes, at: int) -> tuple[int, int]:
     if not size:
         return first, at + 1
     return int.from_bytes(event[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _told(metadata: bytes) -> dict[int, bytes]:
+    """What a server adds to how the columns of a table are written, by kind.
+
+    Source: MySQL's internals, `Table_map_event`, "optional metadata".
+    """
+    told, at = {}, 0
+    while at < len(metadata):
+        kind = metadata[at]
+        size, at = _packed(metadata, at + 1)
+        told[kind] = metadata[at : at + size]
+        at += size
+    return told
+
+
+def _strings(body: bytes) -> list[bytes]:
+    """Texts that stand one after the other, each after its length."""
+    listed, at = [], 0
+    while at < len(body):
+        size, at = _packed(body, at)
+        listed.append(body[at : at + size])
+        at += size
+    return listed

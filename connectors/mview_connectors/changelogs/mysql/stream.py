@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mview.errors import MviewError
 from mview_connectors.changelogs.mysql.events import BinlogEvents
+from mview_connectors.changelogs.mysql.layouts import Layout
 from mview_connectors.changelogs.mysql.server import events_of
 from mview_connectors.changelogs.ownlog.runs import Place, Runs, Wanted
 from mview_connectors.changelogs.ownlog.stream import LogStream
@@ -43,6 +44,17 @@ class BinlogStream(LogStream):
     def births(self) -> dict[int, int]:
         """By file of the log, when it was begun, in seconds."""
         return self._events.births
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The columns of the tables at the newest event; one that was altered has none."""
+        return self._events.layouts
+
+    @property
+    def moved(self) -> Sequence[tuple[int, str, Layout]]:
+        """Where the columns of a table have become others: after which place, and which."""
+        with self._news:
+            return [*self._events.moved]
 
     def _follow(self) -> None:
         for event in events_of(self._connection):
