@@ -79,7 +79,7 @@ def described(
     """
     schema = database.describe(table.name, uses_of(views, table))
     if has_own_log(config, table.connection):
-        database.check_log(table.name)
+        database.check_log(table.name, schema.columns)
         check_defaults(config.changes[table.connection], table, schema, database)
     check_free(schema.names)
     return schema

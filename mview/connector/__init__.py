@@ -98,10 +98,14 @@ class Database(Protocol):
         """
         ...
 
-    def check_log(self, table: str) -> None:
+    def check_log(self, table: str, read: Sequence[Column] = ()) -> None:
         """Make sure that the database's own log has all changes of a table, under its name.
 
         Asked where a program such as Debezium reads the log: what it is not given it cannot send.
+
+        Args:
+            table: the table.
+            read: its columns that are read.
 
         Raises:
             UserError: what is left out, and the statement that mends it.

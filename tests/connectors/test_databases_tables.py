@@ -48,7 +48,7 @@ def rows(database: Database) -> tuple[TableSchema, list[dict[str, Any]]]:
 #: A type that no column can have, and a value of a known one that none can hold.
 ODD = {
     "sqlite": ("whatever", "'x'", "DATE", "'0000-00-00'"),
-    "mariadb": ("uuid", "'6ccd780c-baba-1026-9564-5b8c656024db'", "date", "'0000-00-00'"),
+    "mariadb": ("point", "ST_GeomFromText('POINT(1 2)')", "date", "'0000-00-00'"),
     "postgresql": ("interval", "'1 day'", "date", "'infinity'"),
 }
 

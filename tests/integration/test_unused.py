@@ -33,10 +33,10 @@ KINDS = {
         "INSERT INTO t VALUES ({}, 'ever', {}, '{}', 'w', NULL)",
     ),
     "mariadb": (
-        "CREATE TABLE t (odd uuid, id int PRIMARY KEY, until date, x int, town varchar(20), "
+        "CREATE TABLE t (odd point, id int PRIMARY KEY, until date, x int, town varchar(20), "
         "note text, more int)",
         "SET SESSION sql_mode = ''; INSERT INTO t VALUES "
-        "('6ccd780c-baba-1026-9564-5b8c656024db', {}, '0000-00-00', {}, '{}', 'n', 7)",
+        "(ST_GeomFromText('POINT(1 2)'), {}, '0000-00-00', {}, '{}', 'n', 7)",
         "SET SESSION sql_mode = ''; ALTER TABLE t CHANGE note word text; "
         "ALTER TABLE t MODIFY until datetime",
         "SET SESSION sql_mode = ''; INSERT INTO t VALUES "

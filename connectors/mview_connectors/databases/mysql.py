@@ -19,7 +19,7 @@ from mview.schema import Column, TableSchema
 from mview_connectors.databases.chunking import Size, whole_number
 from mview_connectors.databases.conditions import Comparable
 from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
-from mview_connectors.databases.mysql_types import read_type
+from mview_connectors.databases.mysql_types import NOT_BY_DEBEZIUM, read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase, UniqueIndex
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
 from mview_connectors.network import mysql_caution
@@ -218,11 +218,21 @@ class MysqlDatabase(SqlDatabase):
             )
         return f"kept for {seconds / 3600:.1f} hours"
 
-    def check_log(self, table: str) -> None:
+    def check_log(self, table: str, read: Sequence[Column] = ()) -> None:
         """Raise where the binary log has statements, or parts of rows, or lacks changes.
 
         A server that writes none is not the one whose log is read.
         """
+        for column in read:
+            if (why := NOT_BY_DEBEZIUM.get(column.source_type.lower())) is not None:
+                raise UserError(
+                    f"changes of {self.place(table)}.{column.name} cannot be read exactly from "
+                    f"Debezium's messages: {why}",
+                    got=column.source_type,
+                    safe="nothing was read",
+                    hint="let mview follow the log itself (source: mysql); or leave it out: "
+                    f"{self._setting(table)}.exclude: [{column.name}]",
+                )
         is_on, form, image = self.query(_BINARY_LOG)[0]
         for setting, got, wanted in (
             ("binlog_format", form, "ROW"),

@@ -278,7 +278,7 @@ class PostgresqlDatabase(SqlDatabase):
             + ("DEFAULT" if by_primary else "FULL"),
         )
 
-    def check_log(self, table: str) -> None:
+    def check_log(self, table: str, read: Sequence[Column] = ()) -> None:
         """Raise where publications leave something out, or send it under another table's name.
 
         Which publication is read is not known here: one that is right is enough.

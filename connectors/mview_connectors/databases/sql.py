@@ -275,7 +275,7 @@ class SqlDatabase(ABC):
         """What `mview doctor` asks of the log, where a program reads it; see `Examined`."""
         return []
 
-    def check_log(self, table: str) -> None:
+    def check_log(self, table: str, read: Sequence[Column] = ()) -> None:
         """Make sure that the log has all changes of a table; a dialect without a log has none."""
         return
 

@@ -29,7 +29,7 @@ from mview_connectors.formats.messages import OPTION_PREFIX
 #: Option: the time zone in which the tool writes TIMESTAMP, e.g. UTC, +08:00, Asia/Shanghai.
 ZONE = "time.zone"
 
-_TYPE = re.compile(r"\s*([a-z]+)\s*(?:\((.*)\))?", re.DOTALL | re.IGNORECASE)
+_TYPE = re.compile(r"\s*([a-z]+\d?)\s*(?:\((.*)\))?", re.DOTALL | re.IGNORECASE)
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 _OFFSET = re.compile(r"([+-])(\d{2}):(\d{2})")
 _TIME = re.compile(r"-?\d{2,3}:[0-5]\d:[0-5]\d(\.\d{1,6})?")

@@ -265,7 +265,7 @@ class MssqlDatabase(OdbcDatabase):
 
     # --- the log ---------------------------------------------------------------------------------
 
-    def check_log(self, table: str) -> None:
+    def check_log(self, table: str, read: Sequence[Column] = ()) -> None:
         """Raise where changes of the table, or of columns that are read, are not captured."""
         schema, name = self._named(table)
         enable = (

@@ -63,6 +63,7 @@ _WRITTEN: dict[str, tuple[int, ...]] = {
     "datetime": (_DATETIME,), "timestamp": (_TIMESTAMP,), "enum": (_ENUM,), "set": (_SET,),
     "char": (_STRING,), "varchar": (_VARCHAR, _VAR_STRING), "binary": (_STRING,),
     "varbinary": (_VARCHAR, _VAR_STRING),
+    "uuid": (_STRING,), "inet6": (_STRING,), "inet4": (_STRING,),
     **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), _BLOBS),
     **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), _BLOBS),
 }  # fmt: skip
@@ -367,6 +368,9 @@ def _reader(column: LogColumn) -> Reader:
         "timestamp": lambda body: _instant(body, digits),
         "enum": lambda body: m.label_of(_unsigned(body), kind),
         "set": lambda body: m.labels_of(_unsigned(body), kind),
+        "uuid": _uuid,
+        "inet6": _inet6,
+        "inet4": lambda body: ".".join(map(str, body.ljust(4, b"\0"))),
     }
     if kind.name == "decimal":
         return _decimal(*column.meta)
@@ -432,6 +436,31 @@ def _instant(body: bytes, digits: int) -> str:
     if not seconds and not part:
         return "0000-00-00 00:00:00"
     return f"{_EPOCH + dt.timedelta(seconds=seconds)}{_fraction(part, digits)}"
+
+
+def _uuid(body: bytes) -> str:
+    """`6ccd780c-baba-1026-9564-5b8c656024db`; the log leaves zeros at the end out."""
+    text = body.ljust(16, b"\0").hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _inet6(body: bytes) -> str:
+    """As MariaDB prints it: `::` for the first longest run of zeros, of a single one, too."""
+    body = body.ljust(16, b"\0")
+    words = struct.unpack(">8H", body)
+    first, length, start = -1, 0, 0
+    for number, word in enumerate(words):
+        if word:
+            start = number + 1
+        elif number + 1 - start > length:
+            first, length = start, number + 1 - start
+    head = ":".join(f"{word:x}" for word in words[: max(first, 0)])
+    if not length:
+        return ":".join(f"{word:x}" for word in words)
+    tail = [f"{word:x}" for word in words[first + length :]]
+    if not first and (length == 6 or (length == 5 and words[5] == 0xFFFF)):
+        tail[-2:] = [".".join(map(str, body[12:]))]
+    return f"{head}::{':'.join(tail)}"
 
 
 def _decimal(precision: int, scale: int) -> Reader:
