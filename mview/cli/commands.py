@@ -430,3 +430,19 @@ def repair(app: App, names: tuple[str, ...], config_path: str) -> None:
     for name in names:
         left = "; the next mview run builds it anew, the others go on" if name in built else ""
         app.output.line(f"{name}: its table is as mview left it{left}")
+
+
+@click.command()
+@config_option
+@json_option
+@click.pass_obj
+def migrate(app: App, config_path: str) -> None:
+    """Bring a store of an older version of mview to the format of this one.
+
+    Nothing may run on it. Copy its folder first: an older version cannot read it afterwards.
+    """
+    from mview.admin.migrate import migrate as migrate_store
+    from mview.cli.render import migrated_text
+
+    result = migrate_store(app.config(config_path))
+    app.output.result(result, migrated_text(result))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mview.admin.init import NewProject
     from mview.admin.lights import LightStatus
     from mview.admin.maintain import SinkMaintained
+    from mview.admin.migrate import Migrated
     from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked
@@ -420,6 +421,16 @@ def maintained_text(result: SinkMaintained) -> str:
         return f"{name}: NOT MAINTAINED: {result.error}"
     done = ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in result.done.items())
     return f"{name}: {done or 'nothing was to be done'}"
+
+
+def migrated_text(result: Migrated) -> str:
+    """What was done to a store of an older version."""
+    if result.before is None:
+        return f"{result.store}: there is no store yet; the first run makes one"
+    if not result.done:
+        return f"{result.store}: of format {result.format} already, nothing was to be done"
+    steps = [f"  {what}" for what in result.done]
+    return "\n".join([f"{result.store}: format {result.before} -> {result.format}", *steps])
 
 
 def _row_text(row: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -15,22 +16,25 @@ from mview.files.durable import is_aside, put_if_absent
 _DIGEST = "digest"
 
 
-def read_mark(file: Path, *names: str) -> dict[str, str] | None:
+def read_mark(file: Path, *names: str, **older: str) -> dict[str, str] | None:
     """What a mark says under these names; None: there is none.
 
     Args:
         file: the mark.
         names: what it must tell.
+        older: what it may tell, and what counts where it does not.
 
     Raises:
         CorruptionError: it cannot be read, or does not say that.
     """
     try:
-        content: dict[str, str] = orjson.loads(file.read_bytes())
+        content: dict[str, Any] = orjson.loads(file.read_bytes())
         said = content.pop(_DIGEST, None)
         if said is not None and said != _digest_of(content):
             raise ValueError("the digest does not fit the content")
-        if not all(isinstance(content[name], str) for name in names):
+        told = {**older, **content}
+        mark: dict[str, str] = {name: told[name] for name in (*names, *older)}
+        if not all(isinstance(text, str) for text in mark.values()):
             raise ValueError("not a mark")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -43,7 +47,7 @@ def read_mark(file: Path, *names: str) -> dict[str, str] | None:
             hint="restore the file from a copy; what it says stands in the properties mview.store "
             "and mview.view of the Delta tables, too",
         ) from None
-    return {name: content[name] for name in names}
+    return mark
 
 
 def put_mark(file: Path, mark: Mapping[str, str]) -> None:

@@ -1,4 +1,5 @@
-"""Whose a folder is: a store has an id, made with it, and what it writes elsewhere carries the id.
+"""Whose a folder is, and of which format: a store has an id, made with it, and what it writes
+elsewhere carries the id.
 
 Nothing is written into, or deleted from, a folder without the mark. A copy of a store has its id,
 too; what lies elsewhere stays with the one that was copied, as long as that is there.
@@ -17,6 +18,13 @@ from mview.files.marks import content_of, put_mark, read_mark, without_mark
 #: The file that makes a folder a store.
 STORE_MARK = "mview-store.json"
 
+#: The format of what is in a store: of every file, and of what their names say. Who changes any
+#: of it so that what is there cannot be read as it was written, adds one here and a step to
+#: `mview.store.migrations`.
+FORMAT = 2
+#: Of the stores whose mark says none.
+_FIRST = "1"
+
 #: Nobody but the owner: tables may be secret, and whoever writes here decides what is published.
 _PRIVATE = 0o700
 
@@ -25,6 +33,61 @@ def store_id(root: Path) -> str:
     """The id of the store in a folder; empty: there is none."""
     mark = read_mark(root / STORE_MARK, "id")
     return "" if mark is None else mark["id"]
+
+
+def format_of(root: Path) -> int | None:
+    """The format of the store in a folder; None: there is no store.
+
+    Raises:
+        CorruptionError: its mark cannot be read.
+    """
+    mark = read_mark(root / STORE_MARK, format=_FIRST)
+    if mark is None:
+        return None
+    if not mark["format"].isdecimal():
+        raise CorruptionError(
+            "the mark of the store names no format",
+            where=str(root / STORE_MARK),
+            got=mark["format"],
+            safe="nothing was changed",
+            hint="restore the file from a copy",
+        )
+    return int(mark["format"])
+
+
+def check_format(root: Path) -> None:
+    """Refuse a store that this version cannot read as it was written; writes nothing.
+
+    Raises:
+        ConfigError: the store is of another format.
+        CorruptionError: its mark cannot be read.
+    """
+    kept = format_of(root)
+    if kept is not None and kept < FORMAT:
+        raise ConfigError(
+            "the store is of an older version of mview",
+            where=str(root),
+            got=f"format {kept}",
+            allowed=f"format {FORMAT}",
+            safe="nothing was changed",
+            hint="stop what runs on it, copy the folder, and bring it up: mview migrate",
+        )
+    if kept is not None and kept > FORMAT:
+        raise ConfigError(
+            "the store is of a newer version of mview",
+            where=str(root),
+            got=f"format {kept}",
+            allowed=f"format {FORMAT}",
+            safe="nothing was changed",
+            hint="install that version again; or go back to the copy from before its migration",
+        )
+
+
+def put_format(root: Path, number: int) -> None:
+    """Say of which format a store is from now on."""
+    mark = read_mark(root / STORE_MARK, "id", "home")
+    assert mark is not None, "there is a store"
+    put(root / STORE_MARK, content_of({**mark, "format": str(number)}))
 
 
 def copied_from(root: Path) -> Path | None:
@@ -52,8 +115,9 @@ def claim_store(root: Path) -> str:
         if why := refusal(root):
             raise why
         root.mkdir(parents=True, exist_ok=True)
-        put_mark(root / STORE_MARK, {"id": uuid.uuid4().hex, "home": str(root.resolve())})
-    mark = read_mark(root / STORE_MARK, "id", "home") or {}
+        mark = {"id": uuid.uuid4().hex, "home": str(root.resolve()), "format": str(FORMAT)}
+        put_mark(root / STORE_MARK, mark)
+    mark = read_mark(root / STORE_MARK, "id", "home", format=_FIRST) or {}
     if mark.get("home") != str(root.resolve()) and copied_from(root) is None:
         put(root / STORE_MARK, content_of({**mark, "home": str(root.resolve())}))
     root.chmod(_PRIVATE)

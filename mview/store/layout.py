@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mview.errors import UserError
+from mview.errors import CorruptionError, UserError
 from mview.relation import RelationId
-from mview.store.identity import store_id
+from mview.store.identity import check_format, store_id
 
 #: Kept as they are in folder names: safe in every file system, URL, glob and Hadoop path.
 _SAFE = re.compile(rb"[A-Za-z0-9_.-]")
@@ -49,9 +50,25 @@ def folder_name(kind: Literal["table", "view"], name: str) -> str:
 
 @dataclass(frozen=True)
 class Store:
-    """The paths of one store folder."""
+    """The paths of one store folder.
+
+    Attributes:
+        root: the folder.
+        any_format: whether it may be of another format than this version writes.
+
+    Raises:
+        ConfigError: it is of another format.
+    """
 
     root: Path
+    any_format: bool = False
+
+    def __post_init__(self) -> None:
+        # Here, as whoever reads or writes anything of a store asks for its paths first. A mark
+        # that is damaged is told by who needs what it says.
+        if not self.any_format:
+            with suppress(CorruptionError):
+                check_format(self.root)
 
     @property
     def id(self) -> str:

@@ -173,8 +173,9 @@ def _marked(mark: Any) -> bytes:
     return content_of(mark) if isinstance(mark, dict) else orjson.dumps(mark)
 
 
-def _more(what: str) -> bool:
-    return what.endswith("has more")
+def _older(what: str) -> bool:
+    """What a mark may say more, and what those of the first format did not say."""
+    return what.endswith(("has more", " without format"))
 
 
 def _mark_of(content: bytes) -> Any:
@@ -188,7 +189,7 @@ KINDS = {
     "definition": Kind(_definition, lambda store: load_definition(store, MANIFEST, "v")),
     "lease": Kind(_lease, lambda store: Lease(store.lease).holder()),
     "failure": Kind(_failure, lambda store: last_failure(store, 0)),
-    "mark": Kind(_mark, lambda store: claim_store(store.root), _marked, _mark_of, _more),
+    "mark": Kind(_mark, lambda store: claim_store(store.root), _marked, _mark_of, _older),
     "cursor": Kind(_cursor, lambda store: CursorLog(store.root / "cursor").latest()),
     "offsets": Kind(
         _offsets,
