@@ -6,14 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mview.cli.output import Output
 from mview.clock import utc_text
-from mview.epoch.report import EpochReport, Listener, LoadReport, ViewChange
+from mview.epoch.report import BuildReport, EpochReport, Listener, LoadReport, ViewChange
 from mview.errors import MviewError, RetryableError, one_line, printable
 
 if TYPE_CHECKING:
@@ -46,6 +46,73 @@ def duration_text(ms: int | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _clock_text(seconds: float) -> str:
+    """Seconds that have passed: `00:12:03`."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
+
+
+def _build_text(build: BuildReport) -> str:
+    """What is built, from how much."""
+    return f"building from {build.rows:,} rows{_which(build)}"
+
+
+def _which(build: BuildReport) -> str:
+    return f", {build.number} of {build.views}" if build.views > 1 else ""
+
+
+@dataclass
+class _Tally:
+    """What a run has done when it ends.
+
+    Attributes:
+        now: monotonic seconds.
+    """
+
+    now: Callable[[], float]
+    began: float = 0.0
+    first: int | None = None
+    last: int = 0
+    changes: int = 0
+    worst_ms: int | None = None
+    built: list[str] = field(default_factory=list)
+    halted: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """The run begins."""
+        self.began = self.now()
+
+    def add(self, epoch: EpochReport) -> None:
+        """Count an epoch in."""
+        self.first = epoch.epoch if self.first is None else self.first
+        self.last = epoch.epoch
+        self.changes += sum(epoch.changes.values())
+        if epoch.lag_ms is not None:
+            self.worst_ms = max(epoch.lag_ms, self.worst_ms or 0)
+
+    def add_build(self, build: BuildReport) -> None:
+        """Count a view in that is built."""
+        if build.done:
+            self.built.append(build.view)
+
+    def text(self) -> str:
+        """A line; the times of a run that has done nothing, too."""
+        said = []
+        if self.built:
+            said.append(f"{len(self.built)} view{'s' if len(self.built) > 1 else ''} built")
+        if self.first is None:
+            said.append("no epoch")
+        else:
+            several = self.last > self.first
+            numbers = f"epochs {self.first:,} to {self.last:,}" if several else f"epoch {self.last}"
+            said += [numbers, f"{self.changes:,} changes"]
+        if self.worst_ms is not None:
+            said.append(f"largest lag {duration_text(self.worst_ms)}")
+        if halted := list(dict.fromkeys(self.halted)):
+            said.append(f"halted: {', '.join(map(one_line, halted))}")
+        return f"ran for {_clock_text(self.now() - self.began)}: {', '.join(said)}"
 
 
 def _dropped_text(changes: int) -> str:
@@ -161,12 +228,17 @@ class LineDisplay:
         self._dropped = 0
         self._told = -_SUMMARY_EVERY
         self._timer: threading.Timer | None = None
+        self._tally = _Tally(now)
 
     def __enter__(self) -> LineDisplay:
+        self._tally.begin()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._tell_epochs()  # an error is printed by the command, after them
+        # What ends the run counts, not that nobody reads what it has done.
+        with suppress(UnreadError) if kind else nullcontext():
+            self._line(self._tally.text())
 
     def _line(self, text: str) -> None:
         with _heard():
@@ -193,9 +265,19 @@ class LineDisplay:
             why = f"; {one_line(load.held)}" if load.held else ""
             self._line(f"{table}: loading, {seen}; {load.read:,} read{why}")
 
+    def on_build(self, build: BuildReport) -> None:
+        """A line when it begins: the epoch says that it is there."""
+        self._tally.add_build(build)
+        if not build.done:
+            about = ""
+            if build.expected is not None:
+                about = f", about {duration_text(int(build.expected * 1000))}"
+            self._line(f"{one_line(build.view)}: {_build_text(build)}{about}")
+
     def on_epoch(self, epoch: EpochReport) -> None:
         """Tell of the views that the epoch changed, at once or with later ones."""
         with self._lock:
+            self._tally.add(epoch)
             for name, change in epoch.views.items():
                 if change.inserted or change.updated or change.deleted:
                     these = _Epochs(epoch.epoch, epoch.epoch, epoch.lag_ms, change)
@@ -233,6 +315,7 @@ class LineDisplay:
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """A line, with why."""
+        self._tally.halted.append(view)
         self._line(_halt_text(view, error))
 
     def on_message(self, text: str) -> None:
@@ -243,8 +326,8 @@ class LineDisplay:
 class JsonDisplay:
     """Every event as a line of JSON, for programs: `time` (UTC) and `event`, then its fields.
 
-    Events: `load` and `epoch` with the fields of `LoadReport` and `EpochReport`, `halt` with
-    `view` and `error`, `message` with `text`.
+    Events: `load`, `build` and `epoch` with the fields of `LoadReport`, `BuildReport` and
+    `EpochReport`, `halt` with `view` and `error`, `message` with `text`.
 
     Args:
         output: where the lines go.
@@ -263,6 +346,10 @@ class JsonDisplay:
         """An event `load`."""
         self._event("load", load)
 
+    def on_build(self, build: BuildReport) -> None:
+        """An event `build`."""
+        self._event("build", build)
+
     def on_epoch(self, epoch: EpochReport) -> None:
         """An event `epoch`."""
         self._event("epoch", epoch)
@@ -276,7 +363,10 @@ class JsonDisplay:
         self._event("message", text=text)
 
     def _event(
-        self, event: str, report: LoadReport | EpochReport | None = None, **more: str
+        self,
+        event: str,
+        report: LoadReport | BuildReport | EpochReport | None = None,
+        **more: str,
     ) -> None:
         told = {} if report is None else {f.name: getattr(report, f.name) for f in fields(report)}
         time_text = utc_text(_wall_ms()).replace(" ", "T") + "Z"
@@ -301,6 +391,9 @@ class QuietDisplay:
         return None
 
     def on_load(self, load: LoadReport) -> None:
+        """Say nothing."""
+
+    def on_build(self, build: BuildReport) -> None:
         """Say nothing."""
 
     def on_epoch(self, epoch: EpochReport) -> None:
@@ -377,9 +470,8 @@ class _Pulse:
         now = self.now()
         if self.live_since is None:
             return [[("not live yet", "bold")]]
-        hours, rest = divmod(int(now - self.live_since), 3600)
         doing = [
-            (f"live {hours:02}:{rest // 60:02}:{rest % 60:02}", "bold green"),
+            (f"live {_clock_text(now - self.live_since)}", "bold green"),
             (f"epoch {self.epoch:,}", ""),
             (f"{self.rate():,.1f} changes/s", ""),
         ]
@@ -402,6 +494,9 @@ class _Pulse:
 class LiveDisplay:
     """A load bar per table until all are loaded, a line on the whole, a line per view.
 
+    A view that is built has a bar where it is known how long that takes. What stays at the end says
+    what the run has done.
+
     Args:
         output: masks what is shown.
         now: monotonic seconds.
@@ -423,11 +518,14 @@ class LiveDisplay:
         self._loads: dict[str, LoadReport] = {}
         self._lines: dict[str, _ViewLine] = {}
         self._pulse = _Pulse(now, wall)
+        self._now, self._tally, self._ended = now, _Tally(now), False
+        self._build: tuple[BuildReport, float] | None = None
         self._live = Live(
             get_renderable=self._draw, console=Console(highlight=False), refresh_per_second=4
         )
 
     def __enter__(self) -> LiveDisplay:
+        self._tally.begin()
         self._live.start()
         return self
 
@@ -435,6 +533,7 @@ class LiveDisplay:
         # What ends a run by an error may be a view that has halted, and is counted.
         ended = kind is not None and issubclass(kind, Exception)
         self._pulse.errors = max(self._pulse.errors, int(ended))
+        self._build, self._ended = None, True
         self._live.stop()
 
     def on_load(self, load: LoadReport) -> None:
@@ -453,15 +552,23 @@ class LiveDisplay:
             held=load.held,
         )
 
+    def on_build(self, build: BuildReport) -> None:
+        """Show what is built now, and since when."""
+        self._tally.add_build(build)
+        self._build = None if build.done else (build, self._now())
+
     def on_epoch(self, epoch: EpochReport) -> None:
         """Bring the lines of the views up to the epoch."""
         self._pulse.add(epoch)
+        self._tally.add(epoch)
         for name, change in epoch.views.items():
             self._lines.setdefault(name, _ViewLine()).add(change)
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """Mark the view's line, count it, and say why above the live part."""
         self._pulse.errors += 1
+        self._tally.halted.append(view)
+        self._build = None
         self._lines.setdefault(view, _ViewLine()).chosen = "HALTED"
         self.on_message(_halt_text(view, error))
 
@@ -493,9 +600,38 @@ class LiveDisplay:
             Text(" · ").join(Text(text, style=style) for text, style in line)
             for line in self._pulse.lines()
         ]
-        if self._loading():
-            return Group(self._bars, *pulse, lines)
-        return Group(self._loaded(), *pulse, lines) if self._loads else Group(*pulse, lines)
+        parts: list[RenderableType] = [*pulse, lines]
+        if self._build is not None:
+            parts.insert(0, self._building(*self._build))
+        if self._loads:
+            parts.insert(0, self._bars if self._loading() else self._loaded())
+        if self._ended:
+            parts.append(Text(self._tally.text()))
+        return Group(*parts)
+
+    def _building(self, build: BuildReport, began: float) -> RenderableType:
+        """The build of a view: what it is made from, how long already, how long still."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        took = self._now() - began
+        line = Table.grid(padding=(0, 1))
+        line.add_column(no_wrap=True, overflow="ellipsis", min_width=12)
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        passed = duration_text(int(took * 1000))
+        if build.expected is None:
+            line.add_row(Text(one_line(build.view), style="bold"), _build_text(build), passed)
+            return line
+        # An estimate: it is not full before the view is there.
+        share = min(took / build.expected, 0.99) if build.expected else 0.99
+        about = f"{passed} of about {duration_text(int(build.expected * 1000))}"
+        line.add_column(no_wrap=True)
+        bar = ProgressBar(total=1.0, completed=share, width=16)
+        name = Text(one_line(build.view), style="bold")
+        line.add_row(name, f"building{_which(build)}", bar, about)
+        return line
 
     def _loading(self) -> bool:
         return any(not load.done for load in self._loads.values())

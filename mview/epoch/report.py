@@ -54,6 +54,27 @@ class LoadReport:
 
 
 @dataclass(frozen=True)
+class BuildReport:
+    """A view whose first rows are made now, or were.
+
+    Attributes:
+        view: its name.
+        number: which of the views it is that are built now, from 1.
+        views: how many are.
+        rows: rows of the tables that it is made from.
+        expected: seconds that it takes, as far as it was measured before; None: it was not.
+        done: it is built.
+    """
+
+    view: str
+    number: int
+    views: int
+    rows: int
+    expected: float | None
+    done: bool = False
+
+
+@dataclass(frozen=True)
 class EpochReport:
     """One published epoch.
 
@@ -87,6 +108,10 @@ class Listener(Protocol):
         """A table's load moved."""
         ...
 
+    def on_build(self, build: BuildReport) -> None:
+        """The build of a view begins, or has ended."""
+        ...
+
     def on_epoch(self, epoch: EpochReport) -> None:
         """An epoch was published."""
         ...
@@ -104,6 +129,9 @@ class Silence:
     """A listener that says nothing."""
 
     def on_load(self, load: LoadReport) -> None:
+        """Say nothing."""
+
+    def on_build(self, build: BuildReport) -> None:
         """Say nothing."""
 
     def on_epoch(self, epoch: EpochReport) -> None:

@@ -497,7 +497,9 @@ class Run:
         self._tell_of_upkeep()
         self._upkeep.close()  # a mirror that begins anew must not be compacted meanwhile
         self._upkeep = Upkeep(self._engine)
-        failed = build_views(self._engine, views, self._definitions, in_load=in_load)
+        failed = build_views(
+            self._engine, views, self._definitions, in_load=in_load, tell=self._listener.on_build
+        )
         self._announce_builds([view for view in views if view.name not in failed], before)
         return failed
 

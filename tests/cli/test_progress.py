@@ -27,7 +27,7 @@ from mview.cli.progress import (
     UnreadError,
     duration_text,
 )
-from mview.epoch.report import EpochReport, LoadReport, ViewChange
+from mview.epoch.report import BuildReport, EpochReport, LoadReport, ViewChange
 from mview.errors import UserError
 from mview.secrets import Mask
 from tests.patience import end_of
@@ -120,7 +120,9 @@ def test_further_epochs_are_told_together(capsys):
         clock.seconds = 11.0
         display.on_epoch(epoch(12, 200, totals=change(4)))
         assert not texts(capsys)
-    assert texts(capsys) == ["totals: epoch 12, lag 0.2 s, +4 ~0 -0, 5,000 rows"], "at the end"
+    told, summary = texts(capsys)
+    assert told == "totals: epoch 12, lag 0.2 s, +4 ~0 -0, 5,000 rows", "at the end"
+    assert summary == "ran for 00:00:11: epochs 7 to 12, 15 changes, largest lag 0.8 s"
 
 
 def test_what_came_last_is_told_though_nothing_follows(monkeypatch, capsys):
@@ -185,9 +187,10 @@ def test_events_as_json(capsys):
         display.on_epoch(
             replace(epoch(7, 840, totals=change(1)), halted={"v": UserError("what", where="hush")})
         )
+        display.on_build(BUILD)
         display.on_halt("v", UserError("why", where="hush"))
         display.on_message("a\nb")
-    load, done, halt, message = map(json.loads, capsys.readouterr().out.splitlines())
+    load, done, build, halt, message = map(json.loads, capsys.readouterr().out.splitlines())
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", load.pop("time"))
     assert load == {
         "event": "load",
@@ -202,6 +205,7 @@ def test_events_as_json(capsys):
     assert done["views"]["totals"]["inserted"] == 1
     assert "what" in done["halted"]["v"]
     assert "hush" not in done["halted"]["v"]
+    assert (build["event"], build["view"], build["expected"]) == ("build", "totals", 10.0)
     assert (halt["event"], halt["view"]) == ("halt", "v")
     assert halt["error"].splitlines()[0] == "why"
     assert "hush" not in halt["error"]
@@ -212,7 +216,7 @@ SCRIPT = """
 from mview.cli.output import Output
 from mview.cli.progress import display_for
 from mview.secrets import Mask
-from mview.epoch.report import EpochReport, LoadReport, ViewChange
+from mview.epoch.report import BuildReport, EpochReport, LoadReport, ViewChange
 from rich.console import Console
 
 def text_of(display):
@@ -325,6 +329,60 @@ def test_the_lag_goes_on_when_nothing_comes_any_more():
     alive = drawn(display)
     assert "sources read up to 1.0 s ago" in alive, "a heartbeat is a sign of life"
     assert "last change 60 s ago" in alive
+
+
+BUILD = BuildReport("totals", 2, 3, 281_330, 10.0)
+
+
+def test_a_build_has_a_bar_where_it_is_known_how_long_it_takes():
+    clock = Clock()
+    display = LiveDisplay(Output(), now=clock, wall=lambda: 0)
+    display.on_build(replace(BUILD, expected=None))
+    clock.seconds = 4.0
+    new = drawn(display)
+    assert "building from 281,330 rows, 2 of 3 4.0 s" in re.sub("\x1b[^m]*m", "", new)
+    assert "━" not in new, "nobody knows how long it takes"
+    display.on_build(BUILD)
+    clock.seconds = 9.0
+    again = re.sub("\x1b[^m]*m", "", drawn(display))
+    assert "5.0 s of about 10 s" in again
+    assert again.count("━") + again.count("╸") + again.count("╺") == 16
+    assert all(len(line) <= 80 for line in again.splitlines())
+    clock.seconds = 60.0
+    assert "56 s of about 10 s" in drawn(display), "it is late, and says so"
+    display.on_build(replace(BUILD, done=True))
+    assert "building" not in drawn(display)
+
+
+def test_a_build_that_fails_is_no_longer_shown():
+    display = LiveDisplay(Output(), now=Clock(), wall=lambda: 0)
+    display.on_build(BUILD)
+    display.on_halt("totals", UserError("divided by zero"))
+    assert "building" not in drawn(display)
+
+
+def test_lines_say_what_is_built(capsys):
+    display = lines_display()
+    display.on_build(BUILD)
+    display.on_build(replace(BUILD, done=True))
+    display.on_build(BuildReport("other", 1, 1, 5, None))
+    assert texts(capsys) == [
+        "totals: building from 281,330 rows, 2 of 3, about 10 s",
+        "other: building from 5 rows",
+    ]
+
+
+def test_what_a_run_has_done_stays_at_the_end(capsys):
+    clock = Clock()
+    with lines_display(clock) as display:
+        display.on_build(replace(BUILD, done=True))
+        display.on_halt("v", UserError("why"))
+        clock.seconds = 3723.0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith("  ran for 01:02:03: 1 view built, no epoch, halted: v")
+    last = run_on_a_terminal(SCRIPT).rsplit("totals", 1)[1]
+    assert "ran for 00:00:0" in last
+    assert "epochs 1 to 3, 0 changes, largest lag 0.8 s" in last
 
 
 def test_halts_are_said_in_every_display(capsys):

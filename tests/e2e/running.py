@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from mview.admin.content import published
 from mview.config import Config
-from mview.epoch.report import EpochReport, LoadReport
+from mview.epoch.report import BuildReport, EpochReport, LoadReport
 from mview.errors import MviewError
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.run.pipeline import Pipeline
@@ -35,6 +35,9 @@ class Notes:
 
     def on_load(self, load: LoadReport) -> None:
         self.loads.append(load)
+
+    def on_build(self, build: BuildReport) -> None:
+        """Nobody asks for it."""
 
     def on_epoch(self, epoch: EpochReport) -> None:
         self.epochs.append(epoch)

@@ -12,7 +12,7 @@ import yaml
 from mview.admin.content import published
 from mview.config import Config
 from mview.config.file import load_config
-from mview.epoch.report import EpochReport, LoadReport
+from mview.epoch.report import BuildReport, EpochReport, LoadReport
 from mview.errors import MviewError
 from mview.plan.definition import ViewDefinition, load_views
 from mview.run.pipeline import Pipeline
@@ -79,6 +79,9 @@ class Running:
         self.seen[load.table] = load.read
         if load.done:
             self.loaded.add(load.table)
+
+    def on_build(self, build: BuildReport) -> None:
+        """Nobody asks for it."""
 
     def on_epoch(self, epoch: EpochReport) -> None:
         self.epochs.append(epoch)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mview.cli.interrupt import Drainable
-from mview.epoch.report import EpochReport, Listener, LoadReport
+from mview.epoch.report import BuildReport, EpochReport, Listener, LoadReport
 from mview.errors import MviewError
 
 #: Seconds that the view is kept fresh before the writer is ended.
@@ -84,6 +84,10 @@ class Conductor:
     def on_load(self, load: LoadReport) -> None:
         """See `Listener`."""
         self._display.on_load(load)
+
+    def on_build(self, build: BuildReport) -> None:
+        """See `Listener`."""
+        self._display.on_build(build)
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """See `Listener`."""

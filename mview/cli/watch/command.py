@@ -20,7 +20,7 @@ from mview.cli.options import App, F, config_option
 from mview.cli.output import Output
 from mview.cli.progress import Display, UnreadError
 from mview.cli.watch.access import Access
-from mview.epoch.report import EpochReport, LoadReport
+from mview.epoch.report import BuildReport, EpochReport, LoadReport
 from mview.errors import MviewError
 
 if TYPE_CHECKING:
@@ -200,6 +200,11 @@ class WatchedDisplay:
         """Tell both."""
         self._events.on_load(load)
         self._display.on_load(load)
+
+    def on_build(self, build: BuildReport) -> None:
+        """Tell both."""
+        self._events.on_build(build)
+        self._display.on_build(build)
 
     def on_epoch(self, epoch: EpochReport) -> None:
         """Tell both."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
@@ -28,7 +28,8 @@ from mview.clock import last_tick
 from mview.delta.parquet import read_parquet, write_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
 from mview.epoch.halts import at_its_sink, halted, halting, reads_halted
-from mview.epoch.views.cost import COSTS, Costs, full_rows
+from mview.epoch.report import BuildReport
+from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
 from mview.epoch.views.fate import fates
 from mview.epoch.views.results import is_small, result_parts
 from mview.errors import MviewError, UserError, concerning
@@ -74,6 +75,7 @@ def build_views(
     kept: Sequence[ViewDefinition] = (),
     *,
     in_load: bool = False,
+    tell: Callable[[BuildReport], None] | None = None,
 ) -> dict[str, MviewError]:
     """Build views over the published mirrors and publish them together, as one epoch.
 
@@ -81,6 +83,7 @@ def build_views(
         views: what is to be built, in DAG order.
         kept: all views that are to be kept: of refused ones the manifest says so.
         in_load: the query of a load goes on afterwards. Then none may have been built before.
+        tell: told when the build of a view begins and when it has ended well.
 
     Returns:
         Why views were not built: a declared key is not unique, the query or the sink fails.
@@ -95,9 +98,14 @@ def build_views(
         failed=dict(engine.refused),
     )
     build.show_refused(engine, kept)
-    for view in views:
+    for number, view in enumerate(views, 1):
+        report = build.report(view, number, len(views))
+        if tell is not None:
+            tell(report)
         try:
             build.add(engine, view)
+            if tell is not None:
+                tell(replace(report, done=True))
         except Exception as error:
             build.leave_out(engine, view, halting(error, view.name, engine.store, engine.spark))
     failpoint("after-build")
@@ -121,6 +129,17 @@ class _Build:
     states: dict[str, ViewState]
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, MviewError] = field(default_factory=dict)
+
+    def report(self, view: LiveView, number: int, views: int) -> BuildReport:
+        """What is told of a build that begins: of how many rows, and how long such ones took."""
+        read = [name for name in view.definition.table_names if name in self.tables]
+        rows = sum(self.tables[name].rows for name in read)
+        state = self.states.get(view.name)
+        costs = [] if state is None else [costs_of(state, p.relation) for p in _plans(view)]
+        seconds = sum(cost.full_seconds for cost in costs)
+        before = costs[-1].full_rows if costs else 0
+        expected = seconds * max(1.0, rows / max(1, before)) if seconds else None
+        return BuildReport(view.name, number, views, rows, expected)
 
     def add(self, engine: Engine, view: LiveView) -> None:
         """Build a view; what it adds counts only when all of it is there."""
@@ -159,6 +178,11 @@ class _Build:
         self.states[view.name] = halted(state, error, engine.mask)
         # What it kept is of no use without it, and may have been begun anew.
         self.tables = {k: v for k, v in self.tables.items() if k not in view.relations}
+
+
+def _plans(view: LiveView) -> tuple[ViewPlan, ...]:
+    """What is computed for a view: its parts, and itself last."""
+    return (*view.plan.parts, view.plan)
 
 
 def _pin(engine: Engine, views: Sequence[LiveView]) -> None:
