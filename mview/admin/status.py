@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mview.admin.content import sink_path
+from mview.admin.explore.freshness import cause_of_age
 from mview.admin.lights import LightStatus, light_statuses
 from mview.catalog.definitions import load_definitions
 from mview.catalog.followers import table_in_sink
@@ -120,6 +121,7 @@ class ViewStatus:
         freshness_ms: what was promised; None: nothing.
         lag_ms: now minus the watermark of the newest epoch; None: unknown.
         missed: it is older than promised.
+        cause: which stage makes it so; empty: it is not, or it has halted.
         runs: how it was brought up to its newest epochs, the last one first.
         halted: why it has halted; empty: it goes on.
         sink: what its sink said of the newest epoch, e.g. the Delta version that holds it.
@@ -137,6 +139,7 @@ class ViewStatus:
     halted: str = ""
     sink: Mapping[str, object] = field(default_factory=dict)
     sinks: tuple[SinkStatus, ...] = ()
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ def not_fresh(store: StoreStatus) -> list[str]:
         if view.halted:
             reasons.append(f"{view.name}: halted")
         elif view.missed:
-            reasons.append(f"{view.name}: older than promised")
+            cause = f": {view.cause}" if view.cause else ""
+            reasons.append(f"{view.name}: older than promised{cause}")
         reasons += [f"{view.name}: sink {s.name} does not get on" for s in view.sinks if s.error]
     reasons += [
         f"{light.view}: sink {light.sink} does not get on" for light in store.lights if light.error
@@ -213,6 +217,9 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         promised = definition.freshness_ms if definition else None
         missed = promised is not None and (lag is None or lag > promised or state.halted != "")
         path = sink_path(config, store, definition) if definition else ""
+        cause = ""
+        if missed and promised is not None and not state.halted:
+            cause = cause_of_age(manifest, promised, now, is_running=running is not None)
         halted = str(kept.damaged[name].render()) if name in kept.damaged else state.halted
         runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
         views.append(
@@ -228,6 +235,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
                 halted,
                 state.sink,
                 () if definition is None else _sinks(config, store, manifest, definition, now),
+                cause,
             )
         )
     return StoreStatus(

@@ -25,6 +25,7 @@ from mview.cli.commands import (
     verify,
 )
 from mview.cli.demo.command import demo
+from mview.cli.explore.past import history, lag
 from mview.cli.explore.why import why
 from mview.cli.loads import pause, resume
 from mview.cli.options import App, debug_option
@@ -77,6 +78,8 @@ for _command in (
     run,
     apply,
     status,
+    lag,
+    history,
     why,
     pause,
     resume,

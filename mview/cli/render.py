@@ -167,13 +167,14 @@ def status_text(store: StoreStatus) -> str:
         (source.name, _read_up_to(source.lag_ms), _WHOLE[source.whole]) for source in store.sources
     ]
     if sources:
-        lines += ["", "sources", *_aligned(sources)]
-    lines += ["", "tables", *_aligned(tables), "", "views"]
+        lines += ["", "sources", *aligned(sources)]
+    lines += ["", "tables", *aligned(tables), "", "views"]
     lines += [f"  {one_line(name)}  asked for, not built yet" for name in store.unbuilt]
-    for line, view in zip(_aligned(views), store.views, strict=True):
+    for line, view in zip(aligned(views), store.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
-        lines += _sink_lines(view.sinks)
-        lines += _aligned([_run_cells(ran) for ran in view.runs], indent=4)
+        lines += [f"    {one_line(view.cause)}"] if view.cause else []
+        lines += sink_lines(view.sinks)
+        lines += aligned([_run_cells(ran) for ran in view.runs], indent=4)
     return "\n".join([*lines, *lights])
 
 
@@ -224,12 +225,12 @@ def _light_lines(lights: Sequence[LightStatus]) -> list[str]:
         lag = f"lag {duration_text(light.lag_ms)}"
         cells.append((light.view, f"sink {light.sink}", light.table, phase, rows, lag))
     lines = ["", "light views"]
-    for line, light in zip(_aligned(cells), lights, strict=True):
+    for line, light in zip(aligned(cells), lights, strict=True):
         lines += [line, *(f"      {part}" for part in light.error.splitlines())]
     return lines
 
 
-def _sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
+def sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
     """A line per sink that follows a view, with its error below."""
     cells = []
     for sink in sinks:
@@ -244,7 +245,7 @@ def _sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
             lag = f"{epochs}, {sink.waiting_bytes:,} bytes, {duration_text(sink.lag_ms)}"
         cells.append((f"sink {sink.name}", sink.table, epoch, lag))
     lines = []
-    for line, sink in zip(_aligned(cells, indent=4) if cells else [], sinks, strict=True):
+    for line, sink in zip(aligned(cells, indent=4) if cells else [], sinks, strict=True):
         lines += [line, *(f"      {part}" for part in sink.error.splitlines())]
     return lines
 
@@ -279,7 +280,7 @@ def _freshness(view: ViewStatus) -> str:
     return f"{lag} of {promised}, MISSED" if view.missed else f"{lag} of {promised}"
 
 
-def _aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
     """Rows as lines whose columns stand below each other."""
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
@@ -332,7 +333,7 @@ def begun_text(begun: NewProject) -> str:
         what = f"left out: {table.why}" if table.why else f"about {table.rows:,} rows"
         what += f"; not all columns: {table.partly}" if table.partly else ""
         tables.append((table.name, ", ".join(table.key), what))
-    lines = ["tables", *_aligned(tables)] if tables else ["the database has no table"]
+    lines = ["tables", *aligned(tables)] if tables else ["the database has no table"]
     lines += ["", *(f"triggers made: {one_line(table)}" for table in begun.triggers)]
     lines += [f"written: {one_line(file)}" for file in begun.files]
     if begun.view:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mview.epoch.views.cost import runs_of
+from mview.admin.explore.epochs import EpochPoint, point
 from mview.errors import MviewError
 from mview.store.history import ManifestLog
 from mview.store.manifest import Manifest
@@ -18,42 +17,6 @@ _SHOWN = 300
 
 #: Epochs that are read at once; the run keeps every one for ten minutes.
 _MOST = 3_000
-
-
-@dataclass(frozen=True)
-class ViewPoint:
-    """A view in an epoch that changed it.
-
-    Attributes:
-        rows: its rows afterwards.
-        inserted, updated, deleted: what the epoch did.
-        executor: `local` or `spark`.
-        seconds: that it took to work the change out; None: it was built.
-    """
-
-    rows: int
-    inserted: int
-    updated: int
-    deleted: int
-    executor: str
-    seconds: float | None
-
-
-@dataclass(frozen=True)
-class EpochPoint:
-    """A published epoch.
-
-    Attributes:
-        epoch: its number.
-        published_ms: wall time.
-        lag_ms: that minus its watermark; None: unknown.
-        views: those that it changed.
-    """
-
-    epoch: int
-    published_ms: int
-    lag_ms: int | None
-    views: Mapping[str, ViewPoint] = field(default_factory=dict)
 
 
 @dataclass
@@ -94,15 +57,15 @@ class EpochHistory:
             self._read = 0
 
     def _take(self, manifest: Manifest, *, counted: bool) -> None:
-        point = _point(manifest)
+        told = point(manifest)
         with self._lock:
-            self._points.append(point)
+            self._points.append(told)
             for view in manifest.views:
                 self._counts.setdefault(view, ViewCount())
             if not counted:
                 return
             self._epochs += 1
-            for view, change in point.views.items():
+            for view, change in told.views.items():
                 count = self._counts[view]
                 count.inserted += change.inserted
                 count.updated += change.updated
@@ -119,25 +82,3 @@ class EpochHistory:
         """Epochs, and what they did to each view, since the page began."""
         with self._lock:
             return self._epochs, {name: ViewCount(**vars(c)) for name, c in self._counts.items()}
-
-
-def _point(manifest: Manifest) -> EpochPoint:
-    views = {}
-    for name, state in manifest.views.items():
-        # A state stays as it was until an epoch changes the view.
-        if state.facts.get("epoch") != manifest.epoch:
-            continue
-        ran = runs_of(state).get(name)
-        followed = ran is not None and ran.epoch == manifest.epoch
-        views[name] = ViewPoint(
-            state.rows,
-            state.inserted,
-            state.updated,
-            state.deleted,
-            str(state.facts.get("executor", "")),
-            ran.seconds if ran is not None and followed else None,
-        )
-    lag = None
-    if manifest.watermark is not None:
-        lag = max(0, manifest.created_ms - manifest.watermark)
-    return EpochPoint(manifest.epoch, manifest.created_ms, lag, views)

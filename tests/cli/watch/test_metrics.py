@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from mview.admin.lights import LightStatus
@@ -149,3 +150,26 @@ def test_the_dashboard_names_metrics_that_exist():
     assert all(named)
     known = {metric.name for metric in METRICS}
     assert set().union(*named) <= known
+
+
+def test_the_alerting_rules_name_metrics_and_labels_that_exist(made):
+    rules = yaml.safe_load((ROOT / "docs/watch/alerts.yml").read_text())
+    (group,) = rules["groups"]
+    alerts = group["rules"]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) > 6
+    known = {name: set() for name in (metric.name for metric in METRICS)}
+    for name, labels in parsed(everything(made)):
+        known[name] |= {label for label, _ in labels}
+    for rule in alerts:
+        named = set(re.findall(r"\bmview_\w+", rule["expr"]))
+        assert named
+        assert named <= known.keys(), rule["alert"]
+        assert re.fullmatch(r"\d+m", rule["for"])
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        # What Prometheus adds, and what the metrics of the rule have.
+        labels = {"instance"}.union(*(known[name] for name in named))
+        texts = " ".join(rule["annotations"].values())
+        for label in re.findall(r"\$labels\.(\w+)", texts):
+            assert label in labels, (rule["alert"], label)
+        for labels_joined in re.findall(r"on\(([^)]*)\)", rule["expr"]):
+            assert set(labels_joined.split(", ")) <= labels, rule["alert"]

@@ -1,0 +1,143 @@
+"""`mview history` and `mview lag`: what epochs did and when, and how late views are and were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from mview.cli.options import App, config_option, json_option
+from mview.cli.progress import duration_text
+from mview.cli.render import aligned, sink_lines
+from mview.clock import DURATION_EXAMPLES, parse_duration, utc_text
+from mview.errors import one_line
+
+if TYPE_CHECKING:
+    from mview.admin.explore.epochs import EpochPoint, ViewPoint
+    from mview.admin.explore.lag import Lag, ViewLag
+
+
+@click.command()
+@click.argument("views", nargs=-1, metavar="[VIEW…]")
+@click.option("--since", metavar="TIME", help="From this time on: '2026-11-20 10:00', in UTC.")
+@click.option("--until", metavar="TIME", help="Up to this time.")
+@click.option(
+    "-n",
+    "--epochs",
+    "most",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="The newest so many of them.",
+)
+@click.option("--all", "quiet_too", is_flag=True, help="Also epochs that changed no view.")
+@config_option
+@json_option
+@click.pass_obj
+def history(
+    app: App,
+    views: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    most: int,
+    quiet_too: bool,
+    config_path: str,
+) -> None:
+    """Show when epochs were published, and what they did to views.
+
+    Of those that are kept: all of the last ten minutes, then fewer.
+    """
+    from mview.admin.explore.epochs import history as past
+
+    told = past(app.config(config_path), views, since, until, most, quiet_too=quiet_too)
+    app.output.result(told, history_text(told))
+
+
+def history_text(epochs: Sequence[EpochPoint]) -> str:
+    """An epoch in a line, or in one per view that it changed."""
+    if not epochs:
+        return "no epoch of that time is kept that changed a view"
+    cells = []
+    for epoch in epochs:
+        begin = (
+            f"epoch {epoch.epoch:,}",
+            f"{utc_text(epoch.published_ms)} UTC",
+            f"lag {duration_text(epoch.lag_ms)}",
+        )
+        for name, change in epoch.views.items():
+            cells.append((*begin, name, *_change_cells(change)))
+            begin = ("", "", "")
+        if not epoch.views:
+            cells.append((*begin, "", "", "", ""))
+    return "\n".join(aligned(cells, indent=0))
+
+
+def _change_cells(change: ViewPoint) -> tuple[str, str, str]:
+    took = "built" if change.seconds is None else f"{change.seconds:.2f} s"
+    counts = f"+{change.inserted:,} ~{change.updated:,} -{change.deleted:,}"
+    return counts, f"{change.rows:,} rows", f"{took} {change.executor}".rstrip()
+
+
+@click.command()
+@click.option(
+    "--over",
+    default="10 min",
+    show_default=True,
+    metavar="TIME",
+    help="So far back epochs are counted.",
+)
+@config_option
+@json_option
+@click.pass_obj
+def lag(app: App, over: str, config_path: str) -> None:
+    """Show how late views are now, and were when their changes were published."""
+    from mview.admin.explore.lag import lag as lateness
+
+    over_ms = parse_duration(over)
+    if over_ms is None:
+        raise click.UsageError(f"--over {over!r} is no duration; allowed: {DURATION_EXAMPLES}")
+    told = lateness(app.config(config_path), over_ms)
+    app.output.result(told, lag_text(told))
+
+
+def lag_text(told: Lag) -> str:
+    """Connections, then views with their sinks below."""
+    lines = [told.running or "nobody runs the store"]
+    if told.sources:
+        sources = [
+            (source.name, "no time known")
+            if source.lag_ms is None
+            else (source.name, f"read up to {duration_text(source.lag_ms)} ago")
+            for source in told.sources
+        ]
+        lines += ["", "sources", *aligned(sources)]
+    if told.views:
+        lines += ["", f"views, and their changes over {duration_text(told.over_ms)}"]
+        cells = [_view_cells(view) for view in told.views]
+        for line, view in zip(aligned(cells), told.views, strict=True):
+            lines += [line, *_below(view)]
+    return "\n".join(lines)
+
+
+def _view_cells(view: ViewLag) -> tuple[str, str, str]:
+    promised = "" if view.freshness_ms is None else f" of {duration_text(view.freshness_ms)}"
+    missed = ", MISSED" if view.cause else ""
+    seen = "no epoch changed it"
+    if view.epochs:
+        times = (
+            f"{what} {duration_text(ms)}"
+            for what, ms in (
+                ("half up to", view.median_ms),
+                ("95 % up to", view.most_ms),
+                ("worst", view.worst_ms),
+            )
+        )
+        seen = f"{view.epochs:,} epochs: {', '.join(times)}"
+    return view.view, f"lag {duration_text(view.lag_ms)}{promised}{missed}", seen
+
+
+def _below(view: ViewLag) -> Iterator[str]:
+    if view.cause:
+        yield f"    {one_line(view.cause)}"
+    yield from sink_lines(view.sinks)
