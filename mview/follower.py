@@ -62,14 +62,16 @@ class FollowerSettings(Settings):
     type: str
     #: The table, topic, … that it writes; the view's name where none is given.
     table: Annotated[str, Field(min_length=1)] | None = None
+    #: Whether the table is what the view is, or a log of its changes.
     mode: Mode = "upsert"
     #: At most one commit in this time: epochs in between are brought as one.
     every: Duration = 0
     #: Rows of one commit take about so many bytes at the most; a larger epoch comes alone.
     commit_bytes: Count = 64 << 20
-    #: What waits for this sink in the store at the most, in bytes and age; beyond, the sink is
-    #: compared with its view, or filled anew.
+    #: Bytes that wait for this sink in the store at the most; beyond, it is compared with its view,
+    #: or filled anew.
     spool_bytes: Count = 1 << 30
+    #: The same for the age of what waits.
     spool_age: Duration = DAY
 
 

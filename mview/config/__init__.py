@@ -192,6 +192,7 @@ class TableSettings(Settings):
     where: Annotated[Filled, AfterValidator(_condition)] | None = None
     #: Columns that tell rows apart, where it is not the primary key or a unique index that does.
     key: Annotated[list[Filled], Field(min_length=1)] | None = None
+    #: How gently it is read.
     load: TableLoadSettings = TableLoadSettings()
     #: Types of columns whose own has no equal, or a wider one: `string`, `decimal(12,2)`.
     types: dict[Filled, str] = {}
@@ -265,17 +266,26 @@ class ConnectionSettings(Settings):
     hidden = ("username", "password", "query")
 
     name: str = ""
+    #: SQLAlchemy's name of the database and driver: `sqlite`, `postgresql+psycopg`,
+    #: `mysql+pymysql`, `mariadb+pymysql`, `mssql+pyodbc`.
     drivername: str = Field(pattern=r"^[a-z0-9_]+(\+[a-z0-9_]+)?$")
+    #: The server.
     host: Part | None = None
+    #: The server's; the database's usual one where none is given.
     port: Annotated[int | str, BeforeValidator(_port)] | None = None
+    #: Who reads.
     username: Part | None = None
+    #: A reference to it, never itself.
     password: str | None = Field(default=None, repr=False)
+    #: Its name; SQLite: the path of the file.
     database: Part | None = None
     #: PostgreSQL, SQL Server: the schema of tables that are named without one.
     namespace: str | None = Field(default=None, alias="schema")
+    #: Further parameters of the URL, e.g. of TLS.
     query: dict[str, str] = Field(default={}, repr=False)
     #: By name, those of which not all is read, or that have no primary key.
     tables: dict[str, TableSettings] = {}
+    #: How gently its tables are read.
     load: ConnectionLoadSettings = ConnectionLoadSettings()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -354,19 +364,22 @@ class ChangesSettings(Settings):
     connection: str = ""
     #: The connector: the name of its entry point.
     source: str
+    #: What messages look like; a database's own log needs none.
     format: Filled
-    #: T: covers clock skew plus the time from commit to the changelog; see docs/sources.md.
+    #: The most that passes from a commit to the moment the change stands in the changelog, plus the
+    #: difference of the clocks; see docs/sources.md.
     delay: Duration = Field(default=10_000, alias="T")
     #: files: the folder of change files.
     path: Path | None = None
-    #: kafka: bootstrap servers, topic with or without {table} and {schema}, and the connector's
-    #: heartbeat topic.
+    #: kafka: the brokers as `host:port`, several with commas.
     bootstrap_servers: Annotated[Filled, AfterValidator(broker_list)] | None = None
+    #: kafka: the topic, or the topics by {table} and {schema}.
     topic: Filled | None = None
     #: The topics of some tables, by name; * stands for any letters, in tables and in topics.
     topics: dict[str, Filled | Annotated[list[Filled], Field(min_length=1)]] = {}
     #: What a topic is that is not there: a mistake, or that of a table which had no change yet.
     missing_topics: Literal["error", "wait"] = "error"
+    #: kafka: where the connector says how far an idle log is.
     heartbeat_topic: Filled | None = None
     #: kafka: where Debezium tells the ends of transactions (provide.transaction.metadata).
     transaction_topic: Filled | None = None
@@ -437,7 +450,9 @@ class ChangesSettings(Settings):
 class EngineSettings(Settings):
     """Sizes and limits of the engine; the defaults suit a laptop."""
 
+    #: Rows of a chunk at the most, …
     chunk_rows: Count = 200_000
+    #: … and its bytes, and a 64th of `memory`.
     chunk_bytes: Count = 64 << 20
     #: Chunks read per micro-batch; 0: twice the number of cores.
     chunks_per_epoch: int = Field(default=0, ge=0, lt=1 << 31, strict=True)
@@ -447,13 +462,14 @@ class EngineSettings(Settings):
     max_bytes: Count = 64 << 20
     #: Tables are held back when they are ahead of the slowest by more than this.
     max_drift: Duration = 60_000
-    #: … and whether by one, too, that has no message left and may be silent or behind.
+    #: Whether one that has no message left, and may be silent or behind, holds the others back:
+    #: `fresh` (no), `wait` (as long as it takes), or how long.
     alignment: Annotated[int, BeforeValidator(_alignment)] = 0
     #: Which executor maintains views: `auto`, or forced for tests.
     executor: Literal["auto", "spark", "local"] = "auto"
     #: How views follow an epoch: where it is cheaper (`auto`), or forced for tests.
     strategy: Literal["auto", "incremental", "full"] = "auto"
-    #: Bytes of rows that the driver holds, see `mview.memory`.
+    #: Bytes of rows that the driver holds, in shares (docs/architecture.md).
     memory: Count = 4 << 30
     #: How often `now()` moves on in views; current_date moves at midnight (UTC) in any case.
     tick: Duration = 60_000
@@ -475,7 +491,9 @@ class SparkSettings(Settings):
 
     hidden = ("conf",)
 
+    #: `local[*]`, or the URL of a cluster.
     master: Annotated[str, Field(min_length=1)] = "local[*]"
+    #: Any setting of Spark; values may hold `${env:…}`.
     conf: dict[str, str] = Field(default={}, repr=False)
 
     @field_validator("conf")
@@ -501,6 +519,7 @@ class FunctionSettings(Settings):
     returns: str
     #: python: called with the values of one row; pandas: with a Series per argument.
     kind: Literal["python", "pandas"] = "python"
+    #: Whether equal arguments always give an equal result: it must be so.
     deterministic: bool = Field(default=False, validate_default=True)
 
     @field_validator("returns")
@@ -531,14 +550,21 @@ class Config(Settings):
     hidden = ("connections", "changes", "sinks", "spark")
 
     path: Path
+    #: The folder of mirrors, manifests and views.
     store: Path
+    #: The databases, by the names that stand before the dot in SQL.
     connections: dict[str, ConnectionSettings] = {}
+    #: The changelog of each connection, by its name.
     changes: dict[str, ChangesSettings] = {}
+    #: Sinks by their names; `delta` without a type: defaults of the views' own tables.
     sinks: dict[str, Annotated[dict[str, Any], AfterValidator(_no_list)]] = Field(
         default={}, repr=False
     )
+    #: Python functions that views may call, by their names in SQL.
     functions: dict[str, FunctionSettings] = {}
+    #: Sizes and limits of the engine.
     engine: EngineSettings = EngineSettings()
+    #: Spark's session.
     spark: SparkSettings = SparkSettings()
 
     def table_options(self, kind: str) -> dict[str, Any]:

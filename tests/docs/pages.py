@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.docs import errors
+from tests.docs import errors, settings
 
 #: What makes each page.
-PAGES: Mapping[Path, Callable[[], str]] = {errors.PAGE: errors.page}
+PAGES: Mapping[Path, Callable[[], str]] = {
+    errors.PAGE: errors.page,
+    settings.PAGE: settings.page,
+}

@@ -95,8 +95,11 @@ class ClickhouseSettings(FollowerSettings):
 
     #: The HTTP interface; several with commas are shards.
     url: Annotated[str, Field(min_length=1), AfterValidator(http_urls)]
+    #: Who writes.
     user: Part = "default"
+    #: A reference to it, never itself.
     password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
+    #: Where the tables are.
     database: Annotated[str, Field(min_length=1)] = "default"
     #: Servers dislike many small parts.
     every: Duration = 1000

@@ -66,6 +66,7 @@ class FilesSettings(FollowerSettings):
 
     #: A folder on a disk of this machine, or one that is mounted.
     path: Filled
+    #: Of the files.
     format: Literal["parquet", "csv", "jsonl"] = "parquet"
     #: mode upsert: files of the content; a step writes those anew that it changes, each in memory.
     buckets: Annotated[int, Field(strict=True, gt=0, le=1024)] = 1

@@ -35,6 +35,7 @@ class IcebergSettings(FollowerSettings):
     )
     #: The catalog's name: a SQL catalog holds the tables of several.
     catalog_name: Annotated[str, Field(min_length=1)] = "mview"
+    #: Where the tables are.
     namespace: Annotated[str, Field(min_length=1)] = "default"
     #: Columns, or `bucket(n, c)`, `truncate(n, c)`, `year(c)`, `month(c)`, `day(c)`, `hour(c)`.
     #: Several with commas.

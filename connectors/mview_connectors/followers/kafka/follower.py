@@ -119,9 +119,11 @@ class KafkaSettings(FollowerSettings):
     options: dict[str, str] = Field(default={}, repr=False)
     #: mode changelog: what a change looks like.
     shape: Literal["unified", "debezium"] = "unified"
-    #: Of a topic that is made: its partitions, copies, and more settings (retention.ms, …).
+    #: Partitions of a topic that is made.
     partitions: Count = 1
+    #: Its copies; the brokers' default where none is given.
     replication: Count | None = None
+    #: Its further settings, e.g. retention.ms.
     topic_options: dict[str, str] = Field(default={})
     #: After so long the brokers roll back what a runner has left open.
     transaction_timeout: Duration = 300_000

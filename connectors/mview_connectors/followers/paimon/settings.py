@@ -24,6 +24,7 @@ class PaimonSettings(FollowerSettings):
     catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
         default_factory=dict, repr=False
     )
+    #: Where the tables are.
     database: Annotated[str, Field(pattern=r"^\w+$")] = "default"
     #: Rows are spread over so many by their key, for ever.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1

@@ -76,6 +76,7 @@ class SqlSettings(FollowerSettings):
 
     #: SQLAlchemy's URL: the database and how to reach it.
     url: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_no_password)]
+    #: A reference to it, never itself.
     password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
     #: The schema of the table and of the marks; the user's own where none is given.
     namespace: str | None = None

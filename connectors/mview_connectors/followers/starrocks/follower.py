@@ -97,9 +97,11 @@ class StarrocksSettings(FollowerSettings):
     url: Annotated[str, Field(min_length=1), AfterValidator(http_urls)]
     #: Their port for the MySQL protocol.
     query_port: Annotated[int, Field(gt=0, lt=1 << 16)] = 9030
+    #: Who writes.
     user: Part = "root"
+    #: A reference to it, never itself.
     password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
-    #: Stands in a header of HTTP.
+    #: Where the tables are; its name stands in a header of HTTP.
     database: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=256)]
     #: Each commit is a version of the table, which the servers compact.
     every: Duration = 1000

@@ -1,0 +1,36 @@
+"""Every setting says what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.settings import _GIVEN, SECTIONS, followers, meanings, page, rows
+
+MODELS = {**SECTIONS, **followers()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_setting_has_a_meaning(name) -> None:
+    """Who adds a field writes a comment `#:` above it: it stands on the page."""
+    model = MODELS[name]
+    told = meanings(model)
+    assert [field for field in model.model_fields if not told.get(field)] in (
+        [],
+        [field for kind, field in _GIVEN if kind is model],
+    )
+    assert list(rows(model))
+
+
+def test_the_page_has_settings_of_all_parts() -> None:
+    text = page()
+    for row in (
+        "| `T` | duration | `10 seconds` |",
+        "| `every` | duration | `0 seconds` |",
+        "| `alignment` | `fresh`, `wait`, or a duration | `fresh` |",
+        "| `drivername` | text | *needed* |",
+        "| `mode` | `upsert`, `append`, `changelog` | `upsert` |",
+        "| `buckets` | number | `1` | Rows are spread over so many by their key, for ever. |",
+        "## sinks.NAME, type `mariadb`, `mysql`, `postgresql`, `sqlite`",
+        "`format.decimal.handling.mode`",
+    ):
+        assert row in text, row
