@@ -26,6 +26,7 @@ from mview.cli.commands import (
 )
 from mview.cli.demo.command import demo
 from mview.cli.explore.past import history, lag
+from mview.cli.explore.preview import preview
 from mview.cli.explore.why import why
 from mview.cli.loads import pause, resume
 from mview.cli.options import App, debug_option
@@ -72,6 +73,7 @@ for _command in (
     doctor,
     check,
     explain,
+    preview,
     test,
     plan,
     lineage,

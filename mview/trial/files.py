@@ -52,10 +52,13 @@ class TrialProject:
 
     def views(self, paths: Sequence[Path]) -> list[ViewDefinition]:
         """The views of files and folders, with the declared functions."""
-        views = load_views(paths)
-        return (
-            views if self.config is None else with_functions(views, declared_functions(self.config))
-        )
+        return self.with_functions(load_views(paths))
+
+    def with_functions(self, views: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+        """The views, with the declared functions."""
+        if self.config is None:
+            return list(views)
+        return with_functions(views, declared_functions(self.config))
 
     def schemas(
         self, views: Sequence[ViewDefinition], declared: Mapping[RelationId, TableSchema]
