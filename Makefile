@@ -14,7 +14,7 @@ TEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist loadgr
 # More arguments for pytest, e.g. make test ARGS='-k merge'
 ARGS ?=
 
-.PHONY: help venv java services demo test test-all chaos mutants lint format types layers check wheel-check bench lock clean
+.PHONY: help venv java services demo test test-all chaos mutants lint format types layers docs check wheel-check bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -75,7 +75,11 @@ types: venv ## types, strict
 layers: venv ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
-check: lint types layers wheel-check ## all checks that are not tests
+docs: venv ## the docs as a site in build/site; a link to nothing is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+check: lint types layers docs wheel-check ## all checks that are not tests
 
 wheel-check: venv ## sdist -> wheel -> clean environment: does it work as installed?
 	@.ci/wheel-check
