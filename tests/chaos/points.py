@@ -51,7 +51,7 @@ SCENES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: Scenes in which no Spark was started yet, or none is needed.
-WITHOUT_JVM = ("follow", "compaction", "upkeep", "drop", "left by a drop", "recover")
+WITHOUT_JVM = ("begin", "follow", "compaction", "upkeep", "drop", "left by a drop", "recover")
 
 
 class Place(NamedTuple):
