@@ -90,7 +90,7 @@ bench: java venv services ## measure; the results go to tests/bench/README.md
 lock: venv ## write the locks anew: of pyproject.toml, of the environment for Paimon
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
 	  --generate-hashes --extra mysql --extra postgresql --extra mssql --extra iceberg --extra delta \
-	  --extra avro --extra dev --extra docs --upgrade \
+	  --extra avro --extra notebook --extra dev --extra docs --upgrade \
 	  --output-file requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate \
 	  --generate-hashes --upgrade --output-file $(PAIMON)/requirements.lock $(PAIMON)/requirements.in

@@ -135,6 +135,23 @@ def parse_time(text: str) -> int | None:
         return None
 
 
+def last_time_of_day(text: str, now_ms: int) -> int | None:
+    """The last time up to now when it was `10:00` or `10:00:30`, in UTC, in milliseconds.
+
+    >>> last_time_of_day("10:00", 36_000_000), last_time_of_day("10:00", 122_399_999)
+    (36000000, 36000000)
+    """
+    try:
+        of_day = dt.time.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    if of_day.tzinfo is not None or ":" not in text:
+        return None
+    seconds = of_day.hour * 3600 + of_day.minute * 60 + of_day.second
+    passed = now_ms - (seconds * 1000 + of_day.microsecond // 1000)
+    return now_ms - passed % DAY_MS if passed >= 0 else None
+
+
 def parse_duration(text: str) -> int | None:
     """A duration such as `10 seconds`, `500ms`, `2 min` in milliseconds; None if it is none.
 

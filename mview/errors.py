@@ -9,7 +9,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
@@ -66,6 +67,12 @@ def shown(value: object, size: int = 200) -> str:
         text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= size else text[: size - 3] + "..."
 
+
+#: Files of which IPython says that a cell is in them.
+_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|^<ipython-input-")
+
+#: What IPython makes of a line with a magic: its words say nothing of the place.
+_MAGIC = "get_ipython()."
 
 #: What an error is made with.
 PARTS = ("what", "where", "got", "allowed", "safe", "hint", "code")
@@ -134,6 +141,16 @@ class MviewError(Exception):
                 lines.append(f"  {label + ':':<9}" + text.replace("\n", "\n" + _MARGIN))
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in the place of a traceback: the block, and the line of the cell."""
+        lines = f"Error: {self.render()}".split("\n")
+        for frame in reversed(traceback.extract_tb(self.__traceback__)):
+            if _CELL.search(frame.filename):
+                if not frame.line or frame.line.startswith(_MAGIC):
+                    break
+                return [*lines, f"  {'cell:':<9}line {frame.lineno}: {printable(frame.line)}"]
+        return lines
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process borders (Spark Python workers): keep the parts, not only the text.
         return (_rebuild, (type(self), self.__dict__.copy()))
@@ -158,6 +175,17 @@ def concerning(subject: str) -> Iterator[None]:
         if subject_of(error) is None:
             setattr(error, _SUBJECT, subject)
         raise
+
+
+def without_secrets_in(error: MviewError, mask: Callable[[str], str]) -> MviewError:
+    """The error itself, when secrets were taken out of all that it says."""
+    for each in error.errors if isinstance(error, MistakesError) else ():
+        without_secrets_in(each, mask)
+    for name, part in error.parts.items():
+        if part is not None and not isinstance(part, bool | int | float):
+            setattr(error, name, mask(str(part)))
+    error.args = (error.render(),)
+    return error
 
 
 def about(error: MviewError, subject: str) -> MviewError:

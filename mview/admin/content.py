@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import index
 from typing import SupportsIndex
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of, load_definition
 from mview.catalog.sinks import open_sink, sink_options
-from mview.clock import parse_time
+from mview.clock import SystemClock, last_time_of_day, parse_time
 from mview.config import Config
 from mview.connector import Sink
 from mview.epoch.halts import has_halted
@@ -24,7 +24,7 @@ from mview.plan.text.place import did_you_mean
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, ViewState
 
 
 def published(config: Config) -> Manifest:
@@ -57,7 +57,8 @@ def check_views(manifest: Manifest, names: Iterable[str]) -> None:
             raise UserError(f"there is no view {name!r}", hint=hint)
 
 
-#: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise.
+#: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise. A time
+#: of day alone, such as `10:00`, is the last one that has passed.
 When = int | SupportsIndex | str | dt.datetime
 
 
@@ -72,8 +73,12 @@ def manifest_at(config: Config, when: When) -> Manifest:
         return log.read(index(when))  # also a number of NumPy
     ms = parse_time(str(when))
     if ms is None:
+        ms = last_time_of_day(str(when), SystemClock().now())
+    if ms is None:
         raise UserError(
-            "neither an epoch nor a time", got=when, allowed="e.g. 41 or '2026-11-20 10:00'"
+            "neither an epoch nor a time",
+            got=when,
+            allowed="e.g. 41, '2026-11-20 10:00', or '10:00', in UTC",
         )
     return log.at(ms)
 
@@ -107,28 +112,85 @@ class StoredView:
 
     def arrow(self) -> pa.Table:
         """The rows."""
-        return self._sink.rows(self._manifest.views[self.name].sink)
+        return self._sink.rows(self._state.sink)
 
     def parts(self) -> Iterator[pa.Table]:
         """The rows, in parts."""
-        return self._sink.parts(self._manifest.views[self.name].sink)
+        return self._sink.parts(self._state.sink)
+
+    def head(self, most: int) -> pa.Table:
+        """The first rows, in no order: of the parts, as many are read as it takes."""
+        rows = self.schema.empty_table()
+        for part in self.parts():
+            rows = pa.concat_tables([rows, part.slice(0, most - rows.num_rows)])
+            if rows.num_rows >= most:
+                break
+        return rows
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has; nothing is read."""
+        return self._state.rows
+
+    @property
+    def manifest(self) -> Manifest:
+        """What publishes the epoch."""
+        return self._manifest
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What its sink said of the epoch."""
+        return self._state.sink
+
+    @property
+    def definition(self) -> ViewDefinition:
+        """The view as it was declared at that epoch."""
+        return load_definition(Store(self._config.store), self._manifest, self.name)
+
+    @property
+    def path(self) -> str:
+        """Where its sink is."""
+        return sink_path(self._config, Store(self._config.store), self.definition)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, all nullable."""
-        columns = self._manifest.views[self.name].schema.arrow
+        columns = self._state.schema.arrow
         return pa.schema([field.with_nullable(True) for field in columns])
 
     @property
+    def _state(self) -> ViewState:
+        return self._manifest.views[self.name]
+
+    @property
     def _sink(self) -> Sink:
-        state, store = self._manifest.views[self.name], Store(self._config.store)
-        definition = load_definition(store, self._manifest, self.name)
-        return open_sink(self._config, store, definition, state.schema, digest_of(definition))
+        store, definition = Store(self._config.store), self.definition
+        schema, digest = self._state.schema, digest_of(definition)
+        return open_sink(self._config, store, definition, schema, digest)
 
     def as_of(self, when: When) -> StoredView:
         """The view at an older epoch, or as it was at a time."""
         return StoredView(self._config, self.name, manifest_at(self._config, when))
 
     def changes(self, since: When) -> pa.Table:
-        """What was added (+1) and removed (-1) since then: the columns and WEIGHT."""
-        return difference(self.arrow(), self.as_of(since).arrow())
+        """What was added (+1) and removed (-1) since then: the columns and WEIGHT.
+
+        Raises:
+            UserError: the view had other columns then.
+        """
+        return self.changes_from(self.as_of(since))
+
+    def changes_from(self, older: StoredView) -> pa.Table:
+        """The same, since what was read of it; see `changes`."""
+        if older.schema != self.schema:
+            raise UserError(
+                f"view {self.name} had other columns at epoch {older.epoch}",
+                got=_columns(older.schema),
+                allowed=_columns(self.schema),
+                hint="ask for the changes since an epoch that has them",
+            )
+        return difference(*self._sink.apart(self._state.sink, older._state.sink))
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

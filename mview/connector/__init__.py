@@ -460,6 +460,10 @@ class Sink(Protocol):
         """The same in parts of bounded size, for comparisons."""
         ...
 
+    def apart(self, new: dict[str, Any], old: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
+        """Rows of two published epochs, in which these differ; what both have may be left out."""
+        ...
+
     def maintain(self, oldest: Mapping[str, Any] | None, keep: Sequence[Mapping[str, Any]]) -> int:
         """Remove what nobody reads any more; off the hot path.
 

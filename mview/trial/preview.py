@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,9 +158,12 @@ def _views(
 
 
 def _asked(what: str, known: Mapping[str, ViewDefinition]) -> ViewDefinition:
-    if what in known and not Path(what).exists():
+    is_there = False
+    with suppress(OSError, ValueError):  # a query that is too long to be the name of a file
+        is_there = Path(what).exists()
+    if what in known and not is_there:
         return known[what]
-    if Path(what).exists() or what.endswith(".sql"):
+    if is_there or what.endswith(".sql"):
         views = load_views([what])
         if len(views) != 1:
             raise UserError(f"{what} has {len(views)} views", hint="name the file of one of them")

@@ -84,11 +84,15 @@ class Driver:
         self.published: dict[str, Any] | None = None
         self.epoch = 0
         self.model: Counter[Row] = Counter()
+        #: What was published before, and the content then.
+        self.before: tuple[dict[str, Any], Counter[Row]] | None = None
 
     def stage(self, weights: dict[Row, int]) -> dict[str, Any]:
         return self.sink.stage(self.epoch + 1, delta_of(self.schema, weights))
 
     def publish(self, facts: dict[str, Any], weights: dict[Row, int]) -> None:
+        if self.published is not None:
+            self.before = self.published, Counter(self.model)
         self.published, self.epoch = facts, self.epoch + 1
         for row, weight in weights.items():
             self.model[row] += weight
@@ -109,6 +113,15 @@ class Driver:
             ours = self.sink.rows(self.published)
             assert ours.schema.types == self.schema.arrow.types
             assert Counter(rows_of(ours, self.schema.names)) == expected
+            if self.before is not None:
+                old, content = self.before
+                new, gone = self.sink.apart(self.published, old)
+                both = Counter(rows_of(new, self.schema.names))
+                both.subtract(rows_of(gone, self.schema.names))
+                expected.subtract(content)
+                assert {r: n for r, n in both.items() if n} == {
+                    r: n for r, n in expected.items() if n
+                }
 
 
 class SinkContract:

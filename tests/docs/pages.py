@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.docs import errors, results, settings
+from tests.docs import errors, settings
 
 #: What makes each page.
 PAGES: Mapping[Path, Callable[[], str]] = {
     errors.PAGE: errors.page,
-    results.PAGE: results.page,
     settings.PAGE: settings.page,
 }

@@ -19,7 +19,7 @@ from mview.connector import SinkTarget
 from mview.delta import log as delta_log
 from mview.epoch.retention import Retention, outdated
 from mview.errors import CorruptionError, UserError
-from mview.notebook import Project
+from mview.notebook.project import Project
 from mview.plan.definition import parse_view
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store, store_id

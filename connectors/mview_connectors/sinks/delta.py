@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from mview.connector import WEIGHT, SinkTarget, check_options
-from mview.delta.actions import NO_TABLE, table_actions
+from mview.delta.actions import NO_TABLE, TableVersion, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import DataFile, check_columns, describe, read_live
 from mview.delta.rewrite import Rewrite, Rewriter
@@ -535,6 +535,21 @@ class DeltaSink:
         Raises:
             CorruptionError: it cannot be read (any more).
         """
+        for file in self._content(published).files.values():
+            yield read_live(self.folder, file, self._schema)
+
+    def apart(self, new: dict[str, Any], old: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
+        """The rows of files that one of two epochs has, and the other has not."""
+        files = [self._content(published).files for published in (new, old)]
+        sides = []
+        for ours, theirs in (files, reversed(files)):
+            apart = [file for path, file in ours.items() if theirs.get(path) != file]
+            parts = [read_live(self.folder, file, self._schema) for file in apart]
+            sides.append(pa.concat_tables([self._schema.empty_table(), *parts]))
+        return sides[0], sides[1]
+
+    def _content(self, published: dict[str, Any]) -> TableVersion:
+        """The table at a published epoch."""
         published = self._said(published, _FACTS)
         # The rows are the same in files that others made of them, and these stay longer.
         table = self._log.at(self._same_rows(published["version"]))
@@ -545,8 +560,7 @@ class DeltaSink:
                 safe="the newest epoch is not touched",
                 hint="read a newer epoch",
             )
-        for file in table.files.values():
-            yield read_live(self.folder, file, self._schema)
+        return table
 
     def maintain(self, oldest: Mapping[str, Any] | None, keep: Sequence[Mapping[str, Any]]) -> int:
         """Delete what nobody reads any more, and checkpoint the log now and then.

@@ -144,12 +144,11 @@ def _run(app: App, config: Config, views: Sequence[ViewDefinition], folder: Path
 
 
 def _show_table(app: App, config: Config) -> None:
-    from mview.notebook import Project
+    from mview.admin.content import StoredView
 
-    view = Project(config)["order_revenue"]
-    rows = view.df().sort_values("order_id", ascending=False)
-    where = view.status().path
-    app.output.line(f"\nThe Delta table {where}, epoch {view.epoch}: {len(rows):,} rows")
+    view = StoredView(config, "order_revenue")
+    rows = view.arrow().to_pandas().sort_values("order_id", ascending=False)
+    app.output.line(f"\nThe Delta table {view.path}, epoch {view.epoch}: {len(rows):,} rows")
     app.output.line(rows.head(_SHOWN).to_string(index=False))
 
 
