@@ -147,7 +147,17 @@ class StoreStatus:
     """A store at its newest epoch, and the error that ended the last run, if one did.
 
     Attributes:
+        store: its folder.
+        running: who runs it; None: nobody.
+        epoch: the newest epoch; 0: nothing was published yet.
+        published_ms: when that was published, wall milliseconds; None: nothing was.
+        watermark: every change up to this time of the sources is in it; None: unknown.
+        tables: the tables.
+        views: the views, but those in light mode.
+        failure: the error that ended the last run; None: none did, or an epoch came after it.
+        lights: the sinks of the views in light mode.
         unbuilt: views that the newest run was asked for, and that are not there yet.
+        sources: how far each connection was read.
     """
 
     store: str

@@ -32,6 +32,7 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
     from mview.cli.checking import Checker
     from mview.cli.planning import plan_run
     from mview.cli.render import applied_text, planned_text
+    from mview.cli.results import Applied
     from mview.plan.definition import read_views
     from mview.store.asked import asked_files
     from mview.store.layout import Store
@@ -63,6 +64,6 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
         if not yes:
             click.confirm("Remove them?", abort=True, err=True)
     answer = apply_views(config, given, remove, app.output.note)
-    app.output.result({"plan": planned, "answer": answer}, applied_text(answer))
+    app.output.result(Applied(planned, answer), applied_text(answer))
     if answer.state != "done" or answer.halted:
         sys.exit(ExitCode.CHECK_FAILED)

@@ -298,6 +298,7 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
 def _verify_source(app: App, names: tuple[str, ...], config_path: str, repair: bool) -> None:
     from mview.admin.against_source import verify_tables
     from mview.cli.render import source_text, verified_text
+    from mview.cli.results import Verified
     from mview.plan.definition import load_views
     from mview.relation import RelationId
 
@@ -314,7 +315,7 @@ def _verify_source(app: App, names: tuple[str, ...], config_path: str, repair: b
 
         results = verify_views(config, views)
     texts = [source_text(tables), verified_text(results)]
-    app.output.result({"tables": tables, "views": results}, "\n".join(filter(None, texts)))
+    app.output.result(Verified(tables, results), "\n".join(filter(None, texts)))
     if not (all(table.equal for table in tables) and all(result.equal for result in results)):
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -400,36 +401,47 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
     show_default=True,
     help="What becomes of our copies of tables that no view reads any more.",
 )
+@json_option
 @click.pass_obj
 def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tables: bool) -> None:
     """Remove views with their data. The databases are not touched."""
     from mview.admin.drop import drop as drop_views
     from mview.admin.drop import going
     from mview.cli.render import going_text
+    from mview.cli.results import Dropped
 
     config = app.config(config_path)
     what = going(config, names, with_tables=not keep_tables)
     app.output.line(going_text(what))
     if not yes:
-        click.confirm("Drop that?", abort=True)
+        # On stderr: what --json prints is read by programs.
+        click.confirm("Drop that?", abort=True, err=app.output.as_json)
     unread = drop_views(config, names, with_tables=not keep_tables)
-    app.output.line(f"dropped: {', '.join([*what.views, *what.tables])}")
-    for name in unread:
-        app.output.line(f"{name}: its definition was damaged: a table at a path of its own stays")
+    lines = [f"dropped: {', '.join([*what.views, *what.tables])}"]
+    lines += [
+        f"{name}: its definition was damaged: a table at a path of its own stays" for name in unread
+    ]
+    app.output.result(Dropped(what, unread), "\n".join(lines))
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="VIEW…")
 @config_option
+@json_option
 @click.pass_obj
 def repair(app: App, names: tuple[str, ...], config_path: str) -> None:
     """Take back what others have written to the tables of views."""
     from mview.admin.repair import repair as repair_views
+    from mview.cli.results import Repaired
 
     built = repair_views(app.config(config_path), names)
-    for name in names:
-        left = "; the next mview run builds it anew, the others go on" if name in built else ""
-        app.output.line(f"{name}: its table is as mview left it{left}")
+    told = [Repaired(name, name in built) for name in names]
+    anew = "; the next mview run builds it anew, the others go on"
+    lines = [
+        f"{view.view}: its table is as mview left it{anew if view.built_anew else ''}"
+        for view in told
+    ]
+    app.output.result(told, "\n".join(lines))
 
 
 @click.command()

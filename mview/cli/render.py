@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import yaml
 
@@ -26,8 +25,15 @@ if TYPE_CHECKING:
     from mview.cli.checking import Checked
     from mview.cli.costs import PlanCost
     from mview.cli.planning import Planned
+    from mview.cli.results import (
+        ByChanceJson,
+        CheckedJson,
+        ErrorJson,
+        ExplainedJson,
+        OperatorJson,
+    )
     from mview.epoch.views.cost import Ran
-    from mview.ivm.plan import ViewPlan
+    from mview.ivm.plan import NodeNote, ViewPlan
     from mview.relation import RelationId
     from mview.store.applies import ApplyAnswer
     from mview.store.failure import Failure
@@ -78,9 +84,9 @@ def _strategies(plan: ViewPlan) -> list[str]:
     return [*strategies, "light"] if plan.definition.mode == "light" else strategies
 
 
-def checked_json(view: Checked) -> dict[str, Any]:
+def checked_json(view: Checked) -> CheckedJson:
     """A checked view as data."""
-    told: dict[str, Any] = {
+    told: CheckedJson = {
         "view": view.definition.name,
         "file": view.definition.file,
         "ok": view.error is None,
@@ -94,9 +100,10 @@ def checked_json(view: Checked) -> dict[str, Any]:
     return told
 
 
-def error_json(error: MviewError) -> dict[str, Any]:
+def error_json(error: MviewError) -> ErrorJson:
     """The parts of an error that are there."""
-    return {name: part for name, part in error.parts.items() if part is not None}
+    parts = {name: part for name, part in error.parts.items() if part is not None}
+    return cast("ErrorJson", parts)
 
 
 def explained_text(plan: ViewPlan, costs: Callable[[ViewPlan], PlanCost | None]) -> str:
@@ -119,32 +126,33 @@ def explained_json(
     plan: ViewPlan,
     costs: Callable[[ViewPlan], PlanCost | None],
     where: Mapping[RelationId, str] | None = None,
-) -> dict[str, Any]:
+) -> ExplainedJson:
     """A plan as data: one entry per operator, from the top, with the reason of a FULL."""
     from mview.execute.place import places
     from mview.plan.operators.tree import describe
 
     if where is None and plan.definition.mode != "light":
         where = places(plan)
-    refused = {"reason": plan.refused.code, "hint": plan.refused.hint} if plan.refused else {}
-    return {
+    told: ExplainedJson = {
         "view": str(plan.relation),
         "evaluation": plan.evaluation,
         "key": plan.key,
         "tables": [str(table) for table in plan.sources],
-        "operators": [
-            {
-                "operator": describe(note.node),
-                "strategy": note.strategy,
-                **({"reason": note.note.code, "hint": note.note.hint} if note.note else {}),
-            }
-            for note in plan.nodes
-        ],
+        "operators": [_operator_json(describe(note.node), note) for note in plan.nodes],
         "place": (where or {}).get(plan.relation),
-        "cost": asdict(cost) if (cost := costs(plan)) else None,
+        "cost": costs(plan),
         "parts": [explained_json(part, costs, where) for part in plan.parts],
-        **refused,
     }
+    if plan.refused:
+        told |= {"reason": plan.refused.code, "hint": plan.refused.hint}
+    return told
+
+
+def _operator_json(operator: str, note: NodeNote) -> OperatorJson:
+    told: OperatorJson = {"operator": operator, "strategy": note.strategy}
+    if note.note:
+        told |= {"reason": note.note.code, "hint": note.note.hint}
+    return told
 
 
 def status_text(store: StoreStatus) -> str:
@@ -467,7 +475,7 @@ def by_chance_text(result: ByChance) -> str:
     return "\n".join([*lines, "", "as a test:", text.rstrip()])
 
 
-def by_chance_json(result: ByChance) -> dict[str, Any]:
+def by_chance_json(result: ByChance) -> ByChanceJson:
     """How random tests went, as data."""
-    failed = result.failed and result.failed.model_dump(exclude_defaults=True)
+    failed = None if result.failed is None else result.failed.model_dump(exclude_defaults=True)
     return {"tests": result.tests, "seed": result.seed, "failed": failed, "outcome": result.outcome}

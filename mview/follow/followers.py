@@ -216,6 +216,8 @@ class _Thread:
         self._spool = spool_of(config, definition, sink)
         self._source = source
         self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
+        #: Ends all waiting: it is to come to an end, by catching up or at once.
+        self._haste = threading.Event()
         self._lock = threading.Lock()
         self._hurry = False
         self._opened: tuple[Follower, FollowerTarget, Following] | None = None
@@ -241,6 +243,7 @@ class _Thread:
     def hurry(self) -> None:
         """Bring all that is there now, without a pause."""
         self._hurry = True
+        self._haste.set()
         self._rouse()
 
     def _rouse(self) -> None:
@@ -312,6 +315,7 @@ class _Thread:
 
     def end(self) -> None:
         self._end.set()
+        self._haste.set()
         self._wake.set()
 
     def join(self, seconds: float) -> None:
@@ -345,13 +349,9 @@ class _Thread:
         return self._close()
 
     def _wait_back_off(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._end.is_set():
-            if self._hurry:  # as often as it is tried now, and no longer between
-                left = min(left, until - seconds + _LAST_PAUSE_S - time.monotonic())
-            if left <= 0:
-                return
-            self._end.wait(min(left, 0.2))
+        began = time.monotonic()
+        if self._haste.wait(seconds):  # as often as it is tried now, and no longer between
+            self._end.wait(max(0.0, began + min(seconds, _LAST_PAUSE_S) - time.monotonic()))
 
     def _follow(self) -> None:
         """Bring what is there."""
@@ -390,9 +390,8 @@ class _Thread:
         if following.cursor.epoch is None or not following.is_behind:
             return
         due = self._committed + target.settings.every / 1000
-        while not self._hurry and (left := due - time.monotonic()) > 0:
-            if self._end.wait(min(left, 0.2)):
-                return
+        # Without a look at the clock between: of hundreds of sinks that alone takes time.
+        self._haste.wait(max(0.0, due - time.monotonic()))
 
     def _following(self) -> Following:
         """The open one, or a new one where the view has other columns now."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mview.changelog import KIND
-from mview.errors import RetryableError
+from mview.errors import CorruptionError, RetryableError
 from mview.follow.following import Content, ViewChanges
 from mview.follow.net import netted
 from mview.relation import RelationId
@@ -97,8 +97,21 @@ class ViewSource:
         return max(view.built_epoch, self._opened(table).trimmed(table))
 
     def _parts(self, view: ViewState, table: TableState) -> Iterator[pa.Table]:
-        for part in self._opened(table).parts(table):
-            yield part.select(view.schema.names)
+        try:
+            for part in self._opened(table).parts(table):
+                yield part.select(view.schema.names)
+        except CorruptionError as error:
+            if self._state[2] == table:
+                raise
+            # Of what is not the newest any more files go by and by.
+            raise RetryableError(
+                f"rows of view {self._view} went before a sink had read them all",
+                where=error.where,
+                got=f"{error.what}, and the view has changed since",
+                safe="nothing of the step was brought; it is begun again, with the newest rows",
+                hint="if that is so again and again, a fill takes longer than files are kept: "
+                "set engine.keep_files higher",
+            ) from error
 
     @property
     def _state(self) -> tuple[int, ViewState, TableState]:

@@ -19,6 +19,7 @@ from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import DeltaSettings
 from pydantic import ValidationError
 
+from mview.clock import SteadyClock, SystemClock
 from mview.errors import FencedError, RetryableError, TargetError, UserError
 from mview.files.modes import private_files
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
@@ -259,6 +260,26 @@ def test_old_versions_and_files_go_and_what_is_staged_stays(
         world.start()
         change(world, 51)
         world.check()
+
+
+def test_what_is_staged_stays_where_a_clock_is_days_ahead(
+    harness: FolderHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mview maintain` may run on another machine than the runner, and the store has its own."""
+    with a_world(harness, tmp_path / "cursors") as world:
+        for number in range(3):
+            change(world, number)
+        step = Step("step-x", world.view.epoch + 1, world.view.epoch, 2)
+        token = world.faulty.inner.stage(step, delta_of(world.target(), [(None, world.row(70))]))
+        ahead = SystemClock().now() + 30 * 86_400_000
+        with monkeypatch.context() as clock:
+            clock.setattr(SteadyClock, "now", lambda _: ahead)
+            harness.open(world.target()).maintain(thorough=True)
+        assert world.faulty.inner.state(step, token) is State.PREPARED
+        world.faulty.inner.commit(token)
+        there = harness.read(world.target())
+        assert there is not None
+        assert 70 in {row[0] for row in there}
 
 
 def test_maintenance_takes_bites_and_begins_again(

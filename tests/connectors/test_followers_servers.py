@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import World
 from mview.testing.view import Row
+from tests.patience import wait_for
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
 
@@ -139,6 +141,46 @@ class ServerContract(FollowerContract):
     def end_sessions(self, harness: ServerHarness) -> None:
         raise NotImplementedError
 
+    def test_a_table_whose_name_differs_in_case_is_another_one(
+        self, harness: ServerHarness
+    ) -> None:
+        harness.execute(f"CREATE TABLE {harness.quoted('T')} (mine int)")
+        with self.filled(harness) as world:
+            harness.drop(world.target())
+            world.start()
+            world.sync()
+            world.check()
+        assert harness.execute(f"SELECT count(mine) FROM {harness.quoted('T')}")[0][0] == 0
+
+    def sessions(self, harness: ServerHarness) -> int:
+        """Sessions of the harness's database."""
+        raise NotImplementedError
+
+    def test_many_views_share_few_connections(self, harness: ServerHarness, tmp_path: Path) -> None:
+        """All at once, also while one holds a transaction open; the last one closes them."""
+        before = self.sessions(harness)
+
+        class OneOfMany(World):
+            def target(self, fence: int | None = None, owner: str = "") -> FollowerTarget:
+                return super().target(fence, owner or f"store/{self.folder.name}/s")
+
+        worlds = [
+            OneOfMany(harness, tmp_path / str(n), table=f"t{n}", connections=3) for n in range(12)
+        ]
+
+        def follow(world: World) -> None:
+            for text in ("a", "b", "c"):
+                world.view.publish([world.row(n, text) for n in range(50)])
+                world.sync()
+
+        with ThreadPoolExecutor(len(worlds)) as threads:
+            list(threads.map(follow, worlds))
+        assert self.sessions(harness) - before <= 3
+        for world in worlds:
+            world.check()
+            world.close()
+        assert wait_for(lambda: self.sessions(harness) == before, 30)
+
     def test_several_views_that_begin_at_a_time(self, harness: ServerHarness) -> None:
         targets = []
         with self.world(harness) as world:
@@ -200,6 +242,10 @@ class TestPostgresql(ServerContract):
             f"WHERE datname = '{harness.database}'"
         )
 
+    def sessions(self, harness: ServerHarness) -> int:
+        sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{harness.database}'"
+        return int(harness.server.execute(sql)[0][0])
+
 
 class TestMariadb(ServerContract):
     @pytest.fixture
@@ -222,6 +268,10 @@ class TestMariadb(ServerContract):
         sql = f"SELECT ID FROM information_schema.PROCESSLIST WHERE DB = '{harness.database}'"
         for (number,) in harness.server.execute(sql):
             harness.server.execute(f"KILL {number}")
+
+    def sessions(self, harness: ServerHarness) -> int:
+        sql = f"SELECT count(*) FROM information_schema.PROCESSLIST WHERE DB = '{harness.database}'"
+        return int(harness.server.execute(sql)[0][0])
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mview_connectors.followers.worker_follower import WorkerFollower
+from mview_connectors.followers.workers import WorkerPool
 
 from mview.errors import FencedError, RetryableError
 from mview.follow.following import delta_schema
@@ -178,3 +179,27 @@ class WorkerFollowerContract:
                 raised_or_not(sink.sync, RetryableError)
                 sink.sync()
                 sink.check()
+
+    def test_many_sinks_share_few_processes(
+        self, harness: WorkerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worlds = [World(harness, tmp_path / str(n), table=f"shared{n}") for n in range(5)]
+        follower = worlds[0].faulty.inner
+        assert isinstance(follower, WorkerFollower)
+        pool = WorkerPool(follower.pool._what, follower.pool._command, most=2)
+        monkeypatch.setattr(type(follower), "pool", pool)
+
+        def follow(world: World) -> None:
+            for text in ("a", "b"):
+                world.view.publish([world.row(n, text) for n in range(20)])
+                world.sync()
+
+        with ThreadPoolExecutor(len(worlds)) as threads:
+            list(threads.map(follow, worlds))
+        assert pool._started == 2
+        for world in worlds:
+            world.check()
+        for world in worlds:
+            world.close()
+        assert len(pool._idle) == pool._started == 2
+        pool._end_all()

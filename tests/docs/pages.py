@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.docs import errors, settings
+from tests.docs import errors, results, settings
 
 #: What makes each page.
 PAGES: Mapping[Path, Callable[[], str]] = {
     errors.PAGE: errors.page,
+    results.PAGE: results.page,
     settings.PAGE: settings.page,
 }

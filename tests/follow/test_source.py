@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mview.changelog import KIND
-from mview.errors import RetryableError
+from mview.errors import CorruptionError, RetryableError
 from mview.follow.source import ViewSource
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
@@ -121,3 +121,27 @@ def test_an_epoch_between_two_questions_gives_no_share_of_the_changes(
         source.changes(2, sys.maxsize, None)
     assert source.begins() > 2
     assert source.changes(source.begins(), sys.maxsize, None).epoch == driver.epoch
+
+
+def test_rows_that_go_while_they_are_read_are_no_damage(tmp_path: Path) -> None:
+    """A fill may take longer than files are kept that newer epochs have replaced."""
+    store = Store(tmp_path)
+    driver = MirrorDriver(store.mirror(rel("v")), 1, chunks=0)
+    source = ViewSource(store, "v")
+    driver.publish(driver.epoch_once())
+    driver.forget()
+    driver.publish(driver.epoch_once())
+    source.move(published(driver, driver.epoch))
+    parts = source.rows().parts
+    for file in source._opened(driver.state).files(driver.state).base:
+        Path(file[0]).unlink()
+    with pytest.raises(CorruptionError, match="a data file cannot be read"):
+        list(parts)
+    parts = source.rows().parts
+    before = driver.state
+    while driver.state == before:
+        driver.publish(driver.epoch_once())
+    source.move(published(driver, driver.epoch))
+    with pytest.raises(RetryableError, match="went before a sink had read them all") as told:
+        list(parts)
+    assert "engine.keep_files" in str(told.value.render())

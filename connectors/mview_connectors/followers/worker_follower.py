@@ -92,7 +92,9 @@ class WorkerFollower(ABC):
 
     def __init__(self, target: FollowerTarget) -> None:
         self.target = target
+        # The last one that was lent to it, and whether it is.
         self._worker: Worker | None = None
+        self._is_lent = False
 
     @abstractmethod
     def check(self) -> None:
@@ -215,9 +217,9 @@ class WorkerFollower(ABC):
 
     def close(self) -> None:
         """Let the process go."""
-        if self._worker is not None:
-            self.pool.give_back(self._worker)
-            self._worker = None
+        self._give_back()
+        self._worker = None
+        self.pool.leave(self)
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -300,11 +302,17 @@ class WorkerFollower(ABC):
 
     def _call(self, name: str, rows: pa.RecordBatchReader | None = None, **arguments: Any) -> Any:
         # It may have died since, or rows of it were not read to their end: nothing is lost with it.
-        self._drop()
-        if self._worker is None:
-            self._worker = self.pool.take()
-            self._worker.call("connect", **self._connection())
-        return self._worker.call(name, rows, **arguments)
+        if self._worker is not None and not self._worker.is_idle:
+            self._give_back()
+        if not self._is_lent:
+            self._worker, self._is_lent = self.pool.take(self._worker), True
+        worker = self._worker
+        assert worker is not None
+        if worker.user is not self:
+            worker.user = None
+            worker.call("connect", **self._connection())
+            worker.user = self
+        return worker.call(name, rows, **arguments)
 
     @contextmanager
     def _failing(self, task: str) -> Iterator[None]:
@@ -312,7 +320,7 @@ class WorkerFollower(ABC):
         try:
             yield
         except WorkerError as error:
-            self._drop()
+            self._give_back()
             raise failed(
                 self.target,
                 f"the {self.place} failed while {task}",
@@ -320,11 +328,14 @@ class WorkerFollower(ABC):
                 "the mark in the table tells what was written; it is asked before the next try",
             ) from error
         except BaseException:
-            self._drop()
+            self._give_back()
             raise
+        if self._worker is not None and self._worker.is_idle:  # else rows of it are being read
+            self._give_back()
 
-    def _drop(self) -> None:
-        """Let go a process that cannot be called."""
-        if self._worker is not None and not self._worker.is_idle:
-            self._worker.end()
-            self._worker = None
+    def _give_back(self) -> None:
+        """Let others have the process."""
+        if self._is_lent:
+            assert self._worker is not None
+            self._is_lent = False
+            self.pool.give_back(self._worker)

@@ -13,14 +13,23 @@ import json
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
+from mview.errors import RetryableError
+
 #: Seconds that a process has to end by itself, when nobody asks it any more.
 _END_S = 10
+
+#: Processes of a kind at once: each takes 85 MB or more, however many views there are.
+_MOST = 8
+
+#: Seconds that one is waited for.
+_TURN_S = 30.0
 
 #: Processes of a kind that wait for a next sink: it takes seconds to start one.
 _IDLE = 2
@@ -57,6 +66,8 @@ class Worker:
         self._calls, self._answers = self._process.stdin, self._process.stdout
         #: Whether a call is under way: its pipes cannot take another one.
         self._is_busy = False
+        #: The sink whose table it has connected to; None: any.
+        self.user: object = None
 
     def call(self, name: str, rows: pa.RecordBatchReader | None = None, **arguments: Any) -> Any:
         """The result of a call.
@@ -155,17 +166,20 @@ class Worker:
 
 
 class WorkerPool:
-    """Processes of one kind.
+    """Processes of one kind, each lent for a call or some: sinks may be more.
 
     Args:
         what: what runs there, for messages.
         command: of a process; asked when one is started.
+        most: processes at once.
     """
 
-    def __init__(self, what: str, command: Callable[[], Sequence[str]]) -> None:
-        self._what, self._command = what, command
+    def __init__(self, what: str, command: Callable[[], Sequence[str]], most: int = _MOST) -> None:
+        self._what, self._command, self._most = what, command, most
+        #: Those that are not lent, the one that waits longest first.
         self._idle: list[Worker] = []
-        self._lock = threading.Lock()
+        self._started = 0
+        self._changed = threading.Condition()
         atexit.register(self._end_all)
 
     def check(self) -> None:
@@ -176,27 +190,79 @@ class WorkerPool:
         """
         self._command()
 
-    def take(self) -> Worker:
-        """A process that waits, or a new one.
+    def take(self, before: Worker | None = None) -> Worker:
+        """A process: the one that the sink had before, another one that waits, or a new one.
 
         Raises:
             ConfigError: what it runs with has not been made.
+            RetryableError: all are lent.
         """
-        with self._lock:
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.is_idle:
-                    return worker
-                worker.end()
-        return Worker(self._what, self._command())
+        until = time.monotonic() + _TURN_S
+        while True:
+            with self._changed:
+                if before is not None and before in self._idle:
+                    worker: Worker | None = before
+                    self._idle.remove(before)
+                elif free := [worker for worker in self._idle if worker.user is None]:
+                    worker = free[-1]
+                    self._idle.remove(worker)
+                elif self._started < self._most:
+                    worker = None
+                    self._started += 1
+                elif self._idle:
+                    worker = self._idle.pop(0)
+                elif self._changed.wait(until - time.monotonic()):
+                    continue
+                else:
+                    raise RetryableError(
+                        f"all processes for {self._what} are in use by other sinks",
+                        got=f"{self._most} processes",
+                        safe="nothing was written; what waits is kept",
+                        hint="it is tried again; a first fill takes one until it is done",
+                    )
+            if worker is None:
+                return self._new()
+            if worker.is_idle:
+                return worker
+            self._end(worker)
 
     def give_back(self, worker: Worker) -> None:
-        """Keep a process for the next sink, or end it."""
-        with self._lock:
-            if worker.is_idle and len(self._idle) < _IDLE:
-                self._idle.append(worker)
-                return
-        worker.end()
+        """Keep a process for who asks next; one that cannot be called is ended."""
+        if not worker.is_idle:
+            self._end(worker)
+            return
+        with self._changed:
+            self._idle.append(worker)
+            self._changed.notify()
+
+    def leave(self, user: object) -> None:
+        """A sink needs none any more: the processes that were last its own are free, a few stay."""
+        with self._changed:
+            for worker in self._idle:
+                if worker.user is user:
+                    worker.user = None
+            free = [worker for worker in self._idle if worker.user is None][_IDLE:]
+            self._idle = [worker for worker in self._idle if worker not in free]
+        for worker in free:
+            self._end(worker)
+
+    def _new(self) -> Worker:
+        try:
+            return Worker(self._what, self._command())
+        except BaseException:
+            self._less()
+            raise
+
+    def _end(self, worker: Worker) -> None:
+        try:
+            worker.end()
+        finally:
+            self._less()
+
+    def _less(self) -> None:
+        with self._changed:
+            self._started -= 1
+            self._changed.notify()
 
     def _end_all(self) -> None:
         while self._idle:

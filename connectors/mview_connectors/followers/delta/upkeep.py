@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mview.clock import steady_clock
 from mview.delta.actions import TableVersion, add_action, remove_action
 from mview.delta.checkpoints import CHECKPOINT, actions_in
 from mview.delta.parquet import DataFile
@@ -29,6 +31,8 @@ from mview_connectors.followers.delta.settings import OWNER
 _GONE_SHARE = 0.2
 #: Small files that are left alone.
 _FEW = 4
+#: The object of a commit.
+_COMMIT = re.compile(rf"{LOG}/\d{{20}}\.json")
 #: So often a bite begins again in a row because a step came between.
 _TRIES = 20
 
@@ -71,7 +75,7 @@ class DeltaUpkeep:
                 break
         if replaced:
             self.checkpoint(self.log, 1)
-        removed = self._vacuum(int(time.time() * 1000))
+        removed = self._vacuum(steady_clock().now())
         done = {"files_replaced": replaced, "files_written": written, "files_removed": removed}
         return {name: number for name, number in done.items() if number}
 
@@ -116,10 +120,15 @@ class DeltaUpkeep:
     def _vacuum(self, now: int) -> int:
         """Remove files and versions that are older than `history`; returns how many files.
 
-        What no commit names may be staged by a runner: it stays for a day.
+        What no commit names may be staged by a runner: it stays for a day, and in any case until
+        something was committed after it, as it cannot be committed then. Which is later, tells the
+        store: this machine's clock may be days ahead.
         """
         log, before = self.log, now - self.target.settings.history
         entries = list(log.objects.list())
+        commits = [entry for entry in entries if _COMMIT.fullmatch(entry.path)]
+        newest = max(commits, key=lambda entry: entry.path).modified_ms if commits else 0
+        unnamed = min(before, now - DAY, newest)
         gone = self._gone()
         log.refresh()
         garbage = []
@@ -129,7 +138,7 @@ class DeltaUpkeep:
             if entry.path in gone:
                 is_old = gone[entry.path] <= before
             else:
-                is_old = entry.modified_ms < min(before, now - DAY)
+                is_old = entry.modified_ms < unnamed
             if is_old:
                 garbage.append(entry.path)
         log.objects.delete(garbage)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from mview.changelog import KIND
-from mview.clock import SystemClock
+from mview.clock import steady_clock
 from mview.config import Duration, Filled
 from mview.errors import RetryableError, TargetError, UserError
 from mview.files.durable import force, is_aside, put_if_absent
@@ -165,7 +165,7 @@ class FilesFollower:
             self.capabilities = replace(type(self).capabilities, reads=False)
         self.folder = Path(self._settings.path).expanduser() / target.table
         self._format = FORMATS[self._settings.format]
-        self._now: Callable[[], int] = SystemClock().now
+        self._now: Callable[[], int] = steady_clock().now
         self._number = 0
         self._named: dict[int, frozenset[str]] = {}
         self._looked: int | None = None

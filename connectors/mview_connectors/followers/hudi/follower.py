@@ -9,7 +9,6 @@ of the commit. The worker is a program in Java, in `worker/`.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from mview.changelog import KIND
+from mview.clock import steady_clock
 from mview.errors import ConfigError, UserError, several
 from mview.files.modes import make_shared_folder
 from mview.follower import (
@@ -117,7 +117,7 @@ class HudiFollower(WorkerFollower):
             if look is None or look.mark is None:
                 return {}
             check_owner(self.target, look.mark)
-            before = int(time.time() * 1000) - self._settings.history
+            before = steady_clock().now() - self._settings.history
             done: Facts = self._call("maintain", before=before, thorough=thorough)
             return {name: number for name, number in done.items() if number}
 

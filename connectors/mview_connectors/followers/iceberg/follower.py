@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import KIND
+from mview.clock import steady_clock
 from mview.errors import ConfigError, MviewError, RetryableError
 from mview.files.modes import make_shared_folder
 from mview.follower import (
@@ -253,7 +253,7 @@ class IcebergFollower:
 
             while self._apart(lambda table: self._compact(table, done)) and thorough:
                 continue
-            before = int(time.time() * 1000) - self._settings.history
+            before = steady_clock().now() - self._settings.history
             done["snapshots_removed"] += self._apart(lambda table: expire(table, before))
         return {name: number for name, number in done.items() if number}
 

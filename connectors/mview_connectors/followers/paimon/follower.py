@@ -8,12 +8,12 @@ snapshot, too, for people.
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from mview.clock import steady_clock
 from mview.errors import ConfigError, UserError, several
 from mview.files.modes import make_shared_folder
 from mview.follower import (
@@ -121,7 +121,7 @@ class PaimonFollower(WorkerFollower):
             joined = bite = self._bite()
             while thorough and bite:
                 joined += (bite := self._bite())
-            before = int(time.time() * 1000) - self._settings.history
+            before = steady_clock().now() - self._settings.history
             done = {
                 "files_joined": joined,
                 "snapshots_removed": self._call("expire", before=before),

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from pydantic import AfterValidator, Field
 from sqlalchemy.pool import PoolProxiedConnection
 
-from mview.config import Duration
+from mview.config import Count, Duration
 from mview.errors import ConfigError, MviewError, RetryableError, UserError
 from mview.follower import (
     Capabilities,
@@ -52,13 +52,17 @@ from mview.schema import type_name
 from mview.secrets import REFERENCE, Mask, reveal, secrets_of
 from mview_connectors.followers.sql.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
-from mview_connectors.pool import pool_of
+from mview_connectors.pool import SharedPools, pool_of
 
 #: The table of marks, one row per table that mview writes, in the same database and schema.
 MARKS = "mview_marks"
 
 #: Rows that are sent in one statement.
 ROWS = 1000
+
+
+#: Servers bear so many connections; views may be more.
+_POOLS = SharedPools()
 
 
 def _no_password(url: str) -> str:
@@ -82,6 +86,8 @@ class SqlSettings(FollowerSettings):
     namespace: str | None = None
     #: How long a statement waits for a lock, and a transaction for its runner.
     timeout: Duration = 60_000
+    #: To the server at the most, of all views that this sink follows together.
+    connections: Count = 10
     #: two-phase: what is staged is prepared, and outlives process and server.
     commit: Literal["one-phase", "two-phase"] = "one-phase"
 
@@ -357,7 +363,7 @@ class SqlFollower(ABC):
         """Roll back what is open and free the connections."""
         self._roll_back()
         if self._engine is not None:
-            self._engine.dispose()
+            _POOLS.leave(self._pool_key)
             self._engine = None
 
     # --- the mark --------------------------------------------------------------------------------
@@ -540,7 +546,7 @@ class SqlFollower(ABC):
                 mask(" ".join(str(cause).split())),
                 "the mark in the database tells what was written; it is asked before the next try",
                 None
-                if self.is_passing(cause)
+                if isinstance(cause, sa.exc.TimeoutError) or self.is_passing(cause)
                 else "the database, the user's rights and the view's rows",
             ) from error
 
@@ -555,13 +561,31 @@ class SqlFollower(ABC):
 
     def _connected(self) -> sa.Engine:
         if self._engine is None:
-            place = f"sinks.{self.target.sink}"
-            self._engine = pool_of(self.driver, self._connect, place)
+            place, most = f"sinks.{self.target.sink}", self._settings.connections
+
+            def make() -> sa.Engine:
+                # By one of its users, but nothing of the user's own: others stay longer.
+                pool = pool_of(self.driver, lambda: self._connect(pool.dialect), place, most)
+                return pool
+
+            self._engine = _POOLS.join(self._pool_key, make)
         return self._engine
 
-    def _connect(self) -> Any:
+    @property
+    def _pool_key(self) -> tuple[Any, ...]:
+        """What sessions are made of."""
+        given = self._settings
+        return (
+            type(self),
+            self.target.sink,
+            given.url,
+            given.password,
+            given.timeout,
+            given.connections,
+        )
+
+    def _connect(self, dialect: sa.Dialect) -> Any:
         url, place = self.url(), f"sinks.{self.target.sink}"
-        dialect = self._connected().dialect
         arguments, options = dialect.create_connect_args(url)
         assert dialect.loaded_dbapi is not None
         try:

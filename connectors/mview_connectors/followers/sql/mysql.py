@@ -41,8 +41,8 @@ class MariadbFollower(SqlFollower):
     #: Digits behind the point of a DECIMAL.
     scale: ClassVar[int] = 38
     begin: ClassVar[str] = "START TRANSACTION"
-    #: Bytes of a statement that the server takes, `max_allowed_packet`; known with a connection.
-    packet: int = 16 << 20
+    #: Bytes of a statement that the server takes; 0: not asked yet.
+    _packet = 0
     #: What ends a session that is idle in a transaction, in seconds.
     idle_timeout: ClassVar[str] = "idle_transaction_timeout"
 
@@ -97,13 +97,16 @@ class MariadbFollower(SqlFollower):
 
     def tables(self, connection: Any) -> bool:
         """Whether a table of that name is there."""
+        # Names are compared there without regard to case, also where they are told apart by it.
         sql = (
-            f"SELECT 1 FROM information_schema.TABLES WHERE TABLE_NAME = {self.mark} "
-            "AND TABLE_SCHEMA = "
+            "SELECT TABLE_NAME, @@lower_case_table_names FROM information_schema.TABLES "
+            f"WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = "
             + ("DATABASE()" if self._settings.namespace is None else self.mark)
         )
         more = () if self._settings.namespace is None else (self._settings.namespace,)
-        return bool(self._query(connection, sql, (self.target.table, *more)))
+        name = self.target.table
+        there = self._query(connection, sql, (name, *more))
+        return any(other == name or folds for other, folds in there)
 
     def prepare(self, connection: Any) -> None:
         """UTC, strict values, and bounds for who is hung in a transaction."""
@@ -114,7 +117,6 @@ class MariadbFollower(SqlFollower):
             f"innodb_lock_wait_timeout = {seconds}, {self.idle_timeout} = {seconds}",
         )
         self._execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self.packet = int(self._query(connection, "SELECT @@max_allowed_packet", ())[0][0])
 
     def caution(self) -> str | None:
         """A warning for a remote server with settings that do not verify."""
@@ -168,13 +170,15 @@ class MariadbFollower(SqlFollower):
         marks_of_row = f"({', '.join(['%s'] * rows.num_columns)})"
         before, after = (self.with_parameters(text) for text in (before, after))
         sizes = text_bytes(rows)
+        if not self._packet:
+            self._packet = int(self._query(connection, "SELECT @@max_allowed_packet", ())[0][0])
         with connection.cursor() as cursor:
-            for begin, end in blocks(sizes, ROWS, min(_BYTES, self.packet // (2 * _WRITTEN))):
+            for begin, end in blocks(sizes, ROWS, min(_BYTES, self._packet // (2 * _WRITTEN))):
                 block = listed[begin:end]
                 marks = ", ".join([marks_of_row] * len(block))
                 cells = [cell for row in block for cell in row]
                 statement = cursor.mogrify(before + marks + after, cells).encode()
-                if len(statement) >= self.packet and end - begin == 1:
+                if len(statement) >= self._packet and end - begin == 1:
                     raise self._too_long(int(sizes[begin]))
                 cursor.execute(statement)
 
@@ -184,7 +188,7 @@ class MariadbFollower(SqlFollower):
             f"a row of view {self.target.view} is longer than the server of sink "
             f"{self.target.sink} takes",
             got=f"{size:,} bytes of texts and bytes, which take up to {_WRITTEN} times as many",
-            allowed=f"a statement of {self.packet:,} bytes, its max_allowed_packet",
+            allowed=f"a statement of {self._packet:,} bytes, its max_allowed_packet",
             safe="nothing of the commit was written; other sinks go on",
             hint="set max_allowed_packet of the server higher, or leave such rows out",
         )
