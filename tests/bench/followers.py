@@ -271,7 +271,7 @@ def _database(
                 loading = settings.model_copy(update={"url": settings.url + query})
                 follower, other = harness.open(target), harness.open(target_of(loading))
                 assert isinstance(other, SqlFollower)
-                with closing(other._connect()) as connection:
+                with closing(other._connect(other._connected().dialect)) as connection:
                     other._execute(connection, other._table_ddl())
                     loaded: list[bool] = []
 

@@ -2,7 +2,8 @@
 
 Every file of merge, ivm and store has some, spread over its rules: a comparison that is off by one
 row, a guard that is left out, a sign, the wrong one of two sides. Beside them are the places where
-other rooms keep what these rooms promise: the log of a table, retention, halts, memory, offsets.
+other rooms keep what these rooms promise: the log of a table, retention, halts, memory, offsets;
+and the sinks that follow views.
 """
 
 from __future__ import annotations
@@ -346,6 +347,29 @@ _STORE = [
         ("for older in reversed(epochs[:-1]):", "for older in epochs[:-1]:"),
     ),
     *_of(
+        "mview/store/kinds.py",
+        ("(has[0] & has[1])[codes]", "(has[0] | has[1])[codes]"),
+        ("comes = rows[WEIGHT].to_numpy() > 0", "comes = rows[WEIGHT].to_numpy() < 0"),
+    ),
+    *_of(
+        "mview/store/paused.py",
+        ("    if file.exists():\n        return False\n", ""),
+        ("            if file.exists():\n                raise\n", ""),
+        (
+            "    except FileNotFoundError:\n        return False\n    return True",
+            "    finally:\n        pass\n    return True",
+        ),
+    ),
+    *_of(
+        "mview/store/applies.py",
+        ("replace(view, functions=())", "view"),
+        (
+            'return sorted(self._folder.glob("*.json"))',
+            'return sorted(self._folder.glob("*.json"))[::-1]',
+        ),
+        ("        if not answer.exists():\n            return None\n", ""),
+    ),
+    *_of(
         "mview/store/lease.py",
         ("owner.expires_ms < self._clock.now() or", "self._clock.now() < owner.expires_ms or"),
         ("_started(self.pid) != self.started", "_started(self.pid) is None"),
@@ -483,7 +507,7 @@ _AROUND = [
     ),
     *_of(
         "mview/files/marks.py",
-        ("if not all(isinstance(content[name], str) for name in names):", "if False:"),
+        ("if not all(isinstance(text, str) for text in mark.values()):", "if False:"),
         ("if name != mark and not is_aside(name))", "if name != mark)"),
     ),
     *_of(
@@ -569,4 +593,70 @@ _AROUND = [
     ),
 ]
 
-MUTANTS = [*_MERGE, *_IVM, *_STORE, *_AROUND]
+_FOLLOW = [
+    *_of(
+        "mview/follow/following.py",
+        (
+            'mark.epoch == cursor.epoch and mark.step in ("", cursor.step)',
+            "mark.epoch == cursor.epoch",
+        ),
+        ("cursor.epoch is not None and mark.epoch < cursor.epoch", "cursor.epoch is not None"),
+        ("if state is State.PREPARED and token is not None:", "if state is State.PREPARED:"),
+        ("if state in (State.PREPARED, State.INITIALIZED):", "if False:"),
+        ("if mark is None or mark.epoch >= content.epoch:", "if mark is None:"),
+        ("self._is_settled = False\n        done = self._step()", "done = self._step()"),
+        ("tried=max(tried, self.cursor.tried)", "tried=self.cursor.tried"),
+        ("if epoch is None or epoch < begins:", "if epoch is None:"),
+        ("            upto += 1\n", "            pass\n"),
+        ("            check_owner(self._target, mark)\n", "            pass\n"),
+        (
+            "intent=replace(intent, token=token))\n        self._cursors.write(self.cursor)",
+            "intent=replace(intent, token=token))",
+        ),
+        ("if rows[name].null_count:", "if False:"),
+        (
+            "if largest is not None and changes.rows.num_rows > largest:",
+            "if False and changes.rows.num_rows > largest:",
+        ),
+    ),
+    *_of(
+        "mview/follow/net.py",
+        ("np.lexsort((is_new, rows[EPOCH].to_numpy(), codes))", "np.lexsort((is_new, codes))"),
+        ("    same &= was & is_there\n", "    pass\n"),
+        ("was, is_there = was & ~same, is_there & ~same", "pass"),
+    ),
+    *_of(
+        "mview/follow/resync.py",
+        ("if _has_twins(before, key):", "if False:"),
+        ("        if size > most:", "        if False:"),
+    ),
+    *_of(
+        "mview/follow/source.py",
+        ("if view is None or view.stale or table is None:", "if view is None or table is None:"),
+        ("if after < (begins := self._begins(view, table)):", "if (begins := 0):"),
+        (
+            "return max(view.built_epoch, self._opened(table).trimmed(table))",
+            "return self._opened(table).trimmed(table)",
+        ),
+        ("if self._state[2] == table:", "if True:"),
+        ("rows.filter(pa.array(epochs <= upto))", "rows"),
+        ("fit = max(1, int(np.searchsorted", "fit = max(2, int(np.searchsorted"),
+    ),
+    *_of(
+        "mview/follow/cursor.py",
+        ("if not made or numbers[-1] != number:", "if not made:"),
+        ("for number in reversed(numbers):", "for number in numbers:"),
+        ("for old in numbers[:-_KEPT]:", "for old in numbers[:-1]:"),
+    ),
+    *_of(
+        "mview/follow/followers.py",
+        ("0 if problem is None else self._clock.now() - problem.since_ms", "0"),
+        ("elif now - self._maintained.at_ms > _MAINTAIN_EVERY_MS:", "elif False:"),
+        ("if (intent := cursor.intent) is not None and intent.way", "if False and intent.way"),
+        ("if age_ms <= settings.spool_age and size", "if size"),
+        ("self._spool if opened is None else opened[1].settings", "opened[1].settings"),
+        ("passes = isinstance(known, RetryableError) and before is None", "passes = False"),
+    ),
+]
+
+MUTANTS = [*_MERGE, *_IVM, *_STORE, *_AROUND, *_FOLLOW]

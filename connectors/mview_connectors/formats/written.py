@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mview.schema import Column
+from mview_connectors.formats.values import convert
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -84,3 +88,27 @@ def json_keys(rows: pa.RecordBatch, key: Sequence[str]) -> list[bytes]:
     return [
         orjson.dumps(dict(zip(key, values, strict=True))) for values in zip(*columns, strict=True)
     ]
+
+
+#: Rows that are Python objects at once.
+_ROWS = 10_000
+
+
+def read_rows(
+    texts: Iterable[bytes], schema: pa.Schema, *, may_lack: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of objects that `json_rows` has made, as they come.
+
+    Args:
+        texts: an object each.
+        schema: the columns; what else an object has is left out.
+        may_lack: others write there, too: what an object lacks is NULL.
+    """
+    ahead = iter(texts)
+    while rows := [orjson.loads(text) for text in islice(ahead, _ROWS)]:
+        columns = []
+        for field in schema:
+            name = field.name
+            values = [row.get(name) if may_lack else row[name] for row in rows]
+            columns.append(convert(values, Column(name, field.type), {}))
+        yield pa.record_batch(columns, schema=schema)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from mview.schema import Column
 from mview_connectors.formats.values import convert
-from mview_connectors.formats.written import json_rows, json_values
+from mview_connectors.formats.written import json_rows, json_values, read_rows
 
 
 class Writer(Protocol):
@@ -147,12 +147,7 @@ class JsonLines:
     def read(self, file: Path, schema: pa.Schema) -> pa.Table:
         """See `FileFormat`."""
         with file.open("rb") as lines:
-            rows = [orjson.loads(line) for line in lines]
-        columns = [
-            convert([row[field.name] for row in rows], Column(field.name, field.type), {})
-            for field in schema
-        ]
-        return pa.table(columns, schema)
+            return pa.Table.from_batches(read_rows(lines, schema), schema)
 
 
 class _Lines:

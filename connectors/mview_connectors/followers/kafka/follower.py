@@ -58,8 +58,7 @@ from mview.secrets import Mask, secrets_of
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span, Topic
 from mview_connectors.changelogs.kafka.errors import FORBIDDEN
 from mview_connectors.followers.kafka.shapes import SHAPES
-from mview_connectors.formats.values import convert
-from mview_connectors.formats.written import json_keys, json_rows
+from mview_connectors.formats.written import json_keys, json_rows, read_rows
 from mview_connectors.network import kafka_caution
 
 #: What Kafka takes as a topic's name.
@@ -329,14 +328,11 @@ class KafkaFollower:
 
     def read(self) -> pa.RecordBatchReader:
         """The last row of each key."""
-        columns = self.target.schema.columns
         schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
         with self._failing("reading the topic"):
             last = dict(self._content())
-        rows = [orjson.loads(value) for value in last.values() if value is not None]
-        arrays = [convert([row.get(c.name) for row in rows], c, {}) for c in columns]
-        batch = pa.record_batch(arrays, schema=schema)
-        return pa.RecordBatchReader.from_batches(schema, [batch])
+        texts = (value for value in last.values() if value is not None)
+        return pa.RecordBatchReader.from_batches(schema, read_rows(texts, schema, may_lack=True))
 
     def maintain(self, *, thorough: bool) -> Facts:
         """Brokers compact topics themselves."""
