@@ -180,8 +180,8 @@ class _Source(Source, Protocol):
     def schema(self) -> TableSchema | None:
         """The view's columns; None: there is nothing to follow yet."""
 
-    def move(self, manifest: Manifest) -> None:
-        """Follow a published epoch."""
+    def move(self, manifest: Manifest) -> bool:
+        """Follow a published epoch; whether something may be new in it."""
 
     def waiting_bytes(self, after: int) -> int:
         """Bytes in the store that wait for who stands at an epoch."""
@@ -237,8 +237,9 @@ class _Thread:
         self._thread.start()
 
     def move(self, manifest: Manifest) -> None:
-        self._source.move(manifest)
-        self._rouse()
+        # Of hundreds of sinks most have nothing to do in an epoch.
+        if self._source.move(manifest):
+            self._rouse()
 
     def hurry(self) -> None:
         """Bring all that is there now, without a pause."""
@@ -330,7 +331,7 @@ class _Thread:
             if delay:
                 self._wait_back_off(delay)
             else:
-                self._wake.wait()
+                self._wake.wait(_MAINTAIN_EVERY_MS / 1000)
             if self._end.is_set():
                 break
             self._wake.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +28,17 @@ class ViewSource:
         self._published: tuple[int, ViewState, TableState] | None = None
         self._mirror: Mirror | None = None
 
-    def move(self, manifest: Manifest) -> None:
-        """Follow a published epoch; a view that has halted stays as it was."""
+    def move(self, manifest: Manifest) -> bool:
+        """Follow a published epoch; a view that has halted stays as it was.
+
+        Returns:
+            Whether the view has changed, or was built anew.
+        """
         view, table = manifest.views.get(self._view), manifest.tables.get(self._relation)
         if view is None or view.stale or table is None:
-            return
-        self._published = manifest.epoch, view, table
+            return False
+        before, self._published = self._published, (manifest.epoch, view, table)
+        return before is None or _life(before[1]) != _life(view)
 
     @property
     def schema(self) -> TableSchema | None:
@@ -126,6 +132,11 @@ class ViewSource:
             self._mirror = mirror
         mirror.changelog.refresh()
         return mirror
+
+
+def _life(view: ViewState) -> tuple[Any, ...]:
+    """What is another one when sinks have something to do."""
+    return view.facts.get("epoch", 0), view.built_epoch, view.schema
 
 
 def _within(rows: pa.Table, most_bytes: int, most_rows: int | None) -> tuple[pa.Table, int]:

@@ -114,6 +114,26 @@ def test_it_follows_while_epochs_are_published(tmp_path: Path) -> None:
     assert world.messages == []
 
 
+def test_an_epoch_that_changes_another_view_wakes_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of sinks are asked so, several times a second."""
+    world = World(tmp_path)
+    world.place()
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        (thread,) = followers._threads
+        assert wait_for(thread._idle.is_set, PATIENCE)
+        asked: list[Any] = []
+        monkeypatch.setattr(type(thread), "_follow", lambda self: asked.append(self))
+        for more in range(1, 4):
+            followers.published(replace(world.manifest, epoch=world.manifest.epoch + more))
+        assert not thread._wake.is_set()
+        followers.published(world.change())
+        assert wait_for(lambda: asked, PATIENCE)
+        assert asked == [thread]
+
+
 def test_one_that_is_down_is_tried_again_and_told_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     folder = world.store.follower("v", "s")

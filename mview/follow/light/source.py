@@ -113,8 +113,9 @@ class LightSource:
         """The view's columns."""
         return self._view.schema
 
-    def move(self, manifest: Manifest) -> None:
-        """Nothing: epochs are of other views."""
+    def move(self, manifest: Manifest) -> bool:
+        """Epochs are of other views, and tell nothing."""
+        return True
 
     def waiting_bytes(self, after: int) -> int:
         """None: what waits for the sink waits in the log."""
