@@ -24,6 +24,9 @@ SHOWN = list(dict.fromkeys(shown for page in PAGES for shown in shown_in(page)))
 #: Words that stand for something in the text: `mview explain FILE…`, `mview history [VIEW…]`.
 _STANDS_FOR = re.compile(r"\[.*\]|.*…|[A-Z|]+")
 
+#: What a command lacks that is only named.
+_UNFINISHED = (click.MissingParameter, click.BadOptionUsage)
+
 
 def of(program: str) -> list[Shown]:
     return [shown for shown in SHOWN if shown.words[0] == program]
@@ -39,7 +42,7 @@ def test_a_command_of_mview_is_parsed(shown) -> None:
         return
     command = main.get_command(click.Context(main), name)
     assert command is not None, shown
-    with nullcontext() if shown.whole else suppress(click.MissingParameter):
+    with nullcontext() if shown.whole else suppress(*_UNFINISHED):
         if shown.whole or not any(map(_STANDS_FOR.fullmatch, arguments)):
             command.make_context(name, list(arguments), parent=click.Context(main))
 
@@ -72,7 +75,8 @@ def test_what_is_installed_is_ours(shown) -> None:
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     for extra in re.findall(r"mview-engine\[([\w,]+)\]", " ".join(shown.words)):
         assert set(extra.split(",")) <= set(extras), shown
-    assert any("mview-engine" in word or word.endswith(".whl") for word in shown.words), shown
+    if shown.whole:
+        assert any("mview-engine" in word for word in shown.words), shown
 
 
 # --- every command, on a small shop --------------------------------------------------------------
