@@ -25,10 +25,11 @@ from mview.cli.commands import (
     verify,
 )
 from mview.cli.demo.command import demo
+from mview.cli.explore.bundle import support_bundle
 from mview.cli.explore.past import history, lag
 from mview.cli.explore.preview import preview
 from mview.cli.explore.why import why
-from mview.cli.loads import pause, resume
+from mview.cli.loads import backfill, pause, resume
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
 from mview.cli.watch.command import ui
@@ -85,12 +86,14 @@ for _command in (
     why,
     pause,
     resume,
+    backfill,
     ui,
     verify,
     maintain,
     repair,
     migrate,
     drop,
+    support_bundle,
     demo,
     completion,
 ):

@@ -127,7 +127,7 @@ def lineage(
 
     Without files: of the views that the store has.
     """
-    from mview.cli.lineage import lineage_of, lineage_text, mermaid_text
+    from mview.cli.explore.lineage import lineage_of, lineage_text, mermaid_text
     from mview.plan.definition import read_views
 
     checker = _checker(app, config_path, offline)

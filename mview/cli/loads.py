@@ -1,10 +1,13 @@
-"""`mview pause` and `mview resume`: loads of tables, while a run goes on."""
+"""`mview pause`, `mview resume` and `mview backfill`: reading tables, while a run goes on."""
 
 from __future__ import annotations
+
+import sys
 
 import click
 
 from mview.cli.options import App, config_option, json_option
+from mview.errors import ExitCode
 
 _tables = click.argument("names", nargs=-1, required=True, metavar="TABLE…")
 
@@ -42,3 +45,29 @@ def resume(app: App, names: tuple[str, ...], config_path: str) -> None:
             f"{name}: {'goes on' if was else 'was not paused'}" for name, was in told.items()
         ),
     )
+
+
+@click.command()
+@_tables
+@click.option("--no-wait", is_flag=True, help="Ask for it, and do not wait until it is done.")
+@config_option
+@json_option
+@click.pass_obj
+def backfill(app: App, names: tuple[str, ...], no_wait: bool, config_path: str) -> None:
+    """Have the run read loaded tables anew; what differs comes into the views as changes.
+
+    For rows that were changed past the log: restored, loaded in bulk, lost by a connector. Views go
+    on meanwhile, and rows that are right change nothing. Ends with 1 when it failed.
+    """
+    from mview.admin.backfill import backfill as read_anew
+
+    told = read_anew(app.config(config_path), names, app.output.note, wait=not no_wait)
+    lines = [
+        f"{table.table}: {table.state}, {table.why}"
+        if table.why
+        else f"{table.table}: as its database has it, {table.rows:,} rows at epoch {table.epoch:,}"
+        for table in told
+    ]
+    app.output.result(told, "\n".join(lines))
+    if any(table.state == "failed" for table in told):
+        sys.exit(ExitCode.CHECK_FAILED)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from mview.admin.against_source import TableVerified
+from mview.admin.backfill import Backfilled
 from mview.admin.doctor import Finding
 from mview.admin.explore.epochs import EpochPoint
 from mview.admin.explore.lag import Lag
@@ -26,7 +27,8 @@ from mview.admin.status import StoreStatus
 from mview.admin.verify import VerifyResult
 from mview.admin.why.explaining import Why
 from mview.cli import costs, planning, results
-from mview.cli.lineage import ViewLineage
+from mview.cli.explore.bundle import Bundle
+from mview.cli.explore.lineage import ViewLineage
 from mview.cli.planning import Planned
 from mview.store import applies
 from mview.trial import trying
@@ -63,12 +65,14 @@ RESULTS: Mapping[str, Any] = {
     "why": Why,
     "pause": Mapping[str, bool],
     "resume": Mapping[str, bool],
+    "backfill": list[Backfilled],
     "verify": list[VerifyResult],
     "verify --source": results.Verified,
     "maintain": list[SinkMaintained],
     "repair": list[results.Repaired],
     "drop": results.Dropped,
     "migrate": Migrated,
+    "support-bundle": Bundle,
 }
 
 #: What `pause` and `resume` print has no fields.
@@ -184,7 +188,8 @@ def page() -> str:
     lines = [_HEAD.rstrip(), "", "| command | what it prints |", "|---|---|"]
     for command, kind in RESULTS.items():
         said = f" {_SAID[command]}" if command in _SAID else ""
-        lines.append(f"| `mview {command}` | {told_type(kind)}{'.' if said else ''}{said} |")
+        shown = command.replace("--random", "--random N")
+        lines.append(f"| `mview {shown}` | {told_type(kind)}{'.' if said else ''}{said} |")
     for kind in forms(list(RESULTS.values())):
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
         lines += ["", f"## {kind.__name__}", "", " ".join(first.split()), "", *_table(kind)]

@@ -102,9 +102,11 @@ RUNS: dict[str, tuple[str, ExitCode]] = {
     # Its load is done.
     "pause": ("pause shop.orders", ExitCode.CHECK_FAILED),
     "resume": ("resume shop.orders", ExitCode.OK),
+    "backfill": ("backfill shop.orders", ExitCode.OK),
     "maintain": ("maintain", ExitCode.OK),
     "repair": ("repair latest", ExitCode.OK),
     "migrate": ("migrate", ExitCode.OK),
+    "support-bundle": ("support-bundle", ExitCode.OK),
     "drop": ("drop latest --yes", ExitCode.OK),
     "completion": ("completion bash", ExitCode.OK),
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mview.admin.against_source import verify_tables
+from mview.admin.backfill import Backfilled, backfill
 from mview.admin.content import StoredView, published
 from mview.config import Config
 from mview.config.file import load_config
@@ -119,6 +120,34 @@ def test_what_is_asked_for_while_nobody_runs_is_done_by_a_bounded_run(shop: Shop
     assert any("is as its database has it again" in text for text in notes.messages)
     lines = [epoch for epoch in notes.epochs if "shop.lines" in epoch.changes]
     assert sum(epoch.changes["shop.lines"] for epoch in lines) == 4  # -D, +I, -U, +U
+
+
+def test_a_whole_table_is_read_anew_and_views_get_the_difference(shop: Shop) -> None:
+    config = shop.config()
+    shop.heartbeat()
+    run_once(config, *views_of(**VIEWS))
+    (nothing,) = backfill(config, ["shop.customers"], lambda text: None)
+    assert (nothing.state, nothing.why) == ("asked", "nobody runs the store: the next run reads it")
+    hidden = Hidden(shop)
+    line = shop.rows("lines")[7]
+    hidden.update("lines", line, {**line, "amount": "77.70"})
+    told: list[Backfilled] = []
+    with beating(shop), live(config, *views_of(**VIEWS)) as running:
+        told += backfill(config, ["shop.lines", "shop.customers"], running.notes.on_message)
+        running.stop()
+    assert [(table.table, table.state, table.why) for table in told] == [
+        ("shop.lines", "done", ""),
+        ("shop.customers", "done", ""),
+    ]
+    is_right(shop, config)
+    changes = Counter(
+        {
+            name: sum(epoch.changes.get(name, 0) for epoch in running.notes.epochs)
+            for name in ("shop.lines", "shop.customers")
+        }
+    )
+    assert changes == {"shop.lines": 2, "shop.customers": 0}, "nothing but what differs"
+    assert not list(Store(config.store).rereads.glob("*"))
 
 
 def test_a_connector_that_reads_a_table_anew(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from mview.admin.content import StoredView, published
 from mview.catalog.definitions import load_definitions, load_lights
 from mview.cli.checking import Checker
 from mview.cli.costs import plan_cost
-from mview.cli.lineage import ViewLineage, lineage_of
+from mview.cli.explore.lineage import ViewLineage, lineage_of
 from mview.cli.render import explained_json, explained_text
 from mview.config import Config
 from mview.errors import MviewError, several

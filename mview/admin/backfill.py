@@ -1,0 +1,106 @@
+"""Tables read anew as a whole, while their changes are followed: what differs comes as changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mview.admin.content import published
+from mview.clock import SystemClock
+from mview.config import Config
+from mview.errors import UserError
+from mview.ingest.rereads import RereadLog, RereadRequest
+from mview.plan.text.place import did_you_mean
+from mview.relation import RelationId
+from mview.store.failure import last_failure
+from mview.store.layout import Store
+from mview.store.lease import Lease
+
+#: Seconds between two looks at whether it is done.
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """A table that was to be read anew.
+
+    Attributes:
+        table: its name.
+        state: `done`: it is as its database has it, and so are the views; `asked`: it will be, by
+            the next run, or by the one that goes on; `failed`: it was not, see `why`.
+        rows: rows of our copy now.
+        epoch: the newest epoch now.
+        why: why it is not done; empty: it is.
+    """
+
+    table: str
+    state: Literal["done", "asked", "failed"]
+    rows: int
+    epoch: int
+    why: str = ""
+
+
+def backfill(
+    config: Config, names: Sequence[str], say: Callable[[str], None], *, wait: bool = True
+) -> list[Backfilled]:
+    """Have loaded tables be read anew by the run that follows their changes.
+
+    Rows that are as our copy has them are no change; so views get the difference and nothing else.
+
+    Args:
+        names: the tables.
+        say: is told what is waited for.
+        wait: until it is done, as long as somebody runs the store.
+
+    Raises:
+        UserError: nothing was published, or a table is not loaded; nothing was asked for.
+    """
+    store = Store(config.store)
+    known = published(config).source_tables
+    tables = [RelationId.of(name) for name in dict.fromkeys(names)]
+    for table in tables:
+        if table not in known:
+            hint = did_you_mean(str(table), [str(name) for name in known])
+            raise UserError(f"the store has no table {table}", where=str(config.store), hint=hint)
+        if known[table].phase != "loaded":
+            raise UserError(
+                f"{table} is being loaded: it is read anyway",
+                safe="nothing was changed",
+                hint="mview status",
+            )
+    asked_ms, log = SystemClock().now(), RereadLog(store.rereads)
+    files = [(table, _asked(log, table)) for table in tables]
+    if wait:
+        say(f"waiting for the run to read {', '.join(map(str, tables))} anew")
+    return [_awaited(config, table, file, asked_ms, wait=wait) for table, file in files]
+
+
+def _asked(log: RereadLog, table: RelationId) -> Path:
+    """The request for a whole table: one that waits already, or a new one."""
+    for file, request in log.waiting().items():
+        if request.table == table and request.plan is None:
+            return file
+    return log.ask(RereadRequest(table))
+
+
+def _awaited(
+    config: Config, table: RelationId, file: Path, asked_ms: int, *, wait: bool
+) -> Backfilled:
+    store = Store(config.store)
+    lease = Lease(store.lease, SystemClock())
+    while wait and file.exists() and lease.holder() is not None:
+        time.sleep(_LOOK_S)
+    manifest = published(config)
+    state = manifest.tables[table]
+    told = Backfilled(str(table), "done", state.rows, manifest.epoch)
+    if file.exists():
+        why = "nobody runs the store: the next run reads it" if wait else "the run reads it"
+        return replace(told, state="asked", why=why)
+    # A run that cannot read it takes the request back and ends.
+    failure = last_failure(store, manifest.epoch)
+    if failure is not None and failure.at_ms >= asked_ms:
+        return replace(told, state="failed", why=f"the run ended by an error: {failure.what}")
+    return told
