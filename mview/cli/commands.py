@@ -431,7 +431,7 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
 @click.pass_obj
 def repair(app: App, names: tuple[str, ...], config_path: str) -> None:
     """Take back what others have written to the tables of views."""
-    from mview.admin.repair import repair as repair_views
+    from mview.admin.mending.repair import repair as repair_views
     from mview.cli.results import Repaired
 
     built = repair_views(app.config(config_path), names)

@@ -59,7 +59,7 @@ def backfill(app: App, names: tuple[str, ...], no_wait: bool, config_path: str) 
     For rows that were changed past the log: restored, loaded in bulk, lost by a connector. Views go
     on meanwhile, and rows that are right change nothing. Ends with 1 when it failed.
     """
-    from mview.admin.backfill import backfill as read_anew
+    from mview.admin.mending.backfill import backfill as read_anew
 
     told = read_anew(app.config(config_path), names, app.output.note, wait=not no_wait)
     lines = [

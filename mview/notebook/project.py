@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from mview.cli.lineage import ViewLineage
+    from mview.cli.explore.lineage import ViewLineage
 
 
 class Project:
@@ -92,7 +92,7 @@ class Project:
             UserError: the store has no views yet.
         """
         from mview.cli.checking import Checker
-        from mview.cli.lineage import lineage_of
+        from mview.cli.explore.lineage import lineage_of
 
         views = Checker(self._config, True, lambda note: None).check_kept()
         return lineage_picture(lineage_of([view for view in views if view.error is None]))

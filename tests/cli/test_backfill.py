@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mview.admin.backfill import backfill
+from mview.admin.mending.backfill import backfill
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
@@ -82,7 +82,7 @@ def test_a_run_that_fails_by_it_is_told(store: Store, monkeypatch: pytest.Monkey
         return file
 
     request = RereadRequest(RelationId.of("shop.orders"))
-    monkeypatch.setattr("mview.admin.backfill._asked", fails)
+    monkeypatch.setattr("mview.admin.mending.backfill._asked", fails)
     (told,) = backfill(load_config("mview.yml"), ["shop.orders"], lambda text: None)
     assert told.state == "failed"
     assert told.why == "the run ended by an error: the table has another key"

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from mview.admin.against_source import TableVerified
-from mview.admin.backfill import Backfilled
 from mview.admin.doctor import Finding
 from mview.admin.explore.epochs import EpochPoint
 from mview.admin.explore.lag import Lag
 from mview.admin.init import NewProject
 from mview.admin.maintain import SinkMaintained
+from mview.admin.mending.backfill import Backfilled
 from mview.admin.migrate import Migrated
 from mview.admin.status import StoreStatus
 from mview.admin.verify import VerifyResult

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.admin.drop import drop
-from mview.admin.repair import repair
+from mview.admin.mending.repair import repair
 from mview.admin.status import status
 from mview.admin.verify import verify
 from mview.config import Config

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mview.admin.content import StoredView
-from mview.admin.repair import repair
+from mview.admin.mending.repair import repair
 from mview.admin.status import status
 from mview.admin.verify import verify
 from mview.cli.render import status_text, verified_text

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mview.admin.against_source import verify_tables
-from mview.admin.backfill import Backfilled, backfill
 from mview.admin.content import StoredView, published
+from mview.admin.mending.backfill import Backfilled, backfill
 from mview.config import Config
 from mview.config.file import load_config
 from mview.store.layout import Store

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from mview.admin.drop import drop
-from mview.admin.repair import repair
+from mview.admin.mending.repair import repair
 from mview.admin.status import status
 from mview.catalog.definitions import all_definitions
 from mview.delta import log

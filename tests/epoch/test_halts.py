@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
-from mview.admin.repair import repair
+from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import upkeep
 from mview.epoch.recover import forget_folders, recover

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mview.cli.lineage import ViewLineage
+from mview.cli.explore.lineage import ViewLineage
 from mview.notebook.project import lineage_picture
 from mview.notebook.svg import Box, Picture, bar_chart, graph, line_chart
 

@@ -1,0 +1,1 @@
+"""What makes tables and views right again that others have changed."""
