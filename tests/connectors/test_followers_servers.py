@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,10 +13,10 @@ from mview_connectors.followers.sql.follower import MARKS, SqlSettings
 from mview_connectors.followers.sql.mysql import MariadbFollower
 from mview_connectors.followers.sql.postgresql import PostgresqlFollower
 
-from mview.errors import MviewError, RetryableError, UserError
+from mview.errors import MviewError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import World
+from mview.testing.contract import VALUES, World, schema_of
 from mview.testing.view import Row
 from tests.patience import wait_for
 from tests.services.mariadb import MariadbServer
@@ -122,6 +122,9 @@ class MariadbHarness(ServerHarness):
 class ServerContract(FollowerContract):
     steps, share = 30, 4
 
+    #: Makes a column one of numbers without digits behind the point.
+    alter: ClassVar[str]
+
     def test_sessions_that_the_server_ends(self, harness: ServerHarness) -> None:
         """In the middle of a transaction, and between two."""
         with self.filled(harness) as world:
@@ -140,6 +143,35 @@ class ServerContract(FollowerContract):
 
     def end_sessions(self, harness: ServerHarness) -> None:
         raise NotImplementedError
+
+    def test_a_column_that_somebody_has_altered_is_told(self, harness: ServerHarness) -> None:
+        """A number would be rounded to fit, without a word."""
+        with self.filled(harness) as world:
+            table = harness.quoted("t")
+            harness.execute(f"ALTER TABLE {table} {self.alter.format(harness.quoted('amount'))}")
+            world.start()
+            world.view.publish([world.row(50)])
+            with pytest.raises(TargetError, match="somebody has altered") as told:
+                world.sync()
+            assert "amount" in str(told.value.render())
+            assert "(12,0)" in str(told.value.render())
+            harness.drop(world.target())
+            world.sync()
+            world.check()
+
+    def test_a_table_of_all_types_is_known_again(self, harness: ServerHarness) -> None:
+        keys = ("boolean", "tinyint", "bigint", "string", "binary", "date", "timestamp")
+        columns = [(f"k{n}", kind) for n, kind in enumerate(keys)]
+        columns += [(f"c{n}", kind) for n, kind in enumerate(VALUES) if "array" not in kind]
+        schema = schema_of(columns, [name for name, _ in columns if name.startswith("k")])
+        with self.world(harness, schema, table="all") as world:
+            for number in range(2):
+                values = [VALUES[kind] for _, kind in columns]
+                world.view.publish([tuple(of[number % len(of)] for of in values)])
+                world.start()
+                world.sync()
+                assert world.following.cursor.tried == number + 1
+                world.check()
 
     def test_a_table_whose_name_differs_in_case_is_another_one(
         self, harness: ServerHarness
@@ -231,6 +263,8 @@ def sync_patiently(world: World) -> None:
 
 
 class TestPostgresql(ServerContract):
+    alter = "ALTER COLUMN {} TYPE numeric(12,0)"
+
     @pytest.fixture
     def harness(self, postgresql: PostgresqlServer) -> Iterator[FollowerHarness]:
         with postgresql.new_database() as name:
@@ -248,6 +282,8 @@ class TestPostgresql(ServerContract):
 
 
 class TestMariadb(ServerContract):
+    alter = "MODIFY {} DECIMAL(12,0)"
+
     @pytest.fixture
     def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
         with mariadb.new_database() as name:

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, Field
 from sqlalchemy.pool import PoolProxiedConnection
 
 from mview.config import Count, Duration
-from mview.errors import ConfigError, MviewError, RetryableError, UserError
+from mview.errors import ConfigError, MviewError, RetryableError, TargetError, UserError
 from mview.follower import (
     Capabilities,
     Facts,
@@ -151,6 +151,14 @@ class SqlFollower(ABC):
     def tables(self, connection: Any) -> bool:
         """Whether the target's table is there."""
 
+    def types(self, connection: Any) -> dict[str, str]:
+        """The types of the table's columns, as `spelled` has them; none: the database keeps any."""
+        return {}
+
+    def spelled(self, column_type: str) -> str:
+        """A type of `column_type` in the words of the database's catalog."""
+        return column_type
+
     @abstractmethod
     def prepare(self, connection: Any) -> None:
         """Set the session of a new driver connection: autocommit, UTC, exact texts, time-outs."""
@@ -255,7 +263,9 @@ class SqlFollower(ABC):
                 else:
                     mark, columns = row
                     check_owner(self.target, mark)
-                    if columns != self._columns() and there:
+                    if there and columns == self._columns():
+                        self._check_types(connection)
+                    elif there:
                         # The mark goes first: a table without one is filled.
                         self._put_row(connection, None, columns)
                         self._execute(connection, f"DROP TABLE {self.table}")
@@ -264,6 +274,27 @@ class SqlFollower(ABC):
                 if not there:
                     self._execute(connection, self._table_ddl())
         self._is_taken = True
+
+    def _check_types(self, connection: Any) -> None:
+        """Refuse a table whose columns somebody has made other ones: values would be cut to fit.
+
+        Raises:
+            TargetError: which, and how it was made.
+        """
+        key, there = self.target.schema.key, self.types(connection)
+        for column in self.target.schema.columns:
+            made = self.column_type(column.type, in_key=column.name in key) or ""
+            if there.get(column.name, self.spelled(made)) != self.spelled(made):
+                raise TargetError(
+                    f"somebody has altered the table {self.target.table} of sink "
+                    f"{self.target.sink}: it may not hold all values any more",
+                    where=f"column {column.name}",
+                    got=there[column.name],
+                    allowed=self.spelled(made),
+                    safe="nothing was written there since this runner began",
+                    hint="drop the table there: it is filled anew; or alter it back, and look with "
+                    "`mview verify` at what was written meanwhile",
+                )
 
     def position(self) -> Mark | None:
         """The mark's row; None: the table was never filled."""

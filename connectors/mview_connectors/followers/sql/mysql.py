@@ -108,6 +108,25 @@ class MariadbFollower(SqlFollower):
         there = self._query(connection, sql, (name, *more))
         return any(other == name or folds for other, folds in there)
 
+    def types(self, connection: Any) -> dict[str, str]:
+        """From the catalog."""
+        sql = (
+            "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
+            f"WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = "
+            + ("DATABASE()" if self._settings.namespace is None else self.mark)
+        )
+        more = () if self._settings.namespace is None else (self._settings.namespace,)
+        rows = self._query(connection, sql, (self.target.table, *more))
+        # As in `tables`; where names fold there is but one.
+        exact = [row for row in rows if row[0] == self.target.table] or rows
+        return {str(name): self.spelled(str(kind)) for _, name, kind in exact}
+
+    def spelled(self, column_type: str) -> str:
+        """Without the width of integers, which some servers tell and which bounds nothing."""
+        plain = column_type.partition(" CHARACTER SET")[0].lower()
+        plain = "tinyint" if plain == "boolean" else plain
+        return plain.partition("(")[0] if "int" in plain else plain
+
     def prepare(self, connection: Any) -> None:
         """UTC, strict values, and bounds for who is hung in a transaction."""
         seconds = max(1, self._settings.timeout // 1000)

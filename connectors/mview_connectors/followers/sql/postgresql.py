@@ -63,6 +63,22 @@ class PostgresqlFollower(SqlFollower):
             self._query(connection, f"SELECT to_regclass({self.mark})", (self.table,))[0][0]
         )
 
+    def types(self, connection: Any) -> dict[str, str]:
+        """From the catalog."""
+        sql = (
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            f"WHERE attrelid = to_regclass({self.mark}) AND attnum > 0 AND NOT attisdropped"
+        )
+        return dict(self._query(connection, sql, (self.table,)))
+
+    def spelled(self, column_type: str) -> str:
+        """Without what is no type, and in full."""
+        plain = column_type.partition(" COLLATE")[0]
+        return {
+            "timestamptz": "timestamp with time zone",
+            "timestamp": "timestamp without time zone",
+        }.get(plain, plain)
+
     def prepare(self, connection: Any) -> None:
         """UTC, exact texts, and bounds for who is hung in a transaction."""
         seconds = max(1, self._settings.timeout // 1000)
