@@ -17,6 +17,7 @@ from mview.cli.options import (
     config_option,
     debug_option,
     json_option,
+    select_option,
     views_argument,
 )
 from mview.errors import ExitCode, FreshnessError, UserError, several
@@ -36,12 +37,19 @@ offline_option = click.option(
 @config_option
 @offline_option
 @json_option
+@select_option
 @click.pass_obj
-def check(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+def check(
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    offline: bool,
+    selectors: tuple[str, ...],
+) -> None:
     """Find what is wrong in views and configuration, without Spark."""
     from mview.cli.render import checked_json, checked_text
 
-    _, views = _check(app, files, config_path, offline)
+    _, views = _check(app, files, config_path, offline, selectors)
     app.output.result([checked_json(view) for view in views], checked_text(views))
     if any(view.error for view in views):
         sys.exit(ExitCode.CHECK_FAILED)
@@ -74,13 +82,20 @@ def doctor(app: App, files: tuple[str, ...], config_path: str) -> None:
 @config_option
 @offline_option
 @json_option
+@select_option
 @click.pass_obj
-def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+def explain(
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    offline: bool,
+    selectors: tuple[str, ...],
+) -> None:
     """Print how each view is kept up: its plan as a tree, and the reason of every FULL."""
     from mview.cli.costs import plan_cost
     from mview.cli.render import explained_json, explained_text
 
-    checker, views = _check(app, files, config_path, offline)
+    checker, views = _check(app, files, config_path, offline, selectors)
     if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
     plans = [view.plan for view in views if view.plan]
@@ -95,8 +110,15 @@ def explain(app: App, files: tuple[str, ...], config_path: str, offline: bool) -
 @config_option
 @offline_option
 @json_option
+@select_option
 @click.pass_obj
-def plan(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> None:
+def plan(
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    offline: bool,
+    selectors: tuple[str, ...],
+) -> None:
     """Show what `mview run` of these files would do: build, build anew, load. Nothing is done.
 
     Ends with 6 when a view that is there is built anew, with 1 when one is refused.
@@ -104,7 +126,7 @@ def plan(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> N
     from mview.cli.planning import plan_run
     from mview.cli.render import planned_text
 
-    checker, views = _check(app, files, config_path, offline)
+    checker, views = _check(app, files, config_path, offline, selectors)
     planned = plan_run(checker.config, views, checker.manifest, checker.schemas)
     app.output.result(planned, planned_text(planned))
     if planned.refuses:
@@ -119,32 +141,60 @@ def plan(app: App, files: tuple[str, ...], config_path: str, offline: bool) -> N
 @offline_option
 @json_option
 @click.option("--mermaid", is_flag=True, help="Print tables, views and sinks as a Mermaid diagram.")
+@click.option(
+    "--openlineage", is_flag=True, help="Print a line of JSON per view: OpenLineage's JobEvent."
+)
+@select_option
 @click.pass_obj
 def lineage(
-    app: App, files: tuple[str, ...], config_path: str, offline: bool, mermaid: bool
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    offline: bool,
+    mermaid: bool,
+    openlineage: bool,
+    selectors: tuple[str, ...],
 ) -> None:
     """Show what views read, who reads them, and of which columns each of theirs is made.
 
     Without files: of the views that the store has.
     """
     from mview.cli.explore.lineage import lineage_of, lineage_text, mermaid_text
-    from mview.plan.definition import read_views
 
-    checker = _checker(app, config_path, offline)
-    views = checker.check(*read_views(files)) if files else checker.check_kept()
+    if selectors and not files:
+        raise click.UsageError("--select is for the views of files: name them")
+    if files:
+        checker, views = _check(app, files, config_path, offline, selectors)
+    else:
+        checker = _checker(app, config_path, offline)
+        views = checker.check_kept()
     if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
+    if openlineage:
+        from mview.cli.explore.openlineage import job_events
+        from mview.clock import SystemClock
+
+        now_ms = SystemClock().now()
+        for event in job_events(checker.config, views, checker.schemas, now_ms):
+            app.output.json_line(event)
+        return
     told = lineage_of(views)
     app.output.result(told, mermaid_text(told) if mermaid else lineage_text(told))
 
 
 def _check(
-    app: App, files: tuple[str, ...], config_path: str, offline: bool
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    offline: bool,
+    selectors: tuple[str, ...],
 ) -> tuple[Checker, list[Checked]]:
+    from mview.catalog.selecting import selected
     from mview.plan.definition import read_views
 
     checker = _checker(app, config_path, offline)
-    return checker, checker.check(*read_views(files))
+    views, unread = read_views(files)
+    return checker, checker.check(selected(checker.config, views, selectors), unread)
 
 
 def _checker(app: App, config_path: str, offline: bool) -> Checker:

@@ -48,6 +48,17 @@ json_option = _output_option("--json", "as_json", "Print the result as JSON.")
 #: FILE…: view files and folders.
 views_argument = click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
 
+#: `--select`: some of the views of these files.
+select_option = click.option(
+    "-s",
+    "--select",
+    "selectors",
+    multiple=True,
+    metavar="VIEW|tag:NAME|changed",
+    help="Only these views of the files; again for more. '+VIEW': with the views that it reads; "
+    "'VIEW+': with those that read it; changed: those that the store does not have so.",
+)
+
 
 def config_option(command: F) -> F:
     """Add `--config` and `--debug`, which every command but `demo` has."""

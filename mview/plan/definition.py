@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +28,10 @@ Mode = Literal["full", "light"]
 Properties = Mapping[str, tuple[str, Token]]
 
 #: Properties of the view itself; the others are its sink's.
-_OWN = ("key", "sink", "sinks", "freshness", "policy", "mode")
+_OWN = ("key", "sink", "sinks", "freshness", "policy", "mode", "tags")
+
+#: What a tag may be: a selector has signs around it.
+_TAG = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class ViewDefinition:
         parsed: the query as a tree, where somebody has it already.
         sinks: what follows the view beside its sink: options by name.
         mode: `light`: nothing is kept of it but its tables in `sinks`.
+        tags: by which views are selected. They are the file's: none are kept, and other ones make
+            it no other view.
         part: number of the part of the view that this is, from 1; 0: the view itself. No file
             declares a part, and none is kept.
     """
@@ -83,6 +89,7 @@ class ViewDefinition:
     parsed: Query | None = field(default=None, compare=False, repr=False)
     sinks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mode: Mode = "full"
+    tags: tuple[str, ...] = field(default=(), compare=False)
     part: int = field(default=0, compare=False)
 
     @cached_property
@@ -191,6 +198,7 @@ def parse_view(text: str, name: str, file: str = "<sql>") -> ViewDefinition:
             if k not in _OWN and not k.startswith(FOLLOWER_PREFIX)
         },
         sinks=_sinks(whole, properties),
+        tags=_tags(whole, properties),
         tables=find_tables(query.tree, sql),
         parsed=query,
     )
@@ -265,6 +273,21 @@ def _sinks(text: Text, properties: Properties) -> dict[str, dict[str, str]]:
     return sinks
 
 
+def _tags(text: Text, properties: Properties) -> tuple[str, ...]:
+    """The words of `tags = 'a, b'`."""
+    value, token = properties.get("tags", ("", None))
+    tags = tuple(tag.strip() for tag in value.split(",") if tag.strip())
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            assert token is not None
+            raise text.error(
+                f"{tag!r} is not a tag",
+                (token.start, token.end + 1),
+                allowed="letters, digits, _, - and .; several are separated by commas",
+            )
+    return tags
+
+
 def _choice(text: Text, properties: Properties, name: str, words: Sequence[str]) -> Any:
     """A property that has one of some words, the first where nothing is said."""
     value, token = properties.get(name, (words[0], None))
@@ -284,12 +307,14 @@ def _mode(text: Text, properties: Properties) -> Mode:
     if mode == "light":
         token = properties["mode"][1]
         for name, (_, value) in properties.items():
-            if name not in ("mode", "key", "sinks") and not name.startswith(FOLLOWER_PREFIX):
+            if name not in ("mode", "key", "sinks", "tags") and not name.startswith(
+                FOLLOWER_PREFIX
+            ):
                 raise text.error(
                     f"a light view has no property {name!r}: nothing is kept of it but its tables "
                     "in sinks",
                     (value.start, value.end + 1),
-                    allowed="key, sinks, sinks.<name>.<option>",
+                    allowed="key, tags, sinks, sinks.<name>.<option>",
                 )
         if not properties.get("sinks", ("", None))[0].strip(" ,"):
             raise text.error(

@@ -17,7 +17,7 @@ from mview.plan.text.place import Text, did_you_mean
 
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
 VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")
-_PROPERTIES = ("key", "sink", "sinks", "path", "freshness", "policy", "mode")
+_PROPERTIES = ("key", "sink", "sinks", "path", "freshness", "policy", "mode", "tags")
 #: Properties with this prefix go to the sink as they are.
 SINK_PREFIX = "sink."
 #: Those with this one, and the name of a sink, to the sink that follows the view.
