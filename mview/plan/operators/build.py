@@ -305,7 +305,12 @@ def _check_tables(definition: ViewDefinition, schemas: Mapping[RelationId, Table
 
 
 def _known(name: RelationId, schemas: Mapping[RelationId, TableSchema]) -> str | None:
-    return did_you_mean(str(name), (str(table) for table in schemas if not is_clock(table)))
+    known = did_you_mean(str(name), (str(table) for table in schemas if not is_clock(table)))
+    if name.is_table:
+        return known
+    # Without a connection it can only be a view.
+    view = "a view that is not in the store yet: give its file or folder, too"
+    return view if known is None else f"{known}; or {view}"
 
 
 def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
