@@ -102,7 +102,7 @@ class StoredView:
             raise UserError(
                 f"there is no view {name!r} at epoch {self._manifest.epoch}",
                 where=str(config.store),
-                hint=did_you_mean(name, self._manifest.views),
+                hint=_close_to(name, self._manifest),
             )
 
     @property
@@ -190,6 +190,12 @@ class StoredView:
                 hint="ask for the changes since an epoch that has them",
             )
         return difference(*self._sink.apart(self._state.sink, older._state.sink))
+
+
+def _close_to(name: str, manifest: Manifest) -> str | None:
+    if name in map(str, manifest.source_tables):
+        return f"it is a table: table({name!r}) in Python"
+    return did_you_mean(name, manifest.views)
 
 
 def _columns(schema: pa.Schema) -> str:

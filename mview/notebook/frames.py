@@ -133,6 +133,8 @@ def query(sql: str, relations: Mapping[str, Callable[[], pa.Table]]) -> pa.Table
 
 def _named(sql: str) -> list[exp.Table]:
     """The relations that a query names, and the names of its own subqueries."""
+    if not isinstance(sql, str):
+        raise UserError("a query is a text", got=repr(sql)[:200])
     try:
         trees = parse(sql, read="duckdb")
     except SqlglotError as error:

@@ -13,6 +13,7 @@ from mview.admin.content import StoredView, When, manifest_at, published
 from mview.admin.status import StoreStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
+from mview.errors import UserError
 from mview.notebook.frames import Decimals, query, to_pandas
 from mview.notebook.rows import Table, View
 from mview.notebook.running import ChildRun, begin, begun, end
@@ -51,7 +52,7 @@ class Project:
         Raises:
             UserError: there is no such view; the message has a close name.
         """
-        return View(self._config, StoredView(self._config, name))
+        return View(self._config, StoredView(self._config, _checked(name)))
 
     def table(self, name: str) -> Table:
         """Our copy of a source table, as `<connection>.<table>`, at its newest epoch.
@@ -59,7 +60,7 @@ class Project:
         Raises:
             UserError: it is not in the store; the message has a close name.
         """
-        return Table(self._config, StoredTable(self._config, name))
+        return Table(self._config, StoredTable(self._config, _checked(name)))
 
     def snapshot(self) -> Snapshot:
         """All views and tables at the newest epoch, and at no other one."""
@@ -188,6 +189,16 @@ def lineage_picture(views: Sequence[ViewLineage]) -> Picture:
     return Picture(graph(nodes, labels, "lineage"))
 
 
+def _checked(name: str) -> str:
+    if not isinstance(name, str):
+        raise UserError(
+            "views and tables are asked for by their names",
+            got=repr(name),
+            allowed='a text: p["revenue"], p.table("shop.orders")',
+        )
+    return name
+
+
 def _read(opened: Callable[[str], View | Table], name: str) -> pa.Table:
     return opened(name).arrow()
 
@@ -220,7 +231,7 @@ class Snapshot:
         Raises:
             UserError: there is no such view, or it had halted.
         """
-        return View(self._config, StoredView(self._config, name, self._manifest))
+        return View(self._config, StoredView(self._config, _checked(name), self._manifest))
 
     def table(self, name: str) -> Table:
         """Our copy of a source table, as `<connection>.<table>`, at this epoch.
@@ -228,7 +239,7 @@ class Snapshot:
         Raises:
             UserError: it was not in the store.
         """
-        return Table(self._config, StoredTable(self._config, name, self._manifest))
+        return Table(self._config, StoredTable(self._config, _checked(name), self._manifest))
 
     def sql(self, text: str, decimals: Decimals = "exact") -> pd.DataFrame:
         """The result of a query in DuckDB's SQL over views and tables of this epoch.

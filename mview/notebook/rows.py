@@ -16,7 +16,7 @@ from mview.admin.status import ViewStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
 from mview.connector import WEIGHT
-from mview.errors import UserError
+from mview.errors import CorruptionError, UserError
 from mview.notebook.extra import needed
 from mview.notebook.frames import Decimals, query, to_pandas, to_polars
 from mview.store.history import ManifestLog
@@ -121,8 +121,9 @@ class Readable:
                 hint=f"draw fewer: sql('SELECT … FROM {self.name} GROUP BY …').plot()",
             )
         for axis in ("x", "y"):
-            for column in [how[axis]] if isinstance(how.get(axis), str) else how.get(axis) or ():
-                if column not in self.columns:
+            given = how.get(axis)
+            for column in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(column, str) and column not in self.columns:
                     allowed = ", ".join(self.columns)
                     raise UserError(f"{self.name} has no column {column!r}", allowed=allowed)
         rows = self.df(decimals="float")
@@ -206,30 +207,45 @@ class View(Readable):
                 off.
 
         Raises:
-            UserError: the view was dropped, or its columns have changed.
+            UserError: the view was dropped, its columns have changed, or who follows has taken so
+                long for a step that the epoch before is not kept any more.
         """
         log = ManifestLog(Store(self._config.store).manifests)
         shown, seen, quiet_since = self._stored, self.epoch, time.monotonic()
         while True:
+            has_come = False
             for epoch in [number for number in log.epochs() if number > seen]:
                 newer = self._opened_at(log, epoch)
                 seen = epoch
                 if newer is None or newer.facts == shown.facts:
                     continue
-                rows = newer.changes_from(shown)
+                try:
+                    rows = newer.changes_from(shown)
+                except CorruptionError:
+                    kept = log.epochs()
+                    if epoch not in kept:
+                        continue  # its files have gone since: they come with the next one
+                    if shown.epoch not in kept:
+                        raise _too_far_behind(self.name, shown.epoch) from None
+                    raise
                 shown = newer
                 if rows.num_rows:
                     yield ViewStep(self.name, epoch, newer.manifest.created_ms, rows)
-                    quiet_since = time.monotonic()
+                    has_come, quiet_since = True, time.monotonic()
+            if has_come:
+                continue  # who reads may have taken long: there may be more
             if seconds is not None and time.monotonic() - quiet_since >= seconds:
                 return
             time.sleep(_LOOK_S)
 
     def _opened_at(self, log: ManifestLog, epoch: int) -> StoredView | None:
         """The view at an epoch; None: it has halted, or the epoch is not kept any more."""
-        if epoch not in log.epochs():
-            return None
-        manifest = log.read(epoch)
+        try:
+            manifest = log.read(epoch)
+        except UserError:
+            if epoch in log.epochs():
+                raise
+            return None  # a runner has pruned beside us
         if self.name not in manifest.views:
             raise _dropped(self.name, epoch)
         if manifest.views[self.name].stale:
@@ -249,6 +265,15 @@ class View(Readable):
         from mview.notebook.live import Live
 
         return Live(self._config, self._stored, x, y, every).start()
+
+
+def _too_far_behind(view: str, epoch: int) -> UserError:
+    return UserError(
+        f"the changes of view {view} since epoch {epoch} cannot be told any more",
+        allowed="steps that are taken within engine.keep_files",
+        safe="the view is right; epochs before this one were told",
+        hint=f"read it as it is now, and follow that: p[{view!r}]",
+    )
 
 
 def _dropped(view: str, epoch: int) -> UserError:

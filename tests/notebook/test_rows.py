@@ -254,6 +254,15 @@ def test_a_table_that_was_loaded_anew_is_told(shelf: Shelf) -> None:
 
 
 def test_names_that_are_none(shelf: Shelf) -> None:
+    p = shelf.project
+    for ask in (p.__getitem__, p.table, p.snapshot().__getitem__, p.snapshot().table):
+        for name in (3, None, ("v",)):
+            with pytest.raises(UserError, match="asked for by their names"):
+                ask(name)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"it is a table: table\('shop.t'\)"):
+        p["shop.t"]
+    with pytest.raises(UserError, match="a query is a text"):
+        p.sql(None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"(?s)no table 'shop.x'.*shop.t"):
         shelf.project.table("shop.x")
     with pytest.raises(UserError, match="there is no view 'w'"):
@@ -351,6 +360,20 @@ def test_following_takes_epochs_that_are_gone_with_the_next(shelf: Shelf) -> Non
     steps = list(view.follow(seconds=0))
     assert [step.epoch for step in steps] == [4, 5]
     assert steps[0].df()["big"].tolist() == [2]
+
+
+def test_following_too_slowly_is_told(shelf: Shelf) -> None:
+    steps = shelf.project["v"].follow(seconds=0)
+    shelf.publish([row(4)])
+    assert next(steps).epoch == 2
+    files = {file.name for file in shelf.sink.folder.glob("*.parquet")}  # type: ignore[attr-defined]
+    shelf.publish([row(n) for n in range(5)])
+    shelf.publish([row(n, 1) for n in range(5)])
+    shelf.log.prune([1, 2, 3])
+    for name in files:
+        (shelf.sink.folder / name).unlink()  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"(?s)since epoch 2 cannot be told.*p\['v'\]"):
+        next(steps)
 
 
 def test_following_passes_over_a_halt(shelf: Shelf) -> None:
