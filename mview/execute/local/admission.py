@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.qualify import qualify
 
+from mview.execute.local.admitted.spark_types import BOOLEAN, Typed, name_of, result_type
 from mview.execute.local.expressions import (
     Expressions,
     check_keys,
@@ -22,7 +23,6 @@ from mview.execute.local.expressions import (
     quoted,
 )
 from mview.execute.local.naming import check_names, check_using, name_columns, name_tables
-from mview.execute.local.spark_types import BOOLEAN, Typed, duckdb_type, name_of
 from mview.execute.refusal import NotAdmittedError, Reason
 from mview.plan.text.dialect import drop_hints
 from mview.schema import TableSchema, type_name
@@ -175,6 +175,7 @@ class _Queries:
         from_text, sources = self._from(node, outer)
         scope = _Scope(sources, outer.ctes, outer)
         expressions = self._expressions(scope)
+        grouped = self._grouped(node, expressions)
         items = [(item.alias_or_name, expressions.translate(item)) for item in node.expressions]
         columns = {name: value.type for name, value in items}
         if len(columns) != len(items):
@@ -186,19 +187,37 @@ class _Queries:
             parts.append("DISTINCT")
         parts.append(", ".join(f"{value.sql} AS {quoted(name)}" for name, value in items))
         parts.append(from_text)
-        parts += self._conditions(node, expressions)
+        parts += self._conditions(node, expressions, grouped)
         visible = _Scope({**sources, "": columns}, outer.ctes, outer)
         return " ".join(parts) + self._tail(node, visible), columns
 
-    def _conditions(self, node: exp.Select, expressions: Expressions) -> list[str]:
+    def _grouped(self, node: exp.Select, expressions: Expressions) -> str:
+        """GROUP BY, with ROLLUP or CUBE over all keys; `expressions` learns of these."""
+        group = node.args.get("group")
+        if group is None:
+            return ""
+        only(group, "expressions", "rollup", "cube")
+        keys, word = list(group.expressions), ""
+        if len(keys) == 1 and isinstance(keys[0], exp.Rollup | exp.Cube):
+            keys, word = keys[0].expressions, keys[0].key
+        for name in ("rollup", "cube"):
+            if given := group.args.get(name):  # WITH ROLLUP
+                word = name
+                if len(given) > 1 or given[0].expressions:
+                    raise NotAdmittedError("clause", "GROUP BY of several sets")
+        if any(isinstance(key, exp.Tuple | exp.Rollup | exp.Cube) for key in keys):
+            raise NotAdmittedError("clause", "GROUP BY of several sets")
+        expressions.keys = [expressions.translate(key) for key in keys]
+        check_keys(expressions.keys)
+        text = ", ".join(key.sql for key in expressions.keys)
+        return f"GROUP BY {word.upper()} ({text})" if word else f"GROUP BY {text}"
+
+    def _conditions(self, node: exp.Select, expressions: Expressions, grouped: str) -> list[str]:
         parts = []
         if where := node.args.get("where"):
             parts.append(f"WHERE {_condition(expressions, where.this)}")
-        if group := node.args.get("group"):
-            only(group, "expressions")
-            keys = [expressions.translate(key) for key in group.expressions]
-            check_keys(keys)
-            parts.append("GROUP BY " + ", ".join(key.sql for key in keys))
+        if grouped:
+            parts.append(grouped)
         for name in ("having", "qualify"):
             if clause := node.args.get(name):
                 parts.append(f"{name.upper()} {_condition(expressions, clause.this)}")
@@ -233,7 +252,7 @@ class _Queries:
     def _from(self, node: exp.Select, scope: _Scope) -> tuple[str, dict[str, Columns]]:
         clause = node.args.get("from_")
         if clause is None:
-            raise NotAdmittedError("clause", "SELECT without FROM")
+            return "", {}
         text, alias, columns = self._source(clause.this, scope)
         sources = {alias: columns}
         text = f"FROM {text}"
@@ -291,6 +310,6 @@ def check_result(translation: Translation, schema: pa.Schema) -> None:
     if len(kinds) != len(schema):
         raise NotAdmittedError("type", f"{len(kinds)} columns where Spark has {len(schema)}")
     for (name, kind), wanted in zip(translation.columns, schema, strict=True):
-        if kind != wanted.type or duckdb_type(kind) is None:
+        if kind != wanted.type or result_type(kind) is None:
             detail = f"column {name} as {name_of(kind)}, Spark has {type_name(wanted.type)}"
             raise NotAdmittedError("type", detail)

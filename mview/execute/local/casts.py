@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mview.execute.local.entries import SPARK_DECIDES
-from mview.execute.local.spark_types import (
+from mview.execute.local.admitted.entries import SPARK_DECIDES
+from mview.execute.local.admitted.spark_types import (
     DATE,
     DOUBLE,
     INTEGERS,
@@ -26,6 +26,21 @@ _PLAIN: dict[pa.DataType, str] = {
 }
 
 
+_NUMBER = r"[+-]?\d{1,30}(\.\d{1,30})?"
+#: What no integer has, nor a sign, a blank or a fraction beside it: Spark's TRY_CAST gives NULL.
+_NO_INTEGER = r"[A-Za-z0-9]*[A-Za-z][A-Za-z0-9]*"
+
+
+def try_integer(value: Typed, kind: pa.DataType) -> str:
+    """The DuckDB text of a string as an integer, or NULL; raises where only Spark knows."""
+    name, text = duckdb_type(kind), value.sql
+    return (
+        f"(CASE WHEN regexp_full_match({text}, '{_PLAIN[kind]}') THEN TRY_CAST({text} AS {name}) "
+        f"WHEN regexp_full_match({text}, '|{_NO_INTEGER}') THEN NULL "
+        f"WHEN {text} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"
+    )
+
+
 def cast(value: Typed, kind: pa.DataType) -> str:
     """The DuckDB text of a value in another type; raises there where Spark may."""
     name = duckdb_type(kind)
@@ -38,8 +53,9 @@ def cast(value: Typed, kind: pa.DataType) -> str:
         return f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)"
     if kind in INTEGERS and (is_decimal(value.type) or value.type == DOUBLE):
         return f"CAST(trunc({value.sql}) AS {name})"
-    if value.type == STRING and kind in _PLAIN:
-        plain = f"regexp_full_match({value.sql}, '{_PLAIN[kind]}')"
+    form = _NUMBER if is_decimal(kind) else _PLAIN.get(kind)
+    if value.type == STRING and form is not None:
+        plain = f"regexp_full_match({value.sql}, '{form}')"
         return (
             f"(CASE WHEN {plain} THEN CAST({value.sql} AS {name}) "
             f"WHEN {value.sql} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
-from mview.execute.local.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
+from mview.execute.local.admitted.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
 from mview.execute.queries import Queries
 from mview.execute.refusal import EvaluationError
 from mview.schema import as_schema

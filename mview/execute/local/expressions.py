@@ -8,9 +8,37 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.execute.local.casts import cast
-from mview.execute.local.entries import Admitted
-from mview.execute.local.functions import ADMITTED
+from mview.execute.local.admitted.entries import Admitted
+from mview.execute.local.admitted.functions import ADMITTED
+from mview.execute.local.admitted.signatures import (
+    ORDERED,
+    Signature,
+    castable,
+    chosen,
+    compared,
+    listed,
+)
+from mview.execute.local.admitted.spark_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    INTEGERS,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    Typed,
+    common_type,
+    duckdb_type,
+    is_decimal,
+    name_of,
+    result_type,
+)
+from mview.execute.local.casts import cast, try_integer
+from mview.execute.local.json_paths import is_plain_key, json_scalar
 from mview.execute.local.literals import (
     as_date,
     fixed_interval,
@@ -18,24 +46,8 @@ from mview.execute.local.literals import (
     number_literal,
     text_literal,
 )
-from mview.execute.local.signatures import ORDERED, Signature, castable, chosen, compared, listed
-from mview.execute.local.spark_types import (
-    BIGINT,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INT,
-    NULL,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    Typed,
-    common_type,
-    duckdb_type,
-    is_decimal,
-    name_of,
-)
 from mview.execute.refusal import NotAdmittedError
+from mview.plan.operators.orderings import order_in
 from mview.schema import parse_type
 
 _RULES: dict[type[exp.Expr], list[Admitted]] = {}
@@ -84,6 +96,8 @@ class Expressions:
 
     def __init__(self, resolve: Resolve, subquery: Subquery) -> None:
         self._resolve, self._subquery = resolve, subquery
+        #: The keys of GROUP BY, for `grouping_id()`.
+        self.keys: list[Typed] = []
         self._special: dict[type[exp.Expr], Callable[..., Typed]] = {
             exp.Alias: lambda node: self.translate(node.this),
             exp.Paren: lambda node: self.translate(node.this),
@@ -101,6 +115,18 @@ class Expressions:
             exp.Subquery: self._scalar,
             exp.In: self._in,
             exp.Like: self._like,
+            exp.ILike: self._like,
+            exp.RegexpLike: self._like,
+            exp.ArraySort: self._sorted,
+            exp.ArraySize: self._size,
+            exp.ArrayToString: self._joined,
+            exp.Bracket: self._element,
+            exp.JSONExtractScalar: self._json,
+            exp.GroupConcat: self._call,
+            exp.ArgMax: self._call,
+            exp.ArgMin: self._call,
+            exp.Grouping: self._grouping,
+            exp.GroupingId: self._grouping_id,
             exp.Concat: self._concat,
             exp.TsOrDsAdd: self._add_days,
             exp.Add: self._add,
@@ -143,13 +169,17 @@ class Expressions:
         return self._rule(_RULES[exp.Neg][0], node)
 
     def _cast(self, node: exp.Cast) -> Typed:
-        if node.args.get("safe") or node.args.get("format") or node.args.get("action"):
-            raise NotAdmittedError("operator", "TRY_CAST or CAST with a format")
+        if node.args.get("format") or node.args.get("action"):
+            raise NotAdmittedError("operator", "CAST with a format")
         value = self.translate(node.this)
         try:
             kind = parse_type(node.to.sql(dialect="spark"))
         except (UserError, ValueError):
             raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
+        if node.args.get("safe"):
+            if value.type != STRING or kind not in INTEGERS:
+                raise NotAdmittedError("operator", "TRY_CAST but of a string to an integer")
+            return Typed(try_integer(value, kind), kind)
         if value.type == STRING and value.literal is not None:
             return as_date(value, kind)
         if duckdb_type(kind) is None or not castable(value.type, kind):
@@ -209,11 +239,74 @@ class Expressions:
             raise NotAdmittedError("type", "IN (SELECT …) over different types")
         return Typed(f"({value.sql} IN ({text}))", BOOLEAN)
 
-    def _like(self, node: exp.Like) -> Typed:
-        plain = exp.Like(this=node.this, expression=node.expression)
+    def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:
+        plain = type(node)(this=node.this, expression=node.expression)
         only(node, "this", "expression", negate=(True,))
-        value = self._rule(_RULES[exp.Like][0], plain)
+        value = self._rule(_RULES[type(node)][0], plain)
         return Typed(f"(NOT {value.sql})", BOOLEAN) if node.args.get("negate") else value
+
+    def _grouping_id(self, node: exp.GroupingId) -> Typed:
+        only(node)
+        if not self.keys:
+            raise NotAdmittedError("clause", "grouping_id() without keys")
+        return Typed(f"grouping({', '.join(key.sql for key in self.keys)})", BIGINT)
+
+    def _grouping(self, node: exp.Grouping) -> Typed:
+        only(node, "expressions")
+        (key,) = (self.translate(part) for part in node.expressions)
+        if key.sql not in {known.sql for known in self.keys}:
+            raise NotAdmittedError("clause", "grouping() of what is no key")
+        return Typed(f"CAST(grouping({key.sql}) AS TINYINT)", TINYINT)
+
+    def _sorted(self, node: exp.ArraySort) -> Typed:
+        """`sort_array` of what an aggregate collects, which is sorted already."""
+        only(node, "this", nulls_first=("TRUE",))
+        call = node.this
+        while isinstance(call, exp.Filter | exp.Window):
+            call = call.this
+        if not isinstance(call, exp.ArrayAgg | exp.ArrayUniqueAgg):
+            raise NotAdmittedError("operator", "sort_array but of a list that is collected")
+        return self.translate(node.this)
+
+    def _list(self, node: exp.Expr) -> Typed:
+        value = self.translate(node)
+        if not pa.types.is_list(value.type):
+            raise _type_error(_named(node), [value])
+        return value
+
+    def _size(self, node: exp.ArraySize) -> Typed:
+        only(node, "this")
+        return Typed(f"CAST(len({self._list(node.this).sql}) AS INTEGER)", INT)
+
+    def _joined(self, node: exp.ArrayToString) -> Typed:
+        only(node, "this", "expression")
+        values, by = self._list(node.this), self.translate(node.expression)
+        if values.type.value_type != STRING or by.type != STRING:
+            raise _type_error("array_join", [values, by])
+        return Typed(f"array_to_string({values.sql}, {by.sql})", STRING)
+
+    def _element(self, node: exp.Bracket) -> Typed:
+        """One of a list, counted from 0, or from 1 by `element_at`; a number beyond it raises."""
+        only(node, "this", "expressions", "offset", safe=(False,))
+        values, (number,) = self._list(node.this), node.expressions
+        if not (isinstance(number, exp.Literal) and number.is_int):
+            raise NotAdmittedError("operator", "an element of a list by what is no number")
+        place = int(number.name) + 1 - int(node.args.get("offset") or 0)
+        kind = values.type.value_type
+        if place < 1:
+            raise NotAdmittedError("operator", "element 0 of a list that is counted from 1")
+        missing = f"CAST(error('the list has no such element') AS {duckdb_type(kind)})"
+        text = f"CASE WHEN len({values.sql}) >= {place} THEN {values.sql}[{place}]"
+        return Typed(f"({text} WHEN {values.sql} IS NOT NULL THEN {missing} END)", kind)
+
+    def _json(self, node: exp.JSONExtractScalar) -> Typed:
+        """`get_json_object` of keys below one another."""
+        only(node, "this", "expression")
+        value, path = self.translate(node.this), node.expression
+        keys = [getattr(part, "this", None) for part in getattr(path, "expressions", [])[1:]]
+        if value.type != STRING or not keys or not all(map(is_plain_key, keys)):
+            raise _type_error("get_json_object", [value])
+        return Typed(json_scalar(value.sql, [str(key) for key in keys]), STRING)
 
     def _concat(self, node: exp.Concat) -> Typed:
         # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
@@ -238,7 +331,7 @@ class Expressions:
         only(node, "this", "expression")
         value, (number, unit) = self.translate(node.this), fixed_interval(node.expression)
         if value.type not in (TIMESTAMP, TIMESTAMP_NTZ) and not (
-            value.type == DATE and unit == "DAY"
+            value.type == DATE and unit in ("DAY", "MONTH")
         ):
             raise _type_error(f"{_named(node)} of an interval in {unit}", [value])
         sign = "+" if isinstance(node, exp.Add) else "-"
@@ -251,37 +344,78 @@ class Expressions:
 
     def _call(self, node: exp.Expr) -> Typed:
         text, kind = self._aggregate(node)
-        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
+        return Typed(f"CAST({text} AS {result_type(kind)})", kind)
 
     def _aggregate(self, node: exp.Expr, tail: str = "") -> tuple[str, pa.DataType]:
         """An aggregate call before the cast to its type; FILTER and `tail`, its window, with it."""
         if isinstance(node, exp.Filter):
             condition = self.translate(node.expression.this)
             return self._aggregate(node.this, f" FILTER (WHERE {condition.sql}){tail}")
+        if isinstance(node, exp.ArgMax | exp.ArgMin):
+            return self._value_by(node, tail)
+        if isinstance(node, exp.GroupConcat):
+            return self._listed(node, tail)
         rule = _rule_of(node)
         if rule is None or not rule.aggregate:
             raise NotAdmittedError("operator", _named(node))
-        (part,) = operands(rule, node)
+        part, *more = operands(rule, node)
         if isinstance(part, exp.Star):
             return f"count(*){tail}", BIGINT
-        distinct = ""
+        distinct, parts = "", [part]
         if isinstance(part, exp.Distinct):
-            if len(part.expressions) != 1 or part.args.get("on"):
+            only(part, "expressions")
+            distinct, parts = "DISTINCT ", part.expressions
+            if len(parts) > 1 and not isinstance(node, exp.Count):
                 raise NotAdmittedError("operator", f"{rule.name} over several DISTINCT columns")
-            (part,) = part.expressions
-            distinct = "DISTINCT "
-        value = self.translate(part)
-        rule = _for_types(rule, [value])
-        signature = rule.sign([value])
-        if signature is None or (distinct and pa.types.is_floating(value.type)):
-            raise _type_error(rule.name, [value])
+        values = [self.translate(part) for part in (*parts, *more)]
+        rule = _for_types(rule, values)
+        signature = rule.sign(values)
+        if (
+            signature is None
+            or any(duckdb_type(kind) is None for kind in signature.operands)
+            or (distinct and any(pa.types.is_floating(value.type) for value in values))
+        ):
+            raise _type_error(rule.name, values)
+        texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
         text = rule.duckdb.format(
-            cast(value, signature.operands[0]),
+            *texts,
+            all=", ".join(texts),
+            present=" AND ".join(f"{text} IS NOT NULL" for text in texts),
             distinct=distinct,
             tail=tail,
             **_scale(signature.result),
         )
         return text, signature.result
+
+    def _value_by(self, node: exp.ArgMax | exp.ArgMin, tail: str) -> tuple[str, pa.DataType]:
+        """`max_by(x, y)` and `min_by(x, y)`, in the order that a view compares them by, too."""
+        only(node, "this", "expression")
+        made = order_in(node.expression)
+        value, by = self.translate(node.this), self.translate(made or node.expression)
+        if not all(kind in ORDERED or is_decimal(kind) for kind in (value.type, by.type)):
+            raise _type_error(_named(node), [value, by])
+        order = by.sql
+        if made is not None:
+            both = f"row({by.sql}, {value.sql} IS NOT NULL, {value.sql})"
+            order = f"CASE WHEN {by.sql} IS NOT NULL THEN {both} END"
+        name = "arg_max_null" if isinstance(node, exp.ArgMax) else "arg_min_null"
+        return f"{name}({value.sql}, {order}){tail}", value.type
+
+    def _listed(self, node: exp.GroupConcat, tail: str) -> tuple[str, pa.DataType]:
+        """`listagg(x, by) WITHIN GROUP (ORDER BY x)`."""
+        only(node, "this", "separator")
+        order, by = node.this, self.translate(node.args["separator"])
+        if not isinstance(order, exp.Order) or len(order.expressions) != 1:
+            raise NotAdmittedError("operator", "listagg but in the order of its values")
+        part, distinct, (item,) = order.this, "", order.expressions
+        if isinstance(part, exp.Distinct) and len(part.expressions) == 1:
+            only(part, "expressions")
+            (part,), distinct = part.expressions, "DISTINCT "
+        value, key = self.translate(part), self.translate(item.this)
+        if value.type != STRING or by.literal is None or key.sql != value.sql:
+            raise _type_error("listagg", [value, by, key])
+        text = f"{distinct}{value.sql}, {by.sql} ORDER BY {ordered(item, key)}"
+        return f"string_agg({text}){tail}", STRING
 
     def _window(self, node: exp.Window) -> Typed:
         only(node, "this", "partition_by", "order", "spec", over=("OVER",))
@@ -294,8 +428,10 @@ class Expressions:
             parts.append("ORDER BY " + ", ".join(items))
         if spec := node.args.get("spec"):
             parts.append(_frame(spec))
+        if order and node.find(exp.ArrayAgg) is not None:
+            raise NotAdmittedError("operator", "a list that is collected along an order")
         text, kind = self._over(node.this, f" OVER ({' '.join(parts)})")
-        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
+        return Typed(f"CAST({text} AS {result_type(kind)})", kind)
 
     def _over(self, node: exp.Expr, tail: str) -> tuple[str, pa.DataType]:
         if type(node) in _RANKINGS:
@@ -346,7 +482,7 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
         **_scale(signature.result),
     )
     if signature.result != BOOLEAN:
-        text = f"CAST({text} AS {duckdb_type(signature.result)})"
+        text = f"CAST({text} AS {result_type(signature.result)})"
     return Typed(text, signature.result)
 
 
@@ -399,7 +535,7 @@ def check_keys(values: list[Typed]) -> None:
         NotAdmittedError: one is a float, where 0.0 and -0.0 are one value with two looks.
     """
     for value in values:
-        if pa.types.is_floating(value.type):
+        if pa.types.is_floating(value.type) or pa.types.is_list(value.type):
             raise NotAdmittedError("type", f"grouping by a {name_of(value.type)}")
 
 

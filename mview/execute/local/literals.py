@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 from sqlglot import exp
 
-from mview.execute.local.spark_types import (
+from mview.execute.local.admitted.spark_types import (
     BIGINT,
     DATE,
     INT,
@@ -23,6 +23,9 @@ from mview.execute.refusal import NotAdmittedError
 #: So small that no date leaves the range of either engine.
 _SMALL = re.compile(r"-?\d{1,6}")
 _UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
+#: Months of what is counted in months, which end with the month where it is shorter.
+_MONTHS = {"MONTH": 1, "YEAR": 12}
+_MOST_MONTHS = 1_200
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
 
@@ -48,23 +51,26 @@ def number_literal(text: str) -> Typed:
 
 def text_literal(text: str) -> Typed:
     """A string without characters that one of the two engines could read as an escape."""
-    if "\\" in text or not text.isprintable():
-        raise NotAdmittedError("type", "a string with a backslash or a control character")
+    if not text.isprintable():
+        raise NotAdmittedError("type", "a string with a control character")
     return Typed("'" + text.replace("'", "''") + "'", STRING, text)
 
 
 def fixed_interval(node: exp.Interval) -> tuple[int, str]:
-    """Number and unit of an interval of always the same length; a day has 24 hours in UTC.
+    """Number and unit of an interval: MONTH, or of always the same length, with days of UTC.
 
     Raises:
-        NotAdmittedError: it is a month, a mixture, or no plain literal.
+        NotAdmittedError: it is long, a mixture, or no plain literal.
     """
     number, unit = node.this, node.args.get("unit")
     plain = isinstance(number, exp.Literal) and _SMALL.fullmatch(number.name)
     name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
-    if not plain or name not in _UNITS:
-        raise NotAdmittedError("type", node.sql(dialect="spark"))
-    return int(number.name), name
+    if plain and abs(months := int(number.name) * _MONTHS.get(name, 0)) <= _MOST_MONTHS:
+        if name in _MONTHS:
+            return months, "MONTH"
+        if name in _UNITS:
+            return int(number.name), name
+    raise NotAdmittedError("type", node.sql(dialect="spark"))
 
 
 def fold_dates(values: list[Typed]) -> list[Typed]:

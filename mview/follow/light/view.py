@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of
 from mview.errors import UserError
-from mview.execute.local.entries import SPARK_DECIDES
+from mview.execute.local.admitted.entries import SPARK_DECIDES
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.ivm.compile import compile_view

@@ -35,12 +35,31 @@ R = pa.table(
 )
 JOINS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
 CONDITIONS = ["l.k = r.k", "l.k <=> r.k", "l.k = r.k AND r.v > 5", "l.f = r.f", "l.s = r.t"]
+#: As a view compares what `max_by` and `min_by` take: no two values are equal in it.
+BY = "{f}(s, CASE WHEN NOT (k) IS NULL THEN STRUCT(k AS k, NOT (s) IS NULL AS col2, s AS s) END)"
 QUERIES = [
     *(
         f"SELECT l.id AS a{'' if 'SEMI' in join or 'ANTI' in join else ', r.id AS b'} "
         f"FROM l {join} r ON {condition}"
         for join, condition in itertools.product(JOINS, CONDITIONS)
     ),
+    "SELECT k, s, count(*) AS c, sum(n) AS n FROM l GROUP BY ROLLUP (k, s)",
+    "SELECT k, s, grouping_id() AS g, max(n) AS n, sum(k) AS t FROM l GROUP BY CUBE (k, s)",
+    "SELECT k, s, grouping(s) AS g, count(*) AS c FROM l GROUP BY k, s WITH ROLLUP HAVING c > 0",
+    "SELECT k % 2 AS p, count(*) AS c, grouping_id() AS g FROM l GROUP BY ROLLUP (k % 2)",
+    "SELECT (SELECT count(DISTINCT s) FROM l) AS c, (SELECT max(v) FROM r) AS v",
+    "SELECT count(DISTINCT k, s) AS c, count(DISTINCT id, d, n) AS e FROM l",
+    "SELECT k, sort_array(collect_list(s)) AS x, sort_array(collect_set(n)) AS y FROM l GROUP BY k",
+    "SELECT sort_array(collect_list(d) FILTER (WHERE k > 1)) AS x FROM l",
+    "SELECT size(collect_set(k)) AS n, size(sort_array(collect_list(s))) AS m FROM l",
+    "SELECT id, sort_array(collect_list(s) OVER (PARTITION BY k)) AS x FROM l",
+    "SELECT array_join(sort_array(collect_set(s)), '-') AS x FROM l WHERE id > 100",
+    "SELECT listagg(s, ', ') WITHIN GROUP (ORDER BY s DESC) AS x FROM l",
+    "SELECT k, listagg(DISTINCT s, '-') WITHIN GROUP (ORDER BY s) AS x FROM l GROUP BY k",
+    "SELECT listagg(s, '-') WITHIN GROUP (ORDER BY s) FILTER (WHERE k > 1) AS x FROM l",
+    "SELECT max_by(s, id) AS a, min_by(k, d) AS b, max_by(s, id) FILTER (WHERE k > 50) AS c FROM l",
+    f"SELECT {BY.format(f='max_by')} AS a, {BY.format(f='min_by')} AS b FROM l",
+    f"SELECT k, {BY.format(f='max_by')} AS a, {BY.format(f='min_by')} AS b FROM l GROUP BY k",
     "SELECT l.id, r.v FROM l CROSS JOIN r",
     "SELECT l.id, r.v FROM l, r WHERE l.id < r.v",
     "SELECT l.id, r.v FROM l LEFT JOIN r ON l.id < r.v",

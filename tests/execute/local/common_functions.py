@@ -13,7 +13,7 @@ from pathlib import Path
 import sqlglot
 
 from mview.execute.local.admission import translate
-from mview.execute.local.functions import AGGREGATES, SCALARS
+from mview.execute.local.admitted.functions import AGGREGATES, SCALARS
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.functions.names import ARGUMENTS, REFUSED
 from mview.schema import parse_type, type_name
@@ -33,8 +33,8 @@ _AGGREGATES = """
 count(*) | count(s) | count(DISTINCT s) | sum(n) | sum(b) | sum(f) | avg(i) | avg(b) | avg(n) |
 avg(f) | min(n) | max(d) | stddev(f) | variance(f) | median(f) | percentile(f, 0.9) |
 approx_count_distinct(s) | percentile_approx(f, 0.5) | collect_list(s) | collect_set(s) |
-string_agg(s, ',') | min_by(s, i) | max_by(s, i) | count_if(ok) | bool_and(ok) | bool_or(ok) |
-any_value(s) | corr(f, g) | count(DISTINCT i, s)
+string_agg(s, ',') WITHIN GROUP (ORDER BY s) | min_by(s, i) | max_by(s, i) | count_if(ok) |
+bool_and(ok) | bool_or(ok) | any_value(s) | corr(f, g) | count(DISTINCT i, s)
 """
 _WINDOWS = """
 row_number() OVER (PARTITION BY s ORDER BY i) | rank() OVER (ORDER BY i) |

@@ -6,9 +6,20 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from mview.execute.local.entries import FLAGS, SPARK_DECIDES, Admitted, binary, unary
-from mview.execute.local.signatures import all_of, counted, one_of, padded, parted, pattern, sliced
-from mview.execute.local.spark_types import BINARY, BOOLEAN, INT, STRING
+from mview.execute.local.admitted.entries import FLAGS, SPARK_DECIDES, Admitted, binary, unary
+from mview.execute.local.admitted.patterns import extracted, matched, replaced, unbroken
+from mview.execute.local.admitted.signatures import (
+    all_of,
+    counted,
+    cut,
+    one_of,
+    padded,
+    parted,
+    pattern,
+    sliced,
+    small_letters,
+)
+from mview.execute.local.admitted.spark_types import BINARY, BOOLEAN, INT, STRING
 
 _TEXT = one_of((STRING,))
 _TWO = all_of(STRING, BOOLEAN)
@@ -51,6 +62,12 @@ def _pad(name: str, left: str) -> Admitted:
         form={"is_left": left},
     )
 
+
+_INITIALS = _where(
+    f"regexp_full_match({{0}}, '{_ASCII}', 's')",
+    "array_to_string(list_transform(string_split(lower({0}), ' '), "
+    "lambda w: upper(w[1]) || w[2:]), ' ')",
+)
 
 TEXTS: tuple[Admitted, ...] = (
     replace(
@@ -122,6 +139,37 @@ TEXTS: tuple[Admitted, ...] = (
         arity=(3,),
     ),
     binary("like", exp.Like, "{0} LIKE {1}", pattern),
+    replace(
+        binary("ilike", exp.ILike, "{0} ILIKE {1}", small_letters),
+        duckdb=_where(f"NOT regexp_matches({{0}}, '[{_NO_LOWER}]')", "lower({0}) LIKE lower({1})"),
+        defers=True,
+    ),
+    replace(
+        binary("rlike", exp.RegexpLike, "{0} RLIKE {1}", matched),
+        duckdb=unbroken("regexp_matches({0}, {1})"),
+        defers=True,
+    ),
+    replace(
+        binary("regexp_replace", exp.RegexpReplace, "regexp_replace({0}, {1}, {2})", replaced),
+        duckdb=unbroken("regexp_replace({0}, {1}, {2}, 'g')"),
+        parts=("this", "expression", "replacement"),
+        arity=(3,),
+        defers=True,
+    ),
+    replace(
+        binary("regexp_extract", exp.RegexpExtract, "regexp_extract({all})", extracted),
+        duckdb=unbroken("regexp_extract({0}, {1}, {2})"),
+        parts=("this", "expression", "group"),
+        fixed={**FLAGS, "null_if_pos_overflow": (True,)},
+        arity=(3,),
+        defers=True,
+    ),
+    binary("split", exp.RegexpSplit, "split({0}, {1})", cut, "string_split({0}, {1})"),
+    replace(
+        unary("initcap", exp.Initcap, "initcap({0})", _TEXT, _INITIALS),
+        fixed={"expression": ("' '",)},
+        defers=True,
+    ),
     unary("md5", exp.MD5, "md5({0})", one_of((STRING, BINARY), STRING)),
     unary("sha1", exp.SHA, "sha1({0})", one_of((STRING, BINARY), STRING)),
     replace(

@@ -5,12 +5,13 @@ Each function takes the operands of one operator and gives its signature, or Non
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from mview.execute.local.spark_types import (
+from mview.execute.local.admitted.spark_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -50,8 +51,12 @@ Sign = Callable[[list[Typed]], Signature | None]
 #: Digits of the decimals that DuckDB keeps in 64 bits.
 _SHORT = 18
 _MAX_DIGITS = 38
+#: Digits to which Spark rounds what it negates.
+_UNROUNDED = 34
 #: Digits of a decimal whose sums, with four digits more, are within 38.
 _MAX_AVERAGED = 23
+#: Digits behind the point that doubles are rounded to.
+_MAX_PLACES = 10
 #: Days that may be added to a date: far from where either engine leaves its range.
 _MAX_DAYS = 100_000
 _MAX_MONTHS = 1_200
@@ -91,7 +96,7 @@ def all_of(kind: pa.DataType, result: pa.DataType) -> Sign:
 
 def _common(values: list[Typed], *, shrink: bool) -> pa.DataType | None:
     kind = common_type(values, shrink=shrink)
-    return None if kind == NULL else kind
+    return None if kind is None or kind == NULL or pa.types.is_list(kind) else kind
 
 
 def compared(values: list[Typed]) -> Signature | None:
@@ -230,18 +235,61 @@ def whole_quotient(values: list[Typed]) -> Signature | None:
 def number(values: list[Typed]) -> Signature | None:
     """One number; Spark rounds long decimals to 34 digits here."""
     (value,) = values
-    short = is_decimal(value.type) and value.type.precision <= _SHORT
+    short = is_decimal(value.type) and value.type.precision <= _UNROUNDED
     fits = value.type in INTEGERS or is_float(value.type) or short
     return Signature((value.type,), value.type) if fits else None
 
 
 def any_to(result: pa.DataType) -> Sign:
-    """Operands of any type; the result has one type."""
+    """One operand of any type; the result has one type."""
 
     def sign(values: list[Typed]) -> Signature | None:
-        return Signature(tuple(value.type for value in values), result)
+        return Signature((values[0].type,), result) if len(values) == 1 else None
 
     return sign
+
+
+def several(values: list[Typed]) -> Signature | None:
+    """Two operands or more of types that can be told apart alike in both engines."""
+    fits = len(values) > 1 and all(_is_discrete(value.type) for value in values)
+    return Signature(tuple(value.type for value in values), BIGINT) if fits else None
+
+
+def _is_discrete(kind: pa.DataType) -> bool:
+    return kind in ORDERED or is_decimal(kind)
+
+
+def gathered(values: list[Typed]) -> Signature | None:
+    """The operand of collect_list and collect_set."""
+    (value,) = values
+    fits = _is_discrete(value.type) and value.type not in (BINARY, TIMESTAMP, TIMESTAMP_NTZ)
+    return Signature((value.type,), pa.list_(value.type)) if fits else None
+
+
+def spread(values: list[Typed]) -> Signature | None:
+    """Operands of stddev, median and such: exact numbers, which Spark takes as doubles too."""
+    fits = all(value.type == DOUBLE or is_exact_number(value.type) for value in values)
+    return Signature((DOUBLE,) * len(values), DOUBLE) if fits else None
+
+
+def percentile(values: list[Typed]) -> Signature | None:
+    """A number, and a literal part of 1."""
+    value, part = values
+    plain = part.literal is not None and part.type != STRING and 0 <= float(part.literal) <= 1
+    return spread([value, part]) if plain else None
+
+
+def squared(values: list[Typed]) -> Signature | None:
+    """A number and the literal 2: other powers are rounded otherwise."""
+    value, power = values
+    return spread([value, power]) if power.type == INT and power.literal == "2" else None
+
+
+def rounded_double(values: list[Typed]) -> Signature | None:
+    """A double, and a literal number of digits."""
+    if [value.type for value in values] != [DOUBLE, INT] or not is_count(values[1]):
+        return None
+    return Signature((DOUBLE, INT), DOUBLE) if int(values[1].literal or 0) <= _MAX_PLACES else None
 
 
 def total(values: list[Typed]) -> Signature | None:
@@ -259,19 +307,19 @@ def sliced(values: list[Typed]) -> Signature | None:
     """A string with a literal start and length."""
     text, start = values[:2]
     # Zero and negative positions count from elsewhere in DuckDB.
-    if text.type != STRING or not all(map(_is_count, values[1:])) or start.literal == "0":
+    if text.type != STRING or not all(map(is_count, values[1:])) or start.literal == "0":
         return None
     return Signature((STRING, INT, INT)[: len(values)], STRING)
 
 
-def _is_count(value: Typed) -> bool:
+def is_count(value: Typed) -> bool:
     """Whether it is a literal integer that is not negative."""
     return value.type == INT and value.literal is not None and value.literal.isdigit()
 
 
 def counted(values: list[Typed]) -> Signature | None:
     """A string and a literal number of characters or times."""
-    fits = values[0].type == STRING and _is_count(values[1])
+    fits = values[0].type == STRING and is_count(values[1])
     return Signature((STRING, INT), STRING) if fits else None
 
 
@@ -279,15 +327,28 @@ def padded(values: list[Typed]) -> Signature | None:
     """A string, a literal length, and what fills it up: a literal that is not empty."""
     if len(values) != 3 or values[2].type != STRING or not values[2].literal:
         return None
-    fits = values[0].type == STRING and _is_count(values[1])
+    fits = values[0].type == STRING and is_count(values[1])
     return Signature((STRING, INT, STRING), STRING) if fits else None
 
 
 def parted(values: list[Typed]) -> Signature | None:
     """A string, a literal separator that is not empty, and the literal number of a part."""
     text, by, number = values
-    plain = by.type == STRING and by.literal and _is_count(number) and number.literal != "0"
+    plain = by.type == STRING and by.literal and is_count(number) and number.literal != "0"
     return Signature((STRING, STRING, INT), STRING) if text.type == STRING and plain else None
+
+
+def cut(values: list[Typed]) -> Signature | None:
+    """A string, and a literal separator that is no more than that as a regular expression."""
+    text, by = values
+    plain = by.type == STRING and re.fullmatch(r"[\w \-,;:/#=&]+", by.literal or "", re.ASCII)
+    fits = text.type == STRING and plain
+    return Signature((STRING, STRING), pa.list_(STRING)) if fits else None
+
+
+def small_letters(values: list[Typed]) -> Signature | None:
+    """A string and a literal ILIKE pattern of ASCII."""
+    return pattern(values) if (values[1].literal or "").isascii() else None
 
 
 def pattern(values: list[Typed]) -> Signature | None:
@@ -334,7 +395,7 @@ def rounded(values: list[Typed]) -> Signature | None:
     """The operands of round: an exact number, and a literal number of digits."""
     value, digits = values[0].type, 0
     if len(values) == 2:
-        if not _is_count(values[1]):
+        if not is_count(values[1]):
             return None
         digits = int(values[1].literal or 0)
     rest = (INT,) * (len(values) - 1)
@@ -358,7 +419,7 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
     if source in (target, NULL):
         return True
     if source == STRING:
-        return target in (*INTEGERS, DOUBLE, DATE, TIMESTAMP)
+        return bool(target in (*INTEGERS, DOUBLE, DATE, TIMESTAMP) or is_decimal(target))
     if source in INTEGERS:
         return bool(is_exact_number(target) or target in (DOUBLE, STRING))
     if is_decimal(source):

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from mview.execute.local.signatures import Sign
+from mview.execute.local.admitted.signatures import Sign
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Admitted:
         form: arguments that tell this entry from others of the same node, as texts in lower case:
             the name of a function that sqlglot has no class for, `position` of TRIM.
         defers: some rows raise here that have a value in Spark, which then runs that epoch.
+        by_order: its last digits hang on the order of the rows, in Spark, too.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Admitted:
     aggregate: bool = False
     form: dict[str, str] = field(default_factory=dict)
     defers: bool = False
+    by_order: bool = False
 
     def is_of(self, node: exp.Expr) -> bool:
         """Whether a node of this entry's class is this entry."""
@@ -52,6 +54,26 @@ def argument(node: exp.Expr, name: str) -> str:
     """An argument of a node as text in lower case; "" where it has none."""
     value = node.args.get(name)
     return str(value.sql("spark") if isinstance(value, exp.Expr) else value or "").lower()
+
+
+# The digits of a decimal as a whole number, and one such number by another, half rounded up.
+_DIGITS = "CAST(replace(CAST(%s AS VARCHAR), '.', '') AS HUGEINT)"
+_HALF_UP = "((2 * abs({0}) + abs({1})) // (2 * abs({1})))"
+_ROUNDED = (
+    "CASE WHEN sign({0}) * sign({1}) < 0 THEN '-' ELSE '' END "
+    f"|| CAST({_HALF_UP} // {{{{power}}}} AS VARCHAR) "
+    f"|| '.' || lpad(CAST({_HALF_UP} % {{{{power}}}} AS VARCHAR), {{{{scale}}}}, '0')"
+)
+
+
+def rounded_text(decimal: str, divisor: str) -> str:
+    """DuckDB text: a decimal by a whole number, rounded to `{scale}` digits; NULL by zero."""
+    return _ROUNDED.format(_DIGITS % decimal, f"nullif({divisor}, 0)")
+
+
+def whole_digits(decimal: str) -> str:
+    """DuckDB text: the digits of a decimal as a whole number."""
+    return _DIGITS % decimal
 
 
 #: Ends a query whose outcome only Spark decides: Spark runs that epoch.
@@ -79,5 +101,5 @@ def many(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
 
 def aggregate(name: str, node: type[exp.Expr], text: str, sign: Sign) -> Admitted:
     """An aggregate of one operand."""
-    duckdb = text.format("{distinct}{0}") + "{tail}"
+    duckdb = f"{name}({{distinct}}{{0}}){{tail}}"
     return replace(unary(name, node, text, sign, duckdb), aggregate=True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from mview.execute.local.entries import Admitted, unary
-from mview.execute.local.signatures import (
+from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, unary
+from mview.execute.local.admitted.signatures import (
     DATES,
     Sign,
     dated,
@@ -16,7 +16,7 @@ from mview.execute.local.signatures import (
     moved_months,
     one_of,
 )
-from mview.execute.local.spark_types import BIGINT, DATE, INT, STRING, TIMESTAMP
+from mview.execute.local.admitted.spark_types import BIGINT, DATE, DOUBLE, INT, STRING, TIMESTAMP
 
 _INSTANTS = (TIMESTAMP,)
 _DAYS = {"unit": ("DAY",)}
@@ -80,6 +80,21 @@ def _extracted(part: str, function: str) -> Admitted:
     return replace(rule, duckdb=f"{function}({{0}})", parts=("expression",), form={"this": part})
 
 
+#: As the parser writes the format that unix_timestamp has where none is given.
+_UNIX: exp.Expr = exp.maybe_parse("unix_timestamp(x)", dialect="spark")
+_DEFAULT_FORMAT = _UNIX.args["format"].sql("spark")
+# By whole months where both are one day of the month, or the last one; else by days of 31.
+_MONTHS = "((year({0}) - year({1})) * 12 + month({0}) - month({1}))"
+_MONTHS_BETWEEN = (
+    "CASE WHEN day({0}) = day({1}) OR ({0} = last_day({0}) AND {1} = last_day({1})) "
+    f"THEN {_MONTHS}::DOUBLE ELSE floor(({_MONTHS}::DOUBLE "
+    "+ ((day({0}) - day({1})) * 86400) / 2678400::DOUBLE) * 1e8 + 0.5::DOUBLE) / 1e8 END"
+)
+_MADE = (
+    f"CASE WHEN {{0}} BETWEEN 1 AND 9999 THEN make_date({{0}}, {{1}}, {{2}}) "
+    f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS DATE) END"
+)
+
 TIMES: tuple[Admitted, ...] = (
     unary("to_date", exp.TsOrDsToDate, "to_date({0})", dated, "{0}"),
     unary("to_time", exp.TimeStrToTime, "{0}", one_of(DATES)),
@@ -114,6 +129,24 @@ TIMES: tuple[Admitted, ...] = (
         "unix_micros({0})",
         one_of(_INSTANTS, BIGINT),
         "epoch_us({0})",
+    ),
+    replace(
+        unary("unix_timestamp", exp.StrToUnix, "unix_timestamp({0})", one_of(_INSTANTS, BIGINT)),
+        duckdb="(epoch_us({0}) // 1000000)",
+        fixed={"format": (_DEFAULT_FORMAT,)},
+    ),
+    Admitted(
+        "months_between",
+        exp.MonthsBetween,
+        "months_between({0}, {1})",
+        _MONTHS_BETWEEN,
+        exactly((DATE, DATE), DOUBLE),
+    ),
+    replace(
+        _named("make_date", exactly((INT, INT, INT), DATE), _MADE),
+        spark="make_date({0}, {1}, {2})",
+        arity=(3,),
+        defers=True,
     ),
     Admitted(
         "date_add",

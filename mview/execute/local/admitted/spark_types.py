@@ -60,6 +60,13 @@ def duckdb_type(kind: pa.DataType) -> str | None:
     return _DUCKDB.get(kind)
 
 
+def result_type(kind: pa.DataType) -> str | None:
+    """The same of a type that an expression may have: lists too, which no table's column may be."""
+    if pa.types.is_list(kind):
+        return f"{duckdb_type(kind.value_type)}[]"
+    return duckdb_type(kind)
+
+
 def name_of(kind: pa.DataType) -> str:
     """Spark's name of a type, for messages."""
     return "void" if kind == NULL else type_name(kind)

@@ -11,17 +11,23 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from mview.execute.local.entries import SPARK_DECIDES, Admitted, aggregate, binary, many, unary
-from mview.execute.local.signatures import (
+from mview.execute.local.admitted.aggregates import AGGREGATES
+from mview.execute.local.admitted.entries import (
+    SPARK_DECIDES,
+    Admitted,
+    binary,
+    many,
+    rounded_text,
+    unary,
+    whole_digits,
+)
+from mview.execute.local.admitted.signatures import (
     any_to,
-    averaged,
-    averaged_decimals,
     chosen,
     compared,
     decimal_quotient,
     either,
     exactly,
-    extreme,
     integers,
     listed,
     merged,
@@ -31,15 +37,16 @@ from mview.execute.local.signatures import (
     plus,
     quotient,
     rounded,
+    rounded_double,
     signed,
+    squared,
     times,
-    total,
     whole,
     whole_quotient,
 )
-from mview.execute.local.spark_types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, INTEGERS
-from mview.execute.local.texts import TEXTS
-from mview.execute.local.times import TIMES
+from mview.execute.local.admitted.spark_types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, INTEGERS
+from mview.execute.local.admitted.texts import TEXTS
+from mview.execute.local.admitted.times import TIMES
 
 _COMPARISONS = (
     ("eq", exp.EQ, "="),
@@ -61,28 +68,9 @@ _POSITIVE_REST = (
 )
 _SAME = "{0} IS NOT DISTINCT FROM {1}"
 _NAN = "coalesce(isnan({0}), FALSE)"
-# The digits of a decimal as a whole number, and one such number by another, half rounded up.
-_DIGITS = "CAST(replace(CAST(%s AS VARCHAR), '.', '') AS HUGEINT)"
-_HALF_UP = "((2 * abs({0}) + abs({1})) // (2 * abs({1})))"
-_ROUNDED = (
-    "CASE WHEN sign({0}) * sign({1}) < 0 THEN '-' ELSE '' END "
-    f"|| CAST({_HALF_UP} // {{{{power}}}} AS VARCHAR) "
-    f"|| '.' || lpad(CAST({_HALF_UP} % {{{{power}}}} AS VARCHAR), {{{{scale}}}}, '0')"
-)
 _DECIMALS = (
     "CASE WHEN {1} = 0 AND {0} IS NOT NULL THEN error('division by zero') "
-    f"ELSE {_ROUNDED.format(_DIGITS % '{0}', 'nullif(' + _DIGITS % '{1}' + ', 0)')} END"
-)
-_SUM = "CAST(sum({distinct}{0}){tail} AS DECIMAL(38,{scale}))"
-_AVERAGE_OF_DECIMALS = _ROUNDED.format(
-    _DIGITS % _SUM, "nullif(CAST(count({distinct}{0}){tail} AS HUGEINT), 0)"
-)
-# Spark adds up doubles: in any order the same while no sum can pass 2^53.
-_AVERAGE_OF_BIGINTS = (
-    "CASE WHEN CAST(max(abs(CAST({0} AS HUGEINT))){tail} AS HUGEINT) "
-    "* count({distinct}{0}){tail} <= 9007199254740992 "
-    "THEN CAST(sum({distinct}{0}){tail} AS DOUBLE) / count({distinct}{0}){tail} "
-    f"WHEN count({{0}}){{tail}} > 0 THEN CAST({SPARK_DECIDES} AS DOUBLE) END"
+    f"ELSE {rounded_text('{0}', whole_digits('{1}'))} END"
 )
 # Spark goes to the nearest BIGINT from beyond, and takes NaN as 0.
 _WHOLE_OF = (
@@ -90,6 +78,13 @@ _WHOLE_OF = (
 )
 _SIGN = "CASE WHEN {0} = 0 OR isnan({0}) THEN {0} WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 END"
 _TRUTHS = (BOOLEAN, BOOLEAN)
+# By its decimal digits, as Spark does: those before and behind the point that a double can have.
+_ROUNDED = (
+    "CASE WHEN abs({0}) < 1 THEN CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,37))%s) "
+    "AS DOUBLE) WHEN abs({0}) < 1e17 "
+    "THEN CAST(CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,20))%s) AS VARCHAR) AS DOUBLE) "
+    "ELSE {0} END"
+)
 
 SCALARS: tuple[Admitted, ...] = (
     binary("add", exp.Add, "{0} + {1}", plus),
@@ -153,6 +148,13 @@ SCALARS: tuple[Admitted, ...] = (
         parts=("this", "decimals"),
         arity=(1, 2),
     ),
+    unary("round_double", exp.Round, "round({0})", exactly((DOUBLE,), DOUBLE), _ROUNDED % ("", "")),
+    replace(
+        binary("round_double_to", exp.Round, "round({0}, {1})", rounded_double),
+        duckdb=_ROUNDED % (", {1}", ", {1}"),
+        parts=("this", "decimals"),
+    ),
+    binary("power", exp.Pow, "power({0}, {1})", squared, "{0} * {0}"),
     unary("sign", exp.Sign, "sign({0})", signed, _SIGN),
     unary(
         "sqrt", exp.Sqrt, "sqrt({0})", one_of((INT, DOUBLE), DOUBLE), "sqrt(CAST({0} AS DOUBLE))"
@@ -161,29 +163,6 @@ SCALARS: tuple[Admitted, ...] = (
     binary("bit_or", exp.BitwiseOr, "{0} | {1}", integers),
     *TEXTS,
     *TIMES,
-)
-
-AGGREGATES: tuple[Admitted, ...] = (
-    aggregate("count", exp.Count, "count({0})", any_to(BIGINT)),
-    aggregate("sum", exp.Sum, "sum({0})", total),
-    aggregate("min", exp.Min, "min({0})", extreme),
-    aggregate("max", exp.Max, "max({0})", extreme),
-    aggregate("avg", exp.Avg, "avg({0})", averaged),
-    replace(
-        aggregate("avg_of_bigints", exp.Avg, "avg({0})", one_of((BIGINT,), DOUBLE)),
-        duckdb=_AVERAGE_OF_BIGINTS,
-        defers=True,
-    ),
-    replace(
-        aggregate("avg_of_decimals", exp.Avg, "avg({0})", averaged_decimals),
-        duckdb=_AVERAGE_OF_DECIMALS,
-    ),
-    replace(
-        aggregate("count_if", exp.CountIf, "count_if({0})", one_of((BOOLEAN,), BIGINT)),
-        duckdb="count({distinct}CASE WHEN {0} THEN TRUE END){tail}",
-    ),
-    aggregate("bool_and", exp.LogicalAnd, "bool_and({0})", one_of((BOOLEAN,))),
-    aggregate("bool_or", exp.LogicalOr, "bool_or({0})", one_of((BOOLEAN,))),
 )
 
 ADMITTED: tuple[Admitted, ...] = SCALARS + AGGREGATES
