@@ -11,8 +11,9 @@ import subprocess
 import time
 from typing import Any
 
-#: `mview status --check-freshness` ends so where something is not fresh.
+#: `mview status --check-freshness` ends so where something is not fresh, and says why.
 NOT_FRESH = 5
+_SAID = "Error: not fresh: "
 
 
 def status(config: str = "mview.yml") -> dict[str, Any]:
@@ -25,14 +26,15 @@ def status(config: str = "mview.yml") -> dict[str, Any]:
     return answer
 
 
-def not_fresh(config: str = "mview.yml") -> list[str]:
-    """Each reason why something is not fresh; none: all is. For an asset check, or an alert.
+def not_fresh(config: str = "mview.yml") -> str:
+    """Why something is not fresh, in one line; empty: all is. For an asset check, or an alert.
 
     Raises:
         RuntimeError: the command failed, with its words.
     """
     asked = _mview("status", "--check-freshness", "--config", config, also=NOT_FRESH)
-    return [] if asked.returncode == 0 else asked.stderr.strip().splitlines()
+    said = [line for line in asked.stderr.splitlines() if line.startswith(_SAID)]
+    return "" if asked.returncode == 0 else said[0].removeprefix(_SAID)
 
 
 def is_fresh(config: str = "mview.yml") -> bool:
@@ -66,7 +68,7 @@ def wait_until_fresh(config: str = "mview.yml", seconds: float = 600, every: flo
     until = time.monotonic() + seconds
     while reasons := not_fresh(config):
         if time.monotonic() > until:
-            raise TimeoutError("; ".join(reasons))
+            raise TimeoutError(reasons)
         time.sleep(every)
 
 
