@@ -182,6 +182,7 @@ CUT = {
     "mview/relation.py": "names of relations",
     "mview/codes.py": "names of modules",
     "mview/execute/calls.py": "module:attribute",
+    "mview/notebook/extra.py": "names of modules",
     "mview/execute/local/literals.py": "digits",
     "mview/failpoints.py": "a fail point and what it does",
     "mview/merge/net.py": "parts of a position",
