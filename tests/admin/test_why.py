@@ -76,6 +76,21 @@ VIEWS: dict[str, tuple[str, dict[str, str | None]]] = {
         "(SELECT 1 FROM shop.orders o WHERE o.customer = c.id)",
         {"id": "12"},
     ),
+    "both": (
+        "SELECT id, 'order' AS kind FROM shop.orders UNION ALL "
+        "SELECT id, 'customer' AS kind FROM shop.customers",
+        {"id": "12"},
+    ),
+    "timed": (
+        "SELECT id, amount FROM shop.orders WHERE now() > TIMESTAMP '2020-01-01 00:00:00'",
+        {"id": "2"},
+    ),
+    # The plan has no tree for it: tables are looked at as a whole.
+    "untraced": (
+        "SELECT o.id, c.name FROM shop.orders o LEFT JOIN shop.customers c "
+        "ON o.customer = c.id AND c.id IN (SELECT max(customer) FROM shop.orders)",
+        {"id": "3"},
+    ),
     "all_of_it": ("SELECT sum(amount) AS total FROM shop.orders", {"total": "85"}),
 }
 
@@ -99,6 +114,7 @@ ORDERS = [order(1, 10, 10), order(2, 10, 20), order(3, 11, 5), order(4, 11, 50),
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Epochs:
     queries = {name: sql for name, (sql, _) in VIEWS.items()}
+    queries["hashed"] = "SELECT id, xxhash64(id) AS h FROM shop.orders"
     world = Epochs(tmp_path_factory.mktemp("why"), spark, SCHEMAS, queries)
     world.seed()
     with world.opened():
@@ -169,6 +185,14 @@ def test_which_rows_these_are(world: Epochs) -> None:
     assert of("outer_joined") == {"shop.customers": [12]}
     (upon,) = why(world.config, "upon", {"region": "north"}, 20).behind
     assert (upon.table, upon.count) == ("sums", 1)
+
+
+def test_what_only_spark_can_run_is_told(world: Epochs) -> None:
+    told = why(world.config, "hashed", {"id": "2"}, 20)
+    assert told.row is not None
+    assert "only Spark could run the query" in told.unknown
+    assert told.behind == ()
+    assert "made of  not known" in why_text(told)
 
 
 def test_few_rows_of_many_are_shown_and_all_are_counted(world: Epochs) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.admin.content import check_views, published
+from mview.admin.content import StoredView, check_views, published
 from mview.admin.why.moved import MovedRows
 from mview.admin.why.narrowing import Rows, narrowed
 from mview.admin.why.rows import KeptRow, RowHistory, as_dicts, once, typed_key
 from mview.admin.why.sources import SECONDS, Sources, UntellableError, told_rows
 from mview.config import Config
-from mview.epoch.halts import has_halted
 from mview.errors import UserError
 from mview.memory import Memory
 from mview.store.layout import Store
@@ -133,9 +132,8 @@ def why(config: Config, view: str, key: Mapping[str, str | None], most: int) -> 
     limit_memory(Memory(config.engine.memory).queries)
     manifest = published(config)
     check_views(manifest, [view])
+    StoredView(config, view, manifest)  # says why nothing of it can be read
     state = manifest.views[view]
-    if state.halted or state.stale:
-        raise has_halted(view, manifest.epoch, state.halted)
     try:
         history = RowHistory(config, manifest, view)
     except UntellableError as error:
