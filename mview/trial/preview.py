@@ -25,6 +25,7 @@ from mview.ingest.spec import TableSpec, open_database
 from mview.ivm.compile import compile_view
 from mview.ivm.rewrites.total_order import in_total_order
 from mview.memory import Memory
+from mview.plan.clocks import is_clock, pinned_rows, with_clocks
 from mview.plan.definition import ViewDefinition, load_views, order_views, parse_view
 from mview.plan.render import bind_tables
 from mview.plan.text.place import did_you_mean
@@ -213,9 +214,14 @@ def _computed(
     known = dict(schemas)
     for view in views:
         plan = compile_view(view, known)
-        names = {name: f"p{number}" for number, name in enumerate(view.table_names)}
-        sql = bind_tables(in_total_order(view, known), names, now_ms)
-        rows = queries.run(sql, {names[name]: read[name] for name in view.table_names}, None)
+        # The time as a row of a clock: as a literal, only Spark would read it.
+        timed = with_clocks(in_total_order(view, known))
+        names = {name: f"p{number}" for number, name in enumerate(timed.table_names)}
+        relations = {
+            text: pinned_rows(name, now_ms) if is_clock(name) else read[name]
+            for name, text in names.items()
+        }
+        rows = queries.run(bind_tables(timed, names), relations, None)
         read[view.relation] = rows
         columns = tuple(Column(field.name, field.type) for field in rows.schema)
         known[view.relation] = TableSchema(columns, plan.key)

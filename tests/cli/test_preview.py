@@ -70,6 +70,13 @@ def test_a_query_and_its_result_as_json() -> None:
     assert (len(told["rows"]), told["count"], told["sampled"]) == (2, 3, False)
 
 
+def test_the_time_is_that_of_now() -> None:
+    query = "SELECT id FROM shop.orders WHERE now() > TIMESTAMP '2020-01-01' AND id = 3"
+    told = json.loads(mview(query, "--json").stdout)
+    assert (told["rows"], told["on_spark"]) == ([{"id": 3}], "")
+    assert json.loads(mview(query.replace(">", "<", 1), "--json").stdout)["count"] == 0
+
+
 def test_a_sample_is_said_to_be_one() -> None:
     result = mview("totals.sql", "--sample", "10", "--json")
     told = json.loads(result.stdout)

@@ -27,7 +27,7 @@ from mview.ivm.rewrites.total_order import in_total_order
 from mview.ivm.tracing.fetches import Fetches
 from mview.ivm.tracing.steps import Trace
 from mview.ivm.tracing.trace import Tracer
-from mview.plan.clocks import CLOCKS, is_clock
+from mview.plan.clocks import CLOCKS, is_clock, pinned_rows, with_clocks
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir
 from mview.plan.operators.build import build
@@ -138,11 +138,15 @@ class Sources:
         Raises:
             UntellableError: only Spark could run the query.
         """
-        total = in_total_order(self._definition, self._schemas(manifest))
-        names = {name: f"b{number}" for number, name in enumerate(self.names)}
-        sql = bind_tables(total, names, manifest.pinned_ms)
+        # The time as a row of a clock: as a literal, only Spark would read it.
+        timed = with_clocks(in_total_order(self._definition, self._schemas(manifest)))
+        names = {name: f"b{number}" for number, name in enumerate(timed.table_names)}
+        sql = bind_tables(timed, names)
         shape = manifest.views[self._definition.name].schema.arrow
-        relations = {names[name]: table for name, table in rows.items()}
+        relations = {
+            text: pinned_rows(name, manifest.pinned_ms) if is_clock(name) else rows[name]
+            for name, text in names.items()
+        }
         try:
             result = self._evaluator.run(sql, relations, shape)
         except RefusalError as error:
