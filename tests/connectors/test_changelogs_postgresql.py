@@ -387,7 +387,7 @@ class TestTables:
         log.run("ALTER ROLE reader REPLICATION")
         with pytest.raises(ConfigError, match=r"CREATE PUBLICATION mview_c_\w+ FOR TABLE") as error:
             check()
-        command = str(error.value).partition("as the owner of the tables: ")[2]
+        command = str(error.value.hint).partition("as the owner of the tables: ")[2]
         log.run(" ".join(command.split()))
         check()
         log.opened[-1].begin()

@@ -23,7 +23,7 @@ from mview.epoch import upkeep
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import maintain
 from mview.epoch.views.opening import open_sinks
-from mview.errors import CorruptionError, FencedError, RetryableError, UserError
+from mview.errors import CorruptionError, FencedError, MviewError, RetryableError, UserError
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
@@ -159,7 +159,8 @@ def _halts_alone(
         report = world.epoch(order(20), order(21))
     assert set(report.halted) == set(HALTED)
     assert set(report.views) == {"named", "others"}
-    assert str(error).strip("'") in str(report.halted["totals"])
+    said = error.what if isinstance(error, MviewError) else str(error).strip("'")
+    assert said in str(report.halted["totals"])
     world.epoch(order(22), (*order(3)[:1], "delete", order(3)[3], None))
     world.check(*HALTED)
     for name in HALTED:
