@@ -39,6 +39,8 @@ FAILPOINTS = {
     "file-linked": "a manifest or an intent is written",
     "in-build": "the rows of a new view are written, nothing is staged",
     "after-build": "new views are staged",
+    "build-followed": "a view that is built beside the epochs is closer to them",
+    "build-closed": "it is at the published epoch, nothing of it is shown or staged",
     "after-compact": "a base is compacted, no manifest takes it over",
     "in-clean": "it is known what may be deleted, nothing is",
     "after-prune": "old manifests are gone, their files are not",

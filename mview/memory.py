@@ -102,7 +102,7 @@ class Memory:
 
     def __init__(self, total: int) -> None:
         #: Resident tables with their indexes, and what the merge of one needs for a moment.
-        self.tables = total * 8 // 16
+        self.tables = total * 7 // 16
         #: What is remembered of the files of views and mirrors, see `mview.delta.recent`.
         self.files = total // 16
         #: Tails of tables that are not resident; what does not fit is looked up on disk.
@@ -124,6 +124,14 @@ class Memory:
         self.file = min(_LARGEST_FILE, max(_LEAST_FILE, total // 64))
         #: A message; a larger one is refused.
         self.message = max(_LEAST_MESSAGE, total // MESSAGE_PART)
+        self._total = total
+
+    def beside(self) -> Memory:
+        """The 16th for views that are built beside the epochs, with no table resident."""
+        # Without the resident ones, the shares of a budget are half of it.
+        memory = Memory(self._total // 8)
+        memory.tables = 0
+        return memory
 
 
 class Share:

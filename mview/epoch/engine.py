@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -126,6 +126,7 @@ class Engine:
     Args:
         lease: held by this runner; looked at before every publish.
         mask: hides secrets; None: those of the configuration.
+        memory: what it may hold beside another engine of this process; None: it is the only one.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Engine:
         lease: Lease,
         clock: Clock | None = None,
         mask: Mask | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.config, self.spark, self.lease = config, spark, lease
         self.clock: Clock = clock or steady_clock()
@@ -145,9 +147,12 @@ class Engine:
         self.manifest = self.manifests.latest() or empty_manifest()
         #: What `now()` is in the epoch that is being made.
         self.pinned_ms = self.manifest.pinned_ms
-        self.memory = Memory(config.engine.memory)
-        recent.POOL.limit, tiers.LARGE.nbytes = self.memory.files, self.memory.file
-        limit_memory(self.memory.queries)
+        self.memory = memory or Memory(config.engine.memory)
+        if memory is None:
+            recent.POOL.limit, tiers.LARGE.nbytes = self.memory.files, self.memory.file
+            limit_memory(self.memory.queries)
+        #: What is read beside the epochs: of all that it names nothing is deleted.
+        self.reads_beside: Manifest | None = None
         self.relations: dict[RelationId, Relation] = {}
         self.views: dict[str, LiveView] = {}
         #: Views that are not worked on in this run, and why.
@@ -179,8 +184,18 @@ class Engine:
             relation.close()
             if name not in self.manifest.tables:
                 del self.relations[name]
+                self.executors.forget(name)
         for name, state in self.manifest.tables.items():
             self.relations[name] = self._relation(name, state)
+
+    def reopen(self, names: Collection[RelationId]) -> None:
+        """Open mirrors that begin anew with the manifest, and close what is gone."""
+        for name in {*names, *(self.relations.keys() - self.manifest.tables.keys())}:
+            if (kept := self.relations.pop(name, None)) is not None:
+                kept.close()
+            self.executors.forget(name)
+        for name in self.manifest.tables.keys() - self.relations.keys():
+            self.relations[name] = self._relation(name, self.manifest.tables[name])
 
     @property
     def tick_ms(self) -> int:

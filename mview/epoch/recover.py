@@ -59,6 +59,10 @@ class Recovered(NamedTuple):
     refused: dict[str, MviewError]
 
 
+#: Names of what is built beside the epochs: the runner's token leads.
+_OF_A_BUILD = re.compile(r"\d{6,}-\d{12,}")
+
+
 def recover(
     store: Store,
     lease: Lease,
@@ -226,4 +230,15 @@ def forget_folders(
     for folder in (folder for folder in ours if folder not in named):
         take_away(folder, store.trash / uuid.uuid4().hex, lease.check)
         failpoint("forget-folder")
+    # What this runner builds has its token.
+    dead = [f for f in _builds(store) if int(f.name.partition("-")[0]) < lease.token]
+    for folder in dead:
+        take_away(folder, store.trash / uuid.uuid4().hex, lease.check)
+        failpoint("forget-folder")
     shutil.rmtree(store.trash, ignore_errors=True)
+
+
+def _builds(store: Store) -> list[Path]:
+    """The folders of what was built beside epochs."""
+    folders = store.building.iterdir() if store.building.is_dir() else ()
+    return [f for f in folders if _OF_A_BUILD.fullmatch(f.name) and not f.is_symlink()]

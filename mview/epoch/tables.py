@@ -100,7 +100,7 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
             rows = old_and_new(netted[name], old_rows, schema)
         if rows.num_rows:
             deltas[name] = Delta(rows, schema.key)
-    clocks = _clock_changes(before.pinned_ms, engine.pinned_ms)
+    clocks = clock_changes(before.pinned_ms, engine.pinned_ms)
     return Changed(before.epoch + 1, batch, tables, positions, newest, netted, deltas, clocks)
 
 
@@ -150,7 +150,7 @@ def _touched(netted: Netted, schema: TableSchema) -> pa.Table:
     return pa.concat_tables([part.cast(loose) for part in parts])
 
 
-def _clock_changes(before_ms: int, pinned_ms: int) -> dict[RelationId, Delta]:
+def clock_changes(before_ms: int, pinned_ms: int) -> dict[RelationId, Delta]:
     """The changes of the clocks that show another time than before."""
     deltas = {}
     for clock in CLOCKS:

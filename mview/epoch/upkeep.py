@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -134,6 +134,15 @@ class Upkeep:
         if cleaning is not None:
             cleaning.result()
 
+    def leave(self, relations: Iterable[RelationId]) -> None:
+        """Have nothing to do with relations that begin anew, and wait for what is being deleted."""
+        for name in relations:
+            running = self._compactions.pop(name, None)
+            if running is not None and not running.cancel():
+                wait([running])
+            self.damaged.pop(name.view, None)
+        self.settle()
+
     def news(self) -> Iterator[str]:
         """What people should know and were not told yet: tables that cannot be cleaned."""
         while self._news:
@@ -176,13 +185,16 @@ class Upkeep:
             if state := newest.tables.get(name):
                 begun = replace(state, base_version=0, changelog_version=0)
                 then = oldest.tables.get(name, begun)
-                view = name.view
+                view, beside = name.view, engine.reads_beside
                 try:
                     needed = (
                         engine.followers.floor(view)
                         if name == RelationId("view", view)
                         else sys.maxsize
                     )
+                    if beside is not None and name in beside.tables:
+                        then = _older(then, beside.tables[name])
+                        needed = min(needed, beside.epoch)
                     relation.mirror.maintain(state, then, newest.generation, needed)
                 except Exception as error:
                     if not view:
@@ -202,3 +214,12 @@ class Upkeep:
     def close(self) -> None:
         """Wait for what is running; what it made and no manifest names goes on the next start."""
         self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _older(state: TableState, other: TableState) -> TableState:
+    """Of each of the two logs of a mirror the older version."""
+    return replace(
+        state,
+        base_version=min(state.base_version, other.base_version),
+        changelog_version=min(state.changelog_version, other.changelog_version),
+    )

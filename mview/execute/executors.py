@@ -7,7 +7,7 @@ function and type of it is admitted. Everything else is Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -78,16 +78,24 @@ class Executors:
         self.refused: dict[RelationId, str] = {}
         self._read = _Read()
         self._news: list[RelationId] = []
+        #: The version of its changelog that each resident table is at.
+        self._at: dict[RelationId, int] = {}
         #: Relations that could not be brought into memory as a file of theirs is damaged.
         self.damaged: dict[RelationId, CorruptionError] = {}
 
-    def warm(self, keys: Mapping[RelationId, Iterable[tuple[str, ...]]]) -> list[RelationId]:
+    def warm(
+        self,
+        keys: Mapping[RelationId, Iterable[tuple[str, ...]]],
+        among: Collection[RelationId] | None = None,
+    ) -> list[RelationId]:
         """Bring mirrors into memory, small ones first; returns those that did not fit.
 
-        Executors of Spark then have copies of these, see `SparkExecutor.prepare`.
+        Those that are there and were moved along stay. Executors of Spark then have copies of what
+        did not fit, see `SparkExecutor.prepare`.
 
         Args:
             keys: columns that rows will be looked up by, per relation, beside its primary key.
+            among: what to bring; None: all.
         """
         self._keys = {
             name: {relation.schema.key, *keys.get(name, ())}
@@ -98,6 +106,10 @@ class Executors:
         by_rows = sorted(self._relations.items(), key=lambda item: item[1].state.rows)
         for name, relation in by_rows:
             if self._choice == "spark" or relation.state.phase != "loaded":
+                continue
+            if among is not None and name not in among:
+                continue
+            if self._at.get(name) == relation.state.changelog_version:
                 continue
             size = sum(rows for _, rows in relation.base_files) * row_bytes(relation.schema.columns)
             try:
@@ -117,9 +129,16 @@ class Executors:
     def _bring(self, name: RelationId, relation: Relation) -> bool:
         """Make a table resident, unless its rows turn out to be too large."""
         rows = relation.mirror.scan_within(relation.state, self._lookups.room)
-        if rows is None:
+        if rows is None or not self._lookups.add(ResidentTable(name, relation.schema.key, rows)):
             return False
-        return self._lookups.add(ResidentTable(name, relation.schema.key, rows))
+        self._at[name] = relation.state.changelog_version
+        return True
+
+    def forget(self, relation: RelationId) -> None:
+        """Forget a relation that is gone, or begins anew."""
+        self._lookups.drop(relation)
+        self._at.pop(relation, None)
+        self.refused.pop(relation, None)
 
     def prepare(self, relation: RelationId, files: Sequence[tuple[str, int]]) -> None:
         """Make base files ready to be looked into on Spark; nothing where memory has the rows.
@@ -253,6 +272,11 @@ class Executors:
             content = rows.drop_columns([WEIGHT])
             changes[name] = (content.filter(pc.invert(comes)), content.filter(comes))
         self._news += self._lookups.apply(changes)
+        self._at = {
+            name: relation.state.changelog_version
+            for name, relation in self._relations.items()
+            if self._lookups.resident(name, ())
+        }
 
     def news(self) -> list[RelationId]:
         """Tables that memory has no more since this was asked last."""

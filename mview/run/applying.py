@@ -8,8 +8,10 @@ is refused before anything is changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 
 from mview.catalog.definitions import all_definitions, digest_of, is_another, mend_definitions
 from mview.catalog.followers import check_followers
@@ -37,6 +39,7 @@ from mview.relation import RelationId
 from mview.run.begin import begin_anew, begin_tables
 from mview.schema import TableSchema
 from mview.session.jvm import check_jvm
+from mview.session.lazy import Spark
 from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
 from mview.store.asked import keep_asked
 from mview.store.manifest import Manifest
@@ -98,6 +101,7 @@ class Applying:
         refused: views that cannot be worked on in this run, whatever their text is, and why.
         files: what the views of the run were read from.
         say: tells people.
+        once: the run takes what is there: it does not go on while a request is looked at.
     """
 
     def __init__(
@@ -109,17 +113,40 @@ class Applying:
         refused: Mapping[str, MviewError],
         files: Sequence[str],
         say: Callable[[str], None],
+        once: bool = False,
     ) -> None:
         self.kept = kept
         self._engine, self._follow, self._lights = engine, follow, lights
         self._refused, self._files, self._say = refused, files, say
         self._log = ApplyLog(engine.store.applies)
         self._taken: dict[Path, _Begun] = {}
+        self._once = once
+        self._ahead: tuple[Path, Thread] | None = None
 
     @property
     def is_asked(self) -> bool:
-        """Whether there is a request that is not worked on."""
-        return self._next() is not None
+        """Whether there is a request that can be taken up."""
+        file = self._next()
+        if file is None or self._once:
+            return file is not None
+        if self._ahead is None or self._ahead[0] != file:
+            self.close()
+            self._ahead = file, Thread(target=self._look_ahead, args=(file,), daemon=True)
+            self._ahead[1].start()
+        return not self._ahead[1].is_alive()
+
+    def _look_ahead(self, file: Path) -> None:
+        """Ask Spark beside the epochs what it will be asked for, which may have to start first.
+
+        What it says is kept, and looked at between two epochs: whatever fails here fails there.
+        """
+        with suppress(Exception):
+            self._wanted(self._log.read(file), self._engine.spark.beside(), lambda text: None)
+
+    def close(self) -> None:
+        """Wait for what goes on beside."""
+        if self._ahead is not None:
+            self._ahead[1].join()
 
     def _next(self) -> Path | None:
         return next((file for file in self._log.waiting() if file not in self._taken), None)
@@ -135,7 +162,7 @@ class Applying:
             return
         try:
             request = self._log.read(file)
-            wanted = self._wanted(request)
+            wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
             if not wanted.anew:  # else the run does it: these are to be gone before
                 begin_tables(self._engine, wanted.schemas, self._say)
@@ -203,8 +230,12 @@ class Applying:
 
     # --- what is asked for -----------------------------------------------------------------------
 
-    def _wanted(self, request: ApplyRequest) -> _Wanted:
+    def _wanted(self, request: ApplyRequest, spark: Spark, say: Callable[[str], None]) -> _Wanted:
         """What a request comes to, as a start of the run would say it.
+
+        Args:
+            spark: analyzes SQL.
+            say: is told of what people should know.
 
         Raises:
             MviewError: why it is refused.
@@ -236,9 +267,9 @@ class Applying:
         declared = [*definitions, *(light.definition for light in self._lights)]
         check_changelogs(config, declared)
         for caution in cautions(config, given, schemas):
-            self._say(caution)
+            say(caution)
         refused = {**self._refused, **kept.damaged}
-        opened = open_views(config, engine.spark, definitions, schemas, engine.lease, refused)
+        opened = open_views(config, spark, definitions, schemas, engine.lease, refused)
         if texts := wrong_texts(definitions, opened.refused, manifest):
             raise several(texts, "views are refused")
         if bad := [opened.refused[view.name] for view in given if view.name in opened.refused]:
@@ -307,7 +338,6 @@ class Applying:
             )
         keep_asked(engine.store, [view.name for view in wanted.definitions], self._files)
         engine.views, engine.refused = opened
-        engine.manifest = without_unread(engine)
         followers = self._follow(wanted.definitions)
         self.kept = KeptViews(wanted.definitions, wanted.schemas, followers)
         engine.followers = followers
@@ -365,16 +395,6 @@ def refuse_requests(log: ApplyLog) -> None:
         )
         log.note(file, ApplyAnswer("refused", error=str(why.render())))
         log.done(file)
-
-
-def without_unread(engine: Engine) -> Manifest:
-    """The manifest without the mirrors of views that nobody reads or follows any more.
-
-    They are not kept right from now on: one that is read again is built anew.
-    """
-    unread = {view.definition.relation for view in engine.views.values() if not view.is_read}
-    tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
-    return replace(engine.manifest, tables=tables)
 
 
 def tables_anew(

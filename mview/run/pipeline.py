@@ -37,6 +37,7 @@ from mview.epoch.recover import forget_folders, recover
 from mview.epoch.report import EpochReport, Listener, LoadReport, Silence, ViewChange
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
+from mview.epoch.views.beside import Building
 from mview.epoch.views.build import build_views, unbuilt, why_unbuilt
 from mview.epoch.views.opening import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
@@ -66,7 +67,6 @@ from mview.run.applying import (
     loaded_schemas,
     refuse_requests,
     tables_anew,
-    without_unread,
 )
 from mview.run.begin import begin_anew, begin_tables
 from mview.run.lights import keep, lights_of
@@ -221,7 +221,6 @@ class Pipeline:
                 engine.views, engine.refused = opened
                 if anew:
                     begin_anew(engine, anew, left.folders, self.listener.on_message)
-                engine.manifest = without_unread(engine)
                 applying = Applying(
                     engine,
                     KeptViews(definitions, schemas, followers),
@@ -230,6 +229,7 @@ class Pipeline:
                     unworkable,
                     self._files,
                     self.listener.on_message,
+                    once,
                 )
                 try:
                     engine.followers = followers
@@ -237,6 +237,7 @@ class Pipeline:
                     self._go_on(engine, applying, once)
                     self._finish(applying.kept.followers, once)
                 finally:
+                    applying.close()
                     applying.kept.followers.close()
                     engine.executors.close()
                     spark.settle()
@@ -325,7 +326,7 @@ class Requests(Protocol):
         """What could be built is built, and changes are followed from now on.
 
         Args:
-            all_built: False: some views wait for tables that are being loaded.
+            all_built: False: some views are being built, or wait for tables that are loaded.
         """
         ...
 
@@ -375,6 +376,11 @@ class Run:
         self._handed: Mapping[RelationId, int] = {}
         self._held: dict[RelationId, str] = {}
         self._halted: dict[str, MviewError] = {}
+        self._building: Building | None = None
+        #: Held by who runs an epoch, or changes what is kept between two.
+        self._epoch = threading.Lock()
+        #: The query is to begin anew: views look at the time more often, or less.
+        self._renews = False
 
     def go(self) -> None:
         """Load, build, follow.
@@ -388,6 +394,8 @@ class Run:
                 self._upkeep.finish()  # what is compacted must be published, or begin anew
                 self._tell_of_upkeep()
         finally:
+            if self._building is not None:
+                self._building.close()
             self._upkeep.close()
         if self.is_interrupted:
             return  # what has halted is built anew, as a start does, or halts once more
@@ -408,16 +416,25 @@ class Run:
             self._load()
         if self._stop.is_set() or self.is_interrupted:
             return
-        views = unbuilt(engine)
-        if views or news:
-            self._build(views)
-        if self._plans or views:
+        views, kept = unbuilt(engine), engine.views
+        beside = views if self._goes_on_beside() else []
+        if beside:
+            self._keep_former({view.name for view in beside})
+            if news:
+                self._build([])
+        else:
+            if views or news:
+                self._build(views)
+            self._forget_unread()
+        if self._plans or (views and not beside):
             # What that needed, before mirrors come into memory.
             release_heap(engine.spark.session())
         elif not self._once and any(v.plan.evaluation == "full" for v in engine.views.values()):
             engine.spark.begin()  # an epoch will wait for it: beside the mirrors it is there sooner
         self._tell_of_far(self._warm())
-        self._requests.live()
+        if beside:
+            self._build_beside(beside, kept)
+        self._requests.live(all_built=not beside)
         self._query(load=False)
         if self._once and not self.is_interrupted:
             self._upkeep.finish()
@@ -487,11 +504,102 @@ class Run:
         if failed and all(state.stale for state in engine.manifest.views.values()):
             raise next(iter(failed.values()))
 
+    # --- views that are built beside the epochs of others ----------------------------------------
+
+    def _goes_on_beside(self) -> bool:
+        """Whether there are epochs that must not wait for a build."""
+        states = self._engine.manifest.views.values()
+        return not self._once and any(not state.stale for state in states)
+
+    def _keep_former(self, anew: Collection[str]) -> None:
+        """Keep the published views as they are, by the texts that they have.
+
+        Args:
+            anew: views that are to be built.
+        """
+        engine, manifest = self._engine, self._engine.manifest
+        former = [
+            view
+            for view in published_definitions(engine.store, manifest)
+            if is_declared(engine.config, view)
+        ]
+        mirrored = {view.name for view in former if view.relation in manifest.tables}
+        opened = open_views(
+            engine.config,
+            engine.spark,
+            former,
+            self._schemas,
+            engine.lease,
+            mirrored=mirrored,
+        )
+        # One that goes on may be read by a former text only: its rows are kept as long as that is.
+        engine.views = {
+            name: view if name in anew else replace(engine.views[name], is_read=view.is_read)
+            for name, view in opened.views.items()
+        }
+        states = dict(manifest.views)
+        for name, state in states.items():
+            if not state.stale and name not in engine.views:
+                error = opened.refused.get(name) or UserError(
+                    f"view {name} cannot be kept by its former text while it is built anew",
+                    safe="it has the rows of its last good epoch until then",
+                )
+                states[name] = halted(state, error, engine.mask)
+                self._listener.on_message(str(error.render()))
+        engine.manifest = replace(manifest, views=states)
+
+    def _build_beside(self, views: Sequence[LiveView], kept: Mapping[str, LiveView]) -> None:
+        """Begin to build views while the epochs of all others go on.
+
+        Args:
+            kept: all views that are kept when they are there.
+        """
+        why = why_unbuilt(kept.values(), self._engine.manifest)
+        names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
+        self._listener.on_message(f"building beside the epochs: {names}")
+        self._building = Building(
+            self._engine, views, kept, self._definitions, self._listener.on_build
+        )
+        self._building.begin()
+
+    def _swap(self) -> None:
+        """Show what was built beside, if it is there; called between two epochs."""
+        engine, building = self._engine, self._building
+        if building is None or not building.is_close:
+            return
+        self._building = None
+        before = {name: state.strategy for name, state in engine.manifest.views.items()}
+        tick, relations = self._tick_ms, building.relations
+        self._upkeep.leave(relations)
+        failed = building.swap()
+        built = [view for name, view in building.views.items() if name not in failed]
+        self._announce_builds(built, before)
+        self._note_halts(failed)
+        if failed and all(state.stale for state in engine.manifest.views.values()):
+            raise next(iter(failed.values()))
+        self._tell_of_far(engine.executors.warm(engine.look_up_keys(), relations))
+        self._renews = self._tick_ms != tick
+        self._requests.live()
+
+    def _forget_unread(self) -> None:
+        """Leave the mirrors of views that nobody reads or follows any more.
+
+        They are not kept right from now on: one that is read again is built anew.
+        """
+        engine = self._engine
+        unread = {view.definition.relation for view in engine.views.values() if not view.is_read}
+        tables = {n: state for n, state in engine.manifest.tables.items() if n not in unread}
+        engine.manifest = replace(engine.manifest, tables=tables)
+        engine.reopen(())
+
+    # --- views that are built while nothing else goes on -----------------------------------------
+
     def _built(self, views: Sequence[LiveView], *, in_load: bool = False) -> dict[str, MviewError]:
         """Build views once; returns those that failed."""
-        why = why_unbuilt(self._engine)
-        names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
-        self._listener.on_message(f"building from the mirrors: {names}")
+        why = why_unbuilt(self._engine.views.values(), self._engine.manifest)
+        if views:
+            names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
+            self._listener.on_message(f"building from the mirrors: {names}")
         before = {name: state.strategy for name, state in self._engine.manifest.views.items()}
         self._upkeep.finish()
         self._tell_of_upkeep()
@@ -621,7 +729,9 @@ class Run:
         while not self._stop.is_set() and not self._is_asked():
             try:
                 self._follow(load, self._once if once is None else once)
-                return
+                if not self._renews:
+                    return
+                self._renews = False
             except (SparkWorkerError, AwayError) as error:
                 self._upkeep.take_back()
                 # What fails again and again is given up, not what fails now and then for months.
@@ -652,6 +762,11 @@ class Run:
         spec = self._spec(generation, load, once)
 
         def on_batch(batch: Batch) -> None:
+            with self._epoch:
+                self._swap()
+                in_turn(batch)
+
+        def in_turn(batch: Batch) -> None:
             if (generation, batch.number) <= (engine.manifest.generation, engine.manifest.batch):
                 return  # published before a crash; Spark replays what it had not noted
             if load:
@@ -676,11 +791,16 @@ class Run:
         def until() -> bool:
             check_jvm()
             engine.lease.check()  # also where nothing changes, a runner that was replaced must end
+            if self._epoch.acquire(blocking=False):
+                try:
+                    self._swap()
+                finally:
+                    self._epoch.release()
             if load:
                 self._tell_of_held()
                 self._explain_a_wait(folder / CHUNKS_READ)
             loading = len(self._tables("loading")) if load else 0
-            done = self._stop.is_set() or (load and not loading)
+            done = self._stop.is_set() or self._renews or (load and not loading)
             return done or self._is_asked() or (loading < begun and bool(self._ready()))
 
         if load:
@@ -713,8 +833,6 @@ class Run:
 
     def _spec(self, generation: int, load: bool, once: bool) -> QuerySpec:
         engine = self._engine
-        # Views that are not built yet, while tables are loaded, ask for no time.
-        kept = [view for view in engine.views.values() if view.name in engine.manifest.views]
         tables = {}
         for name, schema in self._schemas.items():
             mirror = engine.relations[name].mirror
@@ -741,8 +859,15 @@ class Run:
             tasks=engine.spark.slots,
             once=once,
             pinned_ms=start.pinned_ms,
-            tick_ms=tick_of(kept, engine.config.engine.tick),
+            tick_ms=self._tick_ms,
         )
+
+    @property
+    def _tick_ms(self) -> int:
+        """How often the time moves; views that are not built yet ask for none."""
+        engine = self._engine
+        kept = [view for view in engine.views.values() if view.name in engine.manifest.views]
+        return tick_of(kept, engine.config.engine.tick)
 
     def _after_load_epoch(self, spec: QuerySpec, offsets: BatchOffsets, folder: Path) -> None:
         self._handed = offsets.chunks

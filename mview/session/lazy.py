@@ -60,6 +60,18 @@ class Spark:
 
         return cls(start, say, slots=cores_of(config))
 
+    def beside(self) -> Spark:
+        """The same Spark with a session of its own, by the settings and functions of this one.
+
+        What it names a temporary view, nobody else sees.
+        """
+
+        def start() -> SparkSession:
+            session = self.session()
+            return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+
+        return Spark(start, self._say, slots=self._slots, is_ours=self.is_ours)
+
     @property
     def running(self) -> SparkSession | None:
         """The session, if it has started."""

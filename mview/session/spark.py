@@ -109,6 +109,8 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         # The manifest is the truth; Spark's checkpoint only has to survive the query's own restart.
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Views are built beside the epochs: these must not wait until a build is over.
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Errors of Python code inside a stream pass a deep regular expression on the JVM side:

@@ -136,6 +136,15 @@ class Store:
         return self.root / "views"
 
     @property
+    def building(self) -> Path:
+        """Folder of what is built beside the epochs, a folder each: no manifest names any of it."""
+        return self.root / "building"
+
+    def build(self, token: int, epoch: int) -> Path:
+        """Folder of what a runner builds beside the epochs, begun at an epoch."""
+        return self.building / f"{token:06d}-{epoch:012d}"
+
+    @property
     def trash(self) -> Path:
         """Folder of what is being deleted."""
         return self.root / "trash"

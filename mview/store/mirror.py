@@ -191,6 +191,25 @@ class Mirror:
         note = {"mview": "register", "epoch": epoch}
         return self.base.commit(added, [], note, transaction=(_REGISTER, epoch))
 
+    def take(self, epoch: int, files: Sequence[Path]) -> int:
+        """Take files that this runner has written below the base as more of its rows.
+
+        Args:
+            epoch: the epoch that shows them; the same epoch twice is the same as once.
+            files: Parquet files of the table's columns.
+
+        Returns:
+            The version of the base that holds them.
+        """
+        if self.base.head.transactions.get(_REGISTER) == epoch or not files:
+            return self.base.head.version
+        names = [str(file.relative_to(self.base.folder)) for file in files]
+        added = [describe(self.base.folder, name, self.schema.key) for name in names]
+        for file in files:
+            later(file)
+        note = {"mview": "take", "epoch": epoch}
+        return self.base.commit(added, [], note, transaction=(_REGISTER, epoch))
+
     def append(self, epoch: int, delta: pa.Table) -> int:
         """Append an epoch's changes: KIND and the table's columns, any other order of columns.
 
@@ -338,12 +357,19 @@ class Mirror:
             after: not below what `trimmed` says.
             most: bytes of rows, about.
         """
+        return self.changes_until(state, after, most)[0]
+
+    def changes_until(
+        self, state: TableState, after: int, most: int
+    ) -> tuple[pa.Table, int | None]:
+        """The same, and the epoch up to which these are all; None: there are no more."""
         files = self.changelog.at(state.changelog_version).files.values()
         waiting = sorted((f for f in files if _last_epoch(f) > after), key=_last_epoch)
-        upto, size = after, 0
+        upto, size, ends = after, 0, None
         for file in waiting:
             size += _UNPACKED * file.size
             if size > most and upto > after:
+                ends = upto
                 break
             upto = _last_epoch(file)
         parts = [self._changes.empty_table()]
@@ -354,7 +380,7 @@ class Mirror:
                 epochs = part[EPOCH]
                 wanted = pc.and_(pc.greater(epochs, after), pc.less_equal(epochs, upto))
                 parts.append(part.filter(wanted))
-        return pa.concat_tables(parts)
+        return pa.concat_tables(parts), ends
 
     def trimmed(self, state: TableState) -> int:
         """The changelog of a published state has all changes after this epoch, of its life."""

@@ -26,6 +26,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "freshness:vectors": ("--sf", "{sf}", "--deletion-vectors"),
     "freshness:kill": ("--sf", "{sf}", "--kill"),
     "freshness:memory": ("--sf", "{sf}", "--memory", "1000000"),
+    "beside": ("--sf", "{sf}"),
     "catchup": ("--sf", "{sf}"),
     "catchup:vectors": ("--sf", "{sf}", "--deletion-vectors"),
     "decode": (),

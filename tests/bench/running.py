@@ -203,6 +203,7 @@ class Run:
         meter: its CPU and memory.
         watch: its epochs.
         sinks: how far these are.
+        store: its store.
         sent: when each message was sent, by topic.
     """
 
@@ -215,6 +216,7 @@ class Run:
         sinks: Sequence[str] = (),
     ) -> None:
         self._config, self._views = config, views
+        self.store = Store(config.store)
         self._log = config.path.parent / "run.log"
         self._producer = Producer(
             {

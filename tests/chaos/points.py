@@ -43,6 +43,9 @@ SCENES: dict[str, tuple[str, ...]] = {
         "recover-fenced",
     ),
     "view in a load": _BUILD,
+    "built beside": (
+        "in-build", "build-followed", *_behind("build-closed", _SHOWN), "after-build",
+    ),
     "apply": (
         *_behind("apply-taken", _PLAIN), "apply-begun",
         *_behind("apply-removed", ("taken-away", "drop-sink", "forget-folder", *_SHOWN)),
@@ -97,7 +100,10 @@ def meet_at(life: Life, place: Place, fault: str) -> None:
     life.change_all()
     _PREPARED[scene](life, text)
     action, names = ("drop", ["priced"]) if scene == "drop" else ("once", [])
-    assert life.meet(action, text, fault, start, names), f"{place} was not reached; {life.said}"
+    if scene == "built beside":
+        action = "live"
+    reached = life.meet(action, text, fault, start, names, epochs=None)
+    assert reached, f"{place} was not reached; {life.said}"
     if fault in COLD and has_jvm:
         assert life.killed, f"no JVM was killed at {place}"
     if fault in COLD and scene == "load":
@@ -150,6 +156,11 @@ def _edited(life: Life, text: str) -> None:
     life.edit("totals")
 
 
+def _edited_and_added(life: Life, text: str) -> None:
+    _added(life, text)
+    life.edit("totals")
+
+
 def _due(life: Life, text: str) -> None:
     """So much changes that it is folded into the base."""
     _settled(life)
@@ -196,6 +207,7 @@ _PREPARED: Mapping[str, Callable[[Life, str], None]] = {
     "added view": _added,
     "edited view": _edited,
     "view in a load": _added_in_a_load,
+    "built beside": _edited_and_added,
     "apply": _asked,
     "compaction": _due,
     "upkeep": _settled,

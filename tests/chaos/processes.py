@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -281,8 +282,13 @@ class Life:
         fault: str,
         start: Callable[[Order, Path], Running] | None = None,
         names: Sequence[str] = (),
+        epochs: int | None = 5,
     ) -> bool:
-        """A run that comes to a place and meets a fault there; returns whether it did."""
+        """A run that comes to a place and meets a fault there; returns whether it did.
+
+        Args:
+            epochs: after so many a live run has not come there; None: it will.
+        """
         note = self._root / "hit"
         note.unlink(missing_ok=True)
         go = self._root / "go"
@@ -292,7 +298,8 @@ class Life:
         latest, halts = self._epoch(), self._halts()
         if action == "live":
             with self.busy():
-                self.wait(lambda: note.exists() or self._epoch() > latest + 5, running, _PATIENCE)
+                last = sys.maxsize if epochs is None else latest + epochs
+                self.wait(lambda: note.exists() or self._epoch() > last, running, _PATIENCE)
         elif fault == "pause":
             self.wait(note.exists, running, _PATIENCE)
         if fault == "pause" and note.exists():

@@ -16,6 +16,7 @@ from mview.admin import drop
 from mview.cli.interrupt import run_until_interrupted
 from mview.config.file import load_config
 from mview.epoch import upkeep
+from mview.epoch.views import beside
 from mview.errors import ExitCode, MviewError
 from mview.plan.definition import load_views
 from mview.run import pipeline
@@ -30,6 +31,8 @@ def main(folder: Path, action: str, ttl_ms: int, names: Sequence[str] = ()) -> i
     pipeline.Lease = drop.Lease = partial(Lease, ttl_ms=ttl_ms)
     # A run of seconds does, too, what keeps a store small: it may be killed while that is done.
     upkeep._TAIL_ROWS, upkeep._CLEAN_EVERY = 1, 4
+    # As few changes come as were few enough to be left to the swap.
+    beside._CLOSE_ROWS = -1
     try:
         config = load_config(folder / "mview.yml")
         if action == "drop":

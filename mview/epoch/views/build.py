@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
@@ -45,7 +45,7 @@ from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
 from mview.store.frames import mirror_dataframe, read_files
-from mview.store.manifest import NEVER, TableState, ViewState
+from mview.store.manifest import NEVER, Manifest, TableState, ViewState
 
 #: Rows per file of a first build: an update rewrites the files it touches.
 _FILE_ROWS = 130_000
@@ -53,15 +53,14 @@ _FILE_ROWS = 130_000
 
 def unbuilt(engine: Engine) -> list[LiveView]:
     """Views that are to be built now: new or changed ones, and all that read such a view."""
-    why = why_unbuilt(engine)
+    why = why_unbuilt(engine.views.values(), engine.manifest)
     return [view for view in engine.views.values() if view.name in why]
 
 
-def why_unbuilt(engine: Engine) -> dict[str, str]:
+def why_unbuilt(views: Collection[LiveView], manifest: Manifest) -> dict[str, str]:
     """Why views are to be built now, for people; by name, in DAG order."""
-    views = engine.views.values()
     beside = {view.name: view.relations for view in views}
-    told = fates([view.definition for view in views], beside, engine.manifest)
+    told = fates([view.definition for view in views], beside, manifest)
     return {
         name: "new" if fate.becomes == "new" else fate.why
         for name, fate in told.items()
@@ -88,16 +87,10 @@ def build_views(
     Returns:
         Why views were not built: a declared key is not unique, the query or the sink fails.
     """
-    _pin(engine, views)
-    owned = {relation for view in engine.views.values() for relation in view.relations}
-    before = engine.manifest.tables
-    build = _Build(
-        epoch=engine.manifest.epoch + 1,
-        tables={name: state for name, state in before.items() if name.is_table or name in owned},
-        states=dict(engine.manifest.views),
-        failed=dict(engine.refused),
-    )
-    build.show_refused(engine, kept)
+    names = {view.name for view in views}
+    others = [view for view in engine.views.values() if view.name not in names]
+    pin(engine, engine.views.values(), others)
+    build = Build.begin(engine, engine.views, kept)
     for number, view in enumerate(views, 1):
         report = build.report(view, number, len(views))
         if tell is not None:
@@ -121,7 +114,7 @@ def build_views(
 
 
 @dataclass
-class _Build:
+class Build:
     """What the builds of an epoch come to, so far."""
 
     epoch: int
@@ -129,6 +122,27 @@ class _Build:
     states: dict[str, ViewState]
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, MviewError] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls, engine: Engine, views: Mapping[str, LiveView], kept: Sequence[ViewDefinition]
+    ) -> Build:
+        """Nothing is built yet.
+
+        Args:
+            views: all that are kept from this epoch on; what others have kept goes.
+            kept: see `build_views`.
+        """
+        owned = {relation for view in views.values() for relation in view.relations}
+        before = engine.manifest.tables.items()
+        build = cls(
+            epoch=engine.manifest.epoch + 1,
+            tables={name: state for name, state in before if name.is_table or name in owned},
+            states=dict(engine.manifest.views),
+            failed=dict(engine.refused),
+        )
+        build.show_refused(engine, kept)
+        return build
 
     def report(self, view: LiveView, number: int, views: int) -> BuildReport:
         """What is told of a build that begins: of how many rows, and how long such ones took."""
@@ -145,12 +159,12 @@ class _Build:
         """Build a view; what it adds counts only when all of it is there."""
         if reads := self.failed.keys() & set(view.definition.read_views):
             raise reads_halted(view.name, min(reads))
-        watch, built = _Watch({}), dict(self.tables)
+        watch, built = Watch({}), dict(self.tables)
         with concerning(f"view {view.name}"), function_errors():
             with at_its_sink():
                 folder = view.sink.staging(self.epoch)
-            files = _build(engine, view, built, folder, watch)
-            state = _built(view, self.epoch, files, watch)
+            files = build_rows(engine, view, built, folder, watch)
+            state = state_of(view, self.epoch, files, watch)
             failpoint("in-build")
             with at_its_sink():
                 token = view.sink.stage_full(self.epoch, files)
@@ -185,17 +199,21 @@ def _plans(view: LiveView) -> tuple[ViewPlan, ...]:
     return (*view.plan.parts, view.plan)
 
 
-def _pin(engine: Engine, views: Sequence[LiveView]) -> None:
-    """Build at the time that it is, unless a view that is not built now would have to follow."""
-    names = {view.name for view in views}
-    others = [view for view in engine.views.values() if view.name not in names]
-    tick = engine.tick_ms
+def pin(engine: Engine, views: Iterable[LiveView], others: Iterable[LiveView]) -> None:
+    """Build at the time that it is, unless a view that is not built now would have to follow.
+
+    Args:
+        engine: builds.
+        views: all that are kept then.
+        others: those that are maintained without being built.
+    """
+    tick = tick_of(views, engine.config.engine.tick)
     if tick and not tick_of(others, tick):
         engine.pin(last_tick(engine.clock.now(), tick))
 
 
 @dataclass(frozen=True)
-class _Watch:
+class Watch:
     """Measures what the parts of a build take, by plan: the first guess of what FULL costs."""
 
     costs: dict[RelationId, Costs]
@@ -213,12 +231,12 @@ class _Watch:
         return {str(plan): costs.to_json() for plan, costs in self.costs.items()}
 
 
-def _build(
+def build_rows(
     engine: Engine,
     view: LiveView,
     tables: dict[RelationId, TableState],
     folder: Path,
-    watch: _Watch,
+    watch: Watch,
 ) -> list[Path]:
     """Run a view's query and those of its parts and state; all but its own files go to mirrors."""
     for part in view.plan.parts:
@@ -248,7 +266,8 @@ def _numbered(schema: TableSchema, files: Sequence[Path], folder: Path) -> list[
     return numbered
 
 
-def _built(view: LiveView, epoch: int, files: Sequence[Path], watch: _Watch) -> ViewState:
+def state_of(view: LiveView, epoch: int, files: Sequence[Path], watch: Watch) -> ViewState:
+    """The state of a view that was built."""
     rows = sum(pq.read_metadata(file).num_rows for file in files)
     return ViewState(
         definition=digest_of(view.definition),

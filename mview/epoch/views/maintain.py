@@ -83,7 +83,12 @@ class MaintainedViews:
 
 
 def maintain(
-    engine: Engine, damaged: Mapping[str, MviewError], begun: Begun, changed: Changed
+    engine: Engine,
+    damaged: Mapping[str, MviewError],
+    begun: Begun,
+    changed: Changed,
+    *,
+    beside: bool = False,
 ) -> MaintainedViews:
     """Maintain all views, those first that others read; some are still being written then.
 
@@ -91,12 +96,13 @@ def maintain(
         damaged: views that halt in this epoch, whatever has changed, and why.
         begun: takes what runs in other threads.
         changed: what has changed in tables and clocks.
+        beside: epochs go on meanwhile: no thread is taken from them.
     """
     outcomes: dict[str, Outcome] = {}
     for views in _levels(engine.views.values()):
         level = _Level(engine, damaged, begun, changed, dict(outcomes))
         live = [view for view in views if _is_live(engine, view)]
-        if len(views) == 1:
+        if beside or len(views) == 1:
             done = [level.outcome(view) for view in live]
         else:
             running = [begun.submit(_maintainers, level.in_turn, view) for view in live]

@@ -80,7 +80,10 @@ def open_views(
             continue
         schemas[definition.relation] = schema
         opened.views[name] = LiveView(definition, plan, schema, sink, name in mirrored)
-    analyst.keep()
+    if (
+        mirrored is None
+    ):  # else these are not all views, and what Spark said of others is asked again
+        analyst.keep()
     return opened
 
 
