@@ -29,7 +29,7 @@ _TESTS = {
     "mview/rows/": ["tests/rows", "tests/merge", "tests/store"],
     "mview/ivm/": ["tests/ivm", "tests/execute"],
     "mview/execute/": ["tests/ivm", "tests/execute"],
-    "mview/follow/": ["tests/follow", "tests/connectors/test_followers_sqlite.py"],
+    "mview/follow/": ["tests/follow"],
     "mview/store/paused.py": ["tests/ingest", "tests/cli"],
     "mview/store/applies.py": ["tests/cli"],
     "mview/store/failure.py": ["tests/cli"],

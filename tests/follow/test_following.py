@@ -1,0 +1,218 @@
+"""What a step does after each answer of a target: a sink in memory whose answers are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mview.changelog import KIND
+from mview.errors import FencedError, RetryableError, TargetError, UserError
+from mview.follow import following
+from mview.follow.cursor import CursorLog, Intent
+from mview.follow.following import Following, in_batches
+from mview.follower import (
+    Capabilities,
+    FollowerSettings,
+    FollowerTarget,
+    Mark,
+    State,
+    Step,
+    mark_of,
+)
+from mview.testing.contract import schema_of
+from mview.testing.view import MemoryView
+
+SCHEMA = schema_of([("k", "bigint"), ("v", "string")])
+TARGET = FollowerTarget("v", "s", SCHEMA, FollowerSettings(type="memory"), "store/v/s", 3)
+
+
+class Sink:
+    """It notes what it is asked for; steps that are staged are known by their ids."""
+
+    def __init__(self, *, durable: bool = True) -> None:
+        self.capabilities = Capabilities(
+            modes=frozenset({"upsert"}), durable_prepare=durable, compares=False
+        )
+        self.mark: Mark | None = None
+        self.told: State | None = None
+        self.staged: dict[str, Step] = {}
+        self.calls: list[str] = []
+        #: Raised after a call is done: its answer is lost.
+        self.lost: set[str] = set()
+
+    def done(self, call: str) -> None:
+        self.calls.append(call)
+        if call in self.lost:
+            self.lost.remove(call)
+            raise RetryableError(f"the answer of {call} is lost")
+
+    def create(self) -> None: ...
+
+    def position(self) -> Mark | None:
+        return self.mark
+
+    def stage(self, step: Step, rows: pa.RecordBatchReader) -> dict[str, Any]:
+        assert step.id not in self.staged, "an id is used once"
+        rows.read_all()
+        self.staged[step.id] = step
+        self.done("stage")
+        return {"id": step.id}
+
+    def fill(self, step: Step, rows: pa.RecordBatchReader) -> dict[str, Any]:
+        rows.read_all()
+        self.staged[step.id] = step
+        self.done("fill")
+        return {"id": step.id}
+
+    def commit(self, token: dict[str, Any]) -> dict[str, Any]:
+        self.mark = mark_of(TARGET, self.staged[token["id"]])
+        self.done("commit")
+        return {}
+
+    def state(self, step: Step, _token: object) -> State:
+        if self.told is not None:
+            return self.told
+        is_done = self.mark is not None and self.mark.step == step.id
+        return State.COMMITTED if is_done else State.UNKNOWN
+
+    def abort(self, _step: Step, _token: object) -> None:
+        self.done("abort")
+
+
+class World:
+    """A view of one row, at its sink."""
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self.sink, self.view = Sink(durable=durable), MemoryView(SCHEMA)
+        self.cursors = CursorLog(folder)
+        self.view.publish([(1, "a")])
+        self.start()
+        self.sync()
+        self.sink.calls.clear()
+
+    def start(self) -> None:
+        """A new process."""
+        sink: Any = self.sink
+        self.following = Following(sink, TARGET, self.view, self.cursors, lambda: None, lambda: 1)
+
+    def sync(self) -> None:
+        while self.following.advance() is not None:
+            pass
+
+    def intend(self, token: dict[str, Any] | None) -> Step:
+        """What a process has left on disk that ended in the middle of a step."""
+        cursor = self.cursors.latest()
+        step = Step("left", self.view.publish([(1, "b")]), cursor.epoch, 1)
+        self.sink.staged[step.id] = step
+        left = replace(cursor, tried=9, intent=Intent(step, token))
+        self.cursors.write(left)
+        self.start()
+        return step
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "token", "calls"),
+    [
+        (State.PREPARED, {"id": "left"}, ["commit"]),
+        (State.PREPARED, None, ["abort", "stage", "commit"]),
+        (State.INITIALIZED, None, ["abort", "stage", "commit"]),
+        (State.INITIALIZED, {"id": "left"}, ["abort", "stage", "commit"]),
+        (State.UNKNOWN, {"id": "left"}, ["stage", "commit"]),
+        (State.ABORTED, {"id": "left"}, ["stage", "commit"]),
+    ],
+)
+def test_what_is_done_about_a_step_that_was_left(
+    world: World, told: State, token: dict[str, Any] | None, calls: list[str]
+) -> None:
+    step = world.intend(token)
+    world.sink.told = told
+    world.sync()
+    assert world.sink.calls == calls
+    cursor = world.cursors.latest()
+    assert (cursor.epoch, cursor.intent) == (step.epoch, None)
+    assert (cursor.step == step.id) == (calls == ["commit"])
+
+
+def test_one_that_is_being_decided_is_asked_again(world: World) -> None:
+    world.intend({"id": "left"})
+    world.sink.told = State.COMMITTING
+    for _ in range(2):
+        with pytest.raises(RetryableError, match="still committing"):
+            world.sync()
+    assert world.sink.calls == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_answer_that_is_lost_decides_nothing(tmp_path: Path, durable: bool) -> None:
+    """What is asked then is the target, and no id is used twice."""
+    world = World(tmp_path, durable=durable)
+    world.sink.lost = {"stage", "commit"}
+    epoch = world.view.publish([(1, "b")])
+    for _ in range(2):
+        with pytest.raises(RetryableError, match="is lost"):
+            world.sync()
+    world.sync()
+    assert world.sink.calls == ["stage", "stage", "commit"]
+    assert world.cursors.latest().epoch == epoch
+
+
+@pytest.mark.parametrize(
+    ("change", "calls"),
+    [
+        (lambda mark: mark, []),
+        (lambda mark: replace(mark, step=""), []),
+        (lambda mark: replace(mark, step="another"), ["fill", "commit"]),
+        (lambda mark: replace(mark, epoch=99), ["fill", "commit"]),
+        (lambda _: None, ["fill", "commit"]),
+    ],
+)
+def test_the_mark_is_right_and_not_the_cursor(
+    world: World, change: Callable[[Any], Mark | None], calls: list[str]
+) -> None:
+    world.sink.mark = change(world.sink.mark)
+    world.start()
+    world.sync()
+    assert world.sink.calls == calls
+
+
+def test_a_mark_of_somebody_else_is_refused(world: World) -> None:
+    mark = world.sink.mark
+    assert mark is not None
+    for other, error in (
+        (replace(mark, owner="store/w/s"), TargetError),
+        (replace(mark, fence=4), FencedError),
+    ):
+        world.sink.mark = other
+        world.start()
+        with pytest.raises(error):
+            world.sync()
+    assert world.sink.calls == []
+
+
+def test_no_batch_ends_between_an_old_row_and_its_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "BATCH_ROWS", 2)
+    kinds = ["+I", "-U", "+U", "-D", "+I", "-U", "+U"]
+    rows = pa.table({KIND: kinds, "k": list(range(7))})
+    parts = [batch.column(KIND).to_pylist() for batch in in_batches(rows)]
+    assert parts == [["+I", "-U", "+U"], ["-D", "+I"], ["-U", "+U"]]
+
+
+def test_an_epoch_that_is_too_large_for_a_sink_is_told(world: World) -> None:
+    world.sink.capabilities = replace(world.sink.capabilities, largest=2)
+    world.start()
+    world.view.publish([(2, "b"), (3, "c")])
+    world.sync()
+    world.view.publish([(4, "d"), (5, "e"), (6, "f")])
+    with pytest.raises(UserError, match="more changes than"):
+        world.sync()
+    assert world.sink.calls == ["stage", "commit"]
