@@ -19,6 +19,7 @@ from mview.admin.status import SinkStatus, status
 from mview.catalog.definitions import digest_of, save_definition
 from mview.clock import SystemClock
 from mview.config import Config
+from mview.errors import RetryableError
 from mview.files.fence import UNFENCED
 from mview.follow.cursor import CursorLog, Intent
 from mview.follow.followers import Followers, read_problem
@@ -148,6 +149,26 @@ def test_one_that_is_down_is_tried_again_and_told_once(tmp_path: Path) -> None:
         assert followers.finish() == []
     assert read_problem(folder) is None
     assert world.messages[1:] == ["sink s of view v gets on again"]
+
+
+def test_what_passes_with_the_next_try_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, tries = World(tmp_path), list[int]()
+    world.place()
+    create = SqliteFollower.create
+
+    def once(follower: SqliteFollower) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RetryableError("away for a moment")
+        create(follower)
+
+    monkeypatch.setattr(SqliteFollower, "create", once)
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        assert followers.finish() == []
+    assert world.messages == []
 
 
 def test_epochs_between_two_commits_are_brought_as_one(tmp_path: Path) -> None:

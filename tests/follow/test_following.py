@@ -80,6 +80,11 @@ class Sink:
         is_done = self.mark is not None and self.mark.step == step.id
         return State.COMMITTED if is_done else State.UNKNOWN
 
+    def read(self) -> pa.RecordBatchReader:
+        self.done("read")
+        rows = pa.table({"k": [1], "v": ["a"]}, following.rows_schema(TARGET))
+        return rows.to_reader()
+
     def abort(self, _step: Step, _token: object) -> None:
         self.done("abort")
 
@@ -215,4 +220,34 @@ def test_an_epoch_that_is_too_large_for_a_sink_is_told(world: World) -> None:
     world.view.publish([(4, "d"), (5, "e"), (6, "f")])
     with pytest.raises(UserError, match="more changes than"):
         world.sync()
+    assert world.sink.calls == ["stage", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "calls"), [(1, ["read", "stage", "commit"]), (99, ["fill", "commit"])]
+)
+def test_a_target_is_compared_where_it_is_behind_and_filled_where_it_is_ahead(
+    world: World, epoch: int, calls: list[str]
+) -> None:
+    """One that is ahead was written in another history of the store, and targets count upwards."""
+    world.sink.capabilities = replace(world.sink.capabilities, compares=True)
+    world.view.publish([(1, "b")])
+    world.view.forget()
+    assert world.sink.mark is not None
+    world.sink.mark = replace(world.sink.mark, epoch=epoch)
+    world.start()
+    world.sync()
+    assert world.sink.calls == calls
+    assert world.cursors.latest().epoch == world.view.epoch
+
+
+@pytest.mark.parametrize("null_keys", [True, False])
+def test_a_null_in_a_key(world: World, null_keys: bool) -> None:
+    world.sink.capabilities = replace(world.sink.capabilities, null_keys=null_keys)
+    world.view.publish([(None, "b")])
+    if not null_keys:
+        with pytest.raises(UserError, match="NULL in its key"):
+            world.sync()
+        world.view.publish([], [(None,)])
+    world.sync()
     assert world.sink.calls == ["stage", "commit"]

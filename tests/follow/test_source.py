@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ def test_a_view_that_was_built_anew_begins_there(tmp_path: Path) -> None:
     driver.publish(driver.epoch_once())
     source.move(published(driver, 2, built=2))
     assert source.begins() == 2
-    stale = published(driver, 2)
+    stale = published(driver, 3)
+    halted = {"v": replace(stale.views["v"], stale=True)}
+    assert not source.move(replace(stale, views=halted))
+    assert source.newest() == 2
     source.move(Manifest(3, 1, 0, 1, 0, tables={}, views=stale.views))
     assert source.begins() == 2
 
