@@ -84,7 +84,9 @@ def place(expression: str) -> str:
     """`in process`, or why not: `refused` for every view, or what Spark is needed for."""
     if expression.partition("(")[0].strip().lower() in REFUSED:
         return "refused"
-    query = sqlglot.parse_one(f"SELECT {expression} AS v FROM t_", dialect="spark")
+    # As an epoch reads what a view shows.
+    text = f"SELECT 1 AS w, * FROM (SELECT {expression} AS v FROM t_)"
+    query = sqlglot.parse_one(text, dialect="spark")
     try:
         translate(query, {"t_": COLUMNS})
     except NotAdmittedError as error:
