@@ -303,6 +303,12 @@ def several(errors: Sequence[UserError], kind: str = "mistakes") -> UserError:
     return errors[0] if len(errors) == 1 else MistakesError(errors, kind)
 
 
+class OtherLogError(UserError):
+    """The changes of a connection come from another log: its tables must be loaded anew."""
+
+    kind = 14
+
+
 class DataError(UserError):
     """The query of a view fails on its data, as its batch query would: an overflow, say."""
 

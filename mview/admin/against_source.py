@@ -396,6 +396,12 @@ class Comparison:
         """
         manifest = published(self._config)
         state = manifest.tables.get(self._table)
+        if state is not None and state.halted:
+            raise RetryableError(
+                "the table has halted: it stays as it is until it is loaded anew",
+                safe="nothing was changed",
+                hint="`mview status` says why; verify it when it is loaded again",
+            )
         if state is None or state.phase != "loaded" or state.schema != self._schema:
             raise RetryableError(
                 "the table is not loaded" if state else "the table was dropped meanwhile",

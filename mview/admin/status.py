@@ -56,12 +56,13 @@ class TableStatus:
 
     Attributes:
         name: its name.
-        phase: `loading` or `loaded`; `absent`: it is paused, and its load has not begun.
+        phase: `loading` or `loaded`; `halted`: no change of it is taken until it is loaded anew;
+            `absent`: it is paused, and its load has not begun.
         rows: rows that count: of chunks that are merged with the changes, and of changes.
         chunks_released: chunks that count.
         chunks: all chunks of its load; None: it is loaded, or its plan cannot be read.
         rows_expected: about how many rows its database had when its load began; None: the same.
-        held: why no more of it is read now; empty: nothing holds it.
+        held: why no more of it is read now, or why it has halted; empty: nothing holds it.
         load: how its chunks are read, where the configuration says so: `rows_per_second`, `window`,
             `priority`; of its connection `connection_rows_per_second`, `connection_window`,
             `tables_at_once`.
@@ -269,26 +270,26 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
 def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple[TableStatus, ...]:
     paused, known = paused_tables(store), manifest.source_tables
     # A load goes on where its connection is in the configuration still.
-    open_ = [n for n, state in known.items() if state.phase == "loading"]
+    open_ = [n for n, state in known.items() if state.phase == "loading" and not state.halted]
     open_ += sorted(paused - known.keys())
     open_ = [name for name in open_ if name.connection in config.connections]
     why = held(config, open_, paused, now)
     told = []
     for name in [*known, *(name for name in open_ if name not in known)]:
         state, plan = known.get(name), None
-        if state is not None and state.phase == "loading":
+        if state is not None and name in open_ and state.phase == "loading":
             # Its run may begin anew at this moment: then it is not told this time.
             with suppress(CorruptionError):
                 plan = read_plan(store.plan(manifest.generation, manifest.token, name)).chunks
         told.append(
             TableStatus(
                 str(name),
-                "absent" if state is None else state.phase,
+                "absent" if state is None else "halted" if state.halted else state.phase,
                 0 if state is None else state.rows,
                 0 if state is None else len(state.released),
                 None if plan is None else len(plan.chunks),
                 None if plan is None else plan.rows,
-                why.get(name, ""),
+                why.get(name, "") if state is None or not state.halted else state.halted,
                 _load_settings(config, name) if name in open_ else {},
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -33,13 +33,19 @@ def source_tables(views: Iterable[ViewDefinition]) -> list[RelationId]:
 
 
 def describe_tables(
-    config: Config, views: Sequence[ViewDefinition], known: Mapping[RelationId, TableSchema]
+    config: Config,
+    views: Sequence[ViewDefinition],
+    known: Mapping[RelationId, TableSchema],
+    gone: dict[RelationId, UserError] | None = None,
+    must: Collection[RelationId] = (),
 ) -> dict[RelationId, TableSchema]:
     """Schemas of all source tables of the views, with the columns that these use.
 
     Args:
         config: the configuration with the connections.
         known: schemas frozen in the store; they are taken as they are. See `lacking`.
+        gone: takes the tables that cannot be read, and why. None: that is an error.
+        must: tables of which it is one in any case.
 
     Raises:
         UserError: unknown connection or table, no primary key; with the place in the view's file.
@@ -62,7 +68,10 @@ def describe_tables(
             except ConfigError:
                 raise  # about the configuration, not about the view's text
             except UserError as error:
-                raise _at(views, table, error) from None
+                told = _at(views, table, error)
+                if gone is None or table in must:
+                    raise told from None
+                gone[table] = told
     finally:
         for database in databases.values():
             database.close()

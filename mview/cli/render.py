@@ -190,6 +190,8 @@ def _phase(table: TableStatus) -> str:
     """How far the load of a table is, and what holds or slows it."""
     if table.phase == "loaded":
         return table.phase
+    if table.phase == "halted":
+        return f"HALTED: {table.held.splitlines()[0]}"
     told = ["not begun"]
     if table.phase == "loading":
         of = "" if table.chunks is None else f" of {table.chunks:,}"

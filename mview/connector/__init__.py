@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from mview.changelog import ChangeEvent
 from mview.clock import DAY_MS, SourceMs
+from mview.connector.halts import TableHalt as TableHalt
 from mview.connector.messages import AHEAD_MS as AHEAD_MS
 from mview.connector.messages import PLACE_HEADER as PLACE_HEADER
 from mview.connector.messages import Message as Message
@@ -219,12 +220,15 @@ class Progress:
         watermark: every change with source time <= watermark is before `offsets`; None: unknown.
         backlog: messages known to exist after `offsets`.
         whole: whether `offsets` are between two transactions of the source; None: nobody can tell.
+        halts: by name, tables of which no change after `offsets` can be taken; those before it are
+            not counted on, either. It may be said again and again.
     """
 
     offsets: Offsets
     watermark: SourceMs | None
     backlog: int = 0
     whole: bool | None = None
+    halts: Mapping[str, TableHalt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

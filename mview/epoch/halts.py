@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -20,10 +21,12 @@ from pyspark.errors import PySparkException
 from mview.errors import (
     AlreadyRunningError,
     CorruptionError,
+    DecodeError,
     FencedError,
     MviewError,
     TargetError,
     UserError,
+    about,
     of_the_system,
 )
 from mview.ivm.plan import ViewPlan
@@ -47,7 +50,8 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 #: A disk that has no room for so many bytes is full for all that an epoch writes.
 _PROBE = bytes(4 << 20)
 
-_SAFE = "the view keeps the rows of its last good epoch, the other views go on"
+#: What is said of the data of a view that halts.
+SAFE = "the view keeps the rows of its last good epoch, the other views go on"
 _NEXT = "correct the row or the query; the next `mview run` builds the view anew"
 _CRASHED = (
     "if the system ended it for lack of memory, lower spark.driver.memory or engine.memory; if a "
@@ -71,7 +75,7 @@ def at_its_sink() -> Iterator[None]:
 
 def of_its_target(error: MviewError) -> TargetError:
     """What a sink says of its target, as its view's error."""
-    return TargetError(**{**error.parts, "safe": _SAFE})
+    return TargetError(**{**error.parts, "safe": SAFE})
 
 
 def of_the_data(error: BaseException) -> bool:
@@ -120,7 +124,7 @@ def halting(error: Exception, view: str, store: Store, spark: Spark | None = Non
 
 
 def told_of(
-    error: Exception, subject: str, *, safe: str = _SAFE, hint: str | None = None
+    error: Exception, subject: str, *, safe: str = SAFE, hint: str | None = None
 ) -> MviewError:
     """The error for the user of what failed while a view was computed."""
     if isinstance(error, WorkerEndedError):
@@ -177,11 +181,29 @@ def _takes_files(folder: Path) -> bool:
     return True
 
 
+def reads_halted_table(view: str, table: RelationId, error: MviewError) -> MviewError:
+    """The error of a view whose table halts by an error."""
+    hint = error.hint or f"run again: {table} is loaded anew, where that can be done"
+    told = DecodeError(**{**error.parts, "safe": SAFE, "hint": hint})
+    return about(told, f"view {view}, which reads {table}")
+
+
+def needs_halted_table(view: str, table: RelationId, why: str) -> UserError:
+    """The error of a view that reads a table that has halted before."""
+    what, _, more = why.partition("\n")
+    return UserError(
+        f"view {view} reads table {table}, which has halted: {what}",
+        got=dedent(more),
+        safe=SAFE,
+        hint=f"run again: {table} is loaded anew, where that can be done",
+    )
+
+
 def reads_halted(view: str, halted: str) -> ReadsHaltedError:
     """The error of a view that reads one that has halted."""
     return ReadsHaltedError(
         f"view {view} reads view {halted}, which has halted",
-        safe=_SAFE,
+        safe=SAFE,
         hint="see `mview status` for the reason; the next `mview run` builds both anew",
     )
 
@@ -219,7 +241,7 @@ def with_rows(
             listed = "; ".join(
                 str(row) for row in rows.select(part.schemas[table].names).to_pylist()
             )
-            return UserError(told.what, got=listed[:600], where=str(table), safe=_SAFE, hint=_NEXT)
+            return UserError(told.what, got=listed[:600], where=str(table), safe=SAFE, hint=_NEXT)
     return told
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mview.connector import TableHalt
 from mview.errors import MviewError
+from mview.relation import RelationId
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class EpochReport:
         watermark: source milliseconds; None unknown.
         dropped: changes that were sent again and dropped: they had been taken before.
         halted: views whose query failed on the data; they keep the rows of the epoch before.
+        tables: source tables that have halted, and why.
         stages: milliseconds of each stage; none where no batch has brought the epoch.
     """
 
@@ -98,6 +101,7 @@ class EpochReport:
     watermark: int | None = None
     dropped: int = 0
     halted: Mapping[str, MviewError] = field(default_factory=dict)
+    tables: Mapping[RelationId, TableHalt] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -104,6 +104,7 @@ def run_epoch(
         watermark=staged.manifest.watermark,
         dropped=sum(table.duplicates for table in netted),
         halted=staged.halted,
+        tables=staged.changed.halts,
         stages={name: micros / 1000 for name, micros in took.items()},
     )
 
@@ -117,7 +118,8 @@ def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:
     changed, outcomes = settled.changed, settled.outcomes
     states = engine.manifest.views | {name: view.state for name, view in outcomes.items()}
     halted = {name: view.error for name, view in outcomes.items() if view.error is not None}
-    if halted and all(state.stale for state in states.values()):
+    # That a table has halted is published in any case: it can be loaded anew then.
+    if halted and not changed.halts and all(state.stale for state in states.values()):
         raise next(iter(halted.values()))
     kept = {name: view for name, view in outcomes.items() if view.error is None}
     tables = {name: state for view in kept.values() for name, state in view.moved.tables.items()}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from mview.connector import TableHalt
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
 from mview.epoch.upkeep import Upkeep
-from mview.errors import concerning
+from mview.errors import ConfigError, OtherLogError, UserError, concerning
 from mview.execute.delta import Delta
 from mview.execute.program import Request
 from mview.execute.slices import difference
@@ -51,6 +53,7 @@ class Changed:
         netted: the net changes, by table.
         deltas: what they change in the tables.
         clocks: the same of the clocks, which have no mirror.
+        halts: tables that halt in it, and why: they stay as they were before it.
     """
 
     epoch: int
@@ -61,6 +64,7 @@ class Changed:
     netted: Mapping[RelationId, Netted]
     deltas: Mapping[RelationId, Delta]
     clocks: Mapping[RelationId, Delta]
+    halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
 
     @property
     def moved(self) -> Moved:
@@ -77,31 +81,51 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     tables = upkeep.take_over(before.tables)
     engine.lease.check()
     engine.pin(batch.offsets.pinned_ms)
-    positions, newest, netted = dict(before.positions), dict(before.newest), {}
-    requests = []
+    halts = {n: halt for n, halt in batch.halted.items() if n in tables and not tables[n].halted}
+    netted, requests, deltas = {}, [], {}
     for name in dict.fromkeys([*batch.changes, *batch.rereads]):
+        if name in halts or tables[name].halted:
+            continue
         schema = engine.relations[name].schema
-        known, times = positions.get(name, {}), newest.get(name, {})
-        with concerning(f"table {name}"):
+        known, times = before.positions.get(name, {}), before.newest.get(name, {})
+        with _halting(name, halts), concerning(f"table {name}"):
             changes = net_changes(batch.changes.get(name, ()), schema, known, times)
             if name in batch.rereads:
                 changes = _with_rereads(engine, name, changes, batch.rereads[name])
             netted[name] = changes
-        positions[name] = {**known, **changes.high_water}
-        newest[name] = times | {p: max(ms, times.get(p, ms)) for p, ms in changes.newest.items()}
-        keys = None if changes.truncated else _touched(changes, schema)
-        if keys is None or keys.num_rows:
-            requests.append(Request(name, keys, schema.names))
-    deltas = {}
+            keys = None if changes.truncated else _touched(changes, schema)
+            if keys is None or keys.num_rows:
+                requests.append(Request(name, keys, schema.names))
     for request, old_rows in zip(requests, engine.executors.fetch(requests), strict=True):
         name = request.table
-        with concerning(f"table {name}"):
+        with _halting(name, halts), concerning(f"table {name}"):
             schema = engine.relations[name].schema
             rows = old_and_new(netted[name], old_rows, schema)
-        if rows.num_rows:
-            deltas[name] = Delta(rows, schema.key)
+            if rows.num_rows:
+                deltas[name] = Delta(rows, schema.key)
+    netted = {name: changes for name, changes in netted.items() if name not in halts}
+    positions, newest = dict(before.positions), dict(before.newest)
+    for name, changes in netted.items():
+        known, times = before.positions.get(name, {}), before.newest.get(name, {})
+        positions[name] = {**known, **changes.high_water}
+        newest[name] = times | {p: max(ms, times.get(p, ms)) for p, ms in changes.newest.items()}
+    for name, halt in halts.items():
+        text = engine.mask(str(halt.error().render()))
+        tables = {**tables, name: replace(tables[name], halted=text)}
     clocks = clock_changes(before.pinned_ms, engine.pinned_ms)
-    return Changed(before.epoch + 1, batch, tables, positions, newest, netted, deltas, clocks)
+    number = before.epoch + 1
+    return Changed(number, batch, tables, positions, newest, netted, deltas, clocks, halts)
+
+
+@contextmanager
+def _halting(name: RelationId, halts: dict[RelationId, TableHalt]) -> Iterator[None]:
+    """What a table's changes are no changes of it for halts that table alone."""
+    try:
+        yield
+    except (ConfigError, OtherLogError):
+        raise
+    except UserError as error:
+        halts[name] = TableHalt.of(error)
 
 
 def _with_rereads(
@@ -165,7 +189,8 @@ def clock_changes(before_ms: int, pinned_ms: int) -> dict[RelationId, Delta]:
 
 def write_mirrors(engine: Engine, chunks: Mapping[RelationId, int], changed: Changed) -> Changed:
     """Append the changes and register released chunks; no manifest names either yet."""
-    tables, releases = dict(changed.tables), changed.batch.releases
+    tables = dict(changed.tables)
+    releases = {n: some for n, some in changed.batch.releases.items() if not tables[n].halted}
     for name in {*releases, *changed.deltas}:
         if name in releases:
             tables[name] = _release(engine, changed, name, chunks[name])

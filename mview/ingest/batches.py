@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from mview.changelog import from_ipc
+from mview.changelog import StreamRow, from_ipc
+from mview.connector import TableHalt
 from mview.files.jsonfile import damage_told
-from mview.files.records import fields
+from mview.files.records import fields, plain, record
 from mview.merge.rules import Release
 from mview.relation import RelationId
 from mview.snapshot import ChunkPlan
@@ -34,6 +35,7 @@ class BatchOffsets:
         chunks: snapshot chunks handed out so far, by table; none in the live query.
         pinned_ms: what `now()` is in the batch's epoch; 0: no view asks.
         cuts: where that is, by connection.
+        halts: tables of which a changelog says that no later change of them can be taken.
     """
 
     connections: dict[str, dict[str, Any]]
@@ -41,6 +43,7 @@ class BatchOffsets:
     chunks: dict[RelationId, int]
     pinned_ms: int = 0
     cuts: Mapping[str, Cut] = field(default_factory=dict)
+    halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Batch:
         generation: number of the query.
         number: of the batch in the query.
         rereads: chunks of loaded tables that were read anew, by table.
+        halts: tables whose changes or chunks cannot be taken, and why.
     """
 
     changes: Mapping[RelationId, list[pa.Table]]
@@ -75,18 +79,36 @@ class Batch:
     generation: int
     number: int
     rereads: Mapping[RelationId, Sequence[Reloaded]] = field(default_factory=dict)
+    halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
+
+    @property
+    def halted(self) -> dict[RelationId, TableHalt]:
+        """All tables that halt with it, by whoever has noticed."""
+        return {**self.halts, **self.offsets.halts}
 
 
 #: Handles a batch. Returns when it is published; never runs twice at once.
 OnBatch = Callable[[Batch], None]
 
 
-def sorted_rows(
-    rows: pa.Table,
-) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, list[Release]]]:
-    """The changes and the releases that came through Spark (STREAM_ARROW), by table."""
+class Sorted(NamedTuple):
+    """What came through Spark, by table; see `Batch`."""
+
+    changes: dict[RelationId, list[pa.Table]]
+    releases: dict[RelationId, list[Release]]
+    halts: dict[RelationId, TableHalt]
+
+
+def halt_row(table: RelationId, halt: TableHalt) -> StreamRow:
+    """A halt as a row of the stream."""
+    return StreamRow("halt", str(table), body=orjson.dumps(plain(halt)))
+
+
+def sorted_rows(rows: pa.Table) -> Sorted:
+    """The changes, releases and halts that came through Spark (STREAM_ARROW)."""
     changes: dict[RelationId, list[pa.Table]] = defaultdict(list)
     releases: dict[RelationId, list[Release]] = defaultdict(list)
+    halts: dict[RelationId, TableHalt] = {}
     columns = (rows[name] for name in ("kind", "table", "body"))
     for kind, table, body in zip(*columns, strict=True):
         if kind.as_py() == "changes":
@@ -94,9 +116,12 @@ def sorted_rows(
             changes[RelationId.of(table.as_py())].append(from_ipc(body.as_buffer()))
         elif kind.as_py() == "release":
             releases[RelationId.of(table.as_py())].append(Release.from_body(body.as_py()))
+        elif kind.as_py() == "halt":
+            halt = record(TableHalt, orjson.loads(body.as_py()))
+            halts.setdefault(RelationId.of(table.as_py()), halt)
         elif kind.as_py() != "heartbeat":
             raise TypeError(f"nobody knows what an epoch does with a row {kind}")
-    return dict(changes), dict(releases)
+    return Sorted(dict(changes), dict(releases), halts)
 
 
 #: What the two sources of a load say, see `mview.ingest.sources`.
@@ -105,6 +130,7 @@ CHANGES = {
     "watermark": int,
     "pinned_ms": int,
     "cuts": dict[str, Cut],
+    "halts": dict[RelationId, TableHalt],
 }
 _CHUNKS = {"chunks": dict[RelationId, int]}
 

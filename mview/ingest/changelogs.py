@@ -1,9 +1,9 @@
 """The changelogs of all connections as one stream: how far the next batch reads, and its rows.
 
 Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms, "cuts": {name:
-cut}}`. The watermark (-1: unknown) is part of the offset so that a replayed batch stamps the same
-heartbeat, and so are the time that its epoch pins and where it cuts each log. A tick is news like
-any change.
+cut}, "halts": {table: halt}}`. The watermark (-1: unknown) is part of the offset so that a replayed
+batch stamps the same heartbeat, and so are the time that its epoch pins, where it cuts each log,
+and which tables halt in it: that is said once. A tick is news like any change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pyspark.sql.datasource import InputPartition
 
 from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
-from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split
+from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split, TableHalt
 from mview.files.records import plain
+from mview.ingest.batches import halt_row
 from mview.ingest.decode import Decoded, decode_split
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec, spec_file
 from mview.memory import Memory
+from mview.relation import RelationId
 from mview.store.manifest import Cut
 
 #: Made beside the spec when all chunks of a load are read: a bounded log may end then.
@@ -75,6 +77,7 @@ class Changelogs:
         self._bounded = False
         self._ended_ms: int | None = None
         self._last_progress = time.monotonic()
+        self._halted: set[RelationId] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_changelogs": {}}
@@ -89,6 +92,7 @@ class Changelogs:
             "watermark": spec.watermark,
             "pinned_ms": spec.pinned_ms,
             "cuts": {},
+            "halts": {},
         }
 
     def finish(self) -> None:
@@ -113,12 +117,29 @@ class Changelogs:
         if spec.tick_ms:
             now = steady_clock().now() if self._ended_ms is None else self._ended_ms
             pinned = max(pinned, last_tick(now, spec.tick_ms))
-        news = moved or pinned > start["pinned_ms"]
+        halts = self._halts(reached)
+        news = moved or bool(halts) or pinned > start["pinned_ms"]
         if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
             return start
         self._last_progress = time.monotonic()
+        self._halted |= halts.keys()
         cuts = {name: plain(Cut(part.watermark, part.whole)) for name, part in reached.items()}
-        return {"connections": ends, "watermark": watermark, "pinned_ms": pinned, "cuts": cuts}
+        return {
+            "connections": ends,
+            "watermark": watermark,
+            "pinned_ms": pinned,
+            "cuts": cuts,
+            "halts": {str(table): plain(halt) for table, halt in halts.items()},
+        }
+
+    def _halts(self, reached: Mapping[str, Progress]) -> dict[RelationId, TableHalt]:
+        """The tables that the logs say to halt, and of which it was not said yet."""
+        said = {
+            RelationId("table", table, connection): halt
+            for connection, progress in reached.items()
+            for table, halt in progress.halts.items()
+        }
+        return {table: halt for table, halt in said.items() if table not in self._halted}
 
     def keep_pace(self) -> None:
         """Wait until a live epoch may follow the one before."""
@@ -199,6 +220,7 @@ class Changelogs:
             moved = ends != start["connections"]
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
             news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
+            news = news or bool(self._halts(reached))
             if news or self._bounded or time.monotonic() >= deadline:
                 return reached, watermark
             turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
@@ -227,17 +249,26 @@ class Changelogs:
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them."""
+        halts: dict[RelationId, TableHalt] = {}
         rows = [
             StreamRow("changes", str(table), chunk, changes.num_rows, body=to_ipc(changes))
-            for table, chunk, changes in self.changes(piece)
+            for table, chunk, changes in self.changes(piece, halts)
         ]
+        rows += [halt_row(table, halt) for table, halt in halts.items()]
         if piece.watermark >= 0:
             rows.append(StreamRow("heartbeat", event_time=SourceMs(piece.watermark)))
         if rows:
             yield stream_batch(rows)
 
-    def changes(self, piece: Piece) -> Iterator[Decoded]:
-        """The changes of a piece; in any process."""
+    def changes(
+        self, piece: Piece, halts: dict[RelationId, TableHalt] | None = None
+    ) -> Iterator[Decoded]:
+        """The changes of a piece; in any process.
+
+        Args:
+            piece: what is read.
+            halts: see `decode_split`.
+        """
         spec = read_spec(self.spec)
         for name in dict.fromkeys(name for name, _ in piece.work):
             splits = [split for connection, split in piece.work if connection == name]
@@ -246,7 +277,7 @@ class Changelogs:
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
                 decoder = open_format(spec.config, name)
-                yield from decode_split(changelog.read(splits), decoder, tables, latest)
+                yield from decode_split(changelog.read(splits), decoder, tables, latest, halts)
             finally:
                 changelog.close()
 

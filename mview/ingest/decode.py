@@ -17,7 +17,7 @@ from mview.changelog import (
     encode_position,
 )
 from mview.clock import END_OF_TIME, SourceMs
-from mview.connector import Format, Message, events_of, reload_hint
+from mview.connector import Format, Message, TableHalt, events_of, reload_hint
 from mview.errors import DecodeError, shown
 from mview.ingest.spec import TableSpec
 from mview.ingest.statements import moves_rows
@@ -43,6 +43,7 @@ def decode_split(
     decoder: Format,
     tables: Mapping[str, TableSpec],
     latest: SourceMs = END_OF_TIME,
+    halts: dict[RelationId, TableHalt] | None = None,
 ) -> list[Decoded]:
     """The change batches of one split, one per table and chunk.
 
@@ -51,22 +52,44 @@ def decode_split(
         decoder: the connection's format.
         tables: the tables that are read, by their name in the database; others are passed over.
         latest: a message with a later time is refused.
+        halts: takes the tables whose changes cannot be taken, and why: none of them are given then.
+            None: that is an error.
 
     Raises:
-        DecodeError: with the place; a value that does not fit its column is never nulled.
+        DecodeError: with the place; a value that does not fit its column is never nulled. With
+            `halts` only of messages that are of no table: they cannot be read at all.
     """
     taken: dict[str, list[_Change]] = defaultdict(list)
+    gone: dict[RelationId, TableHalt] = {}
     for message in messages:
         for event in events_of(decoder, message, latest):
             table = tables.get(event.table)
             if table is None or event.offset < table.since.get(event.partition, 0):
                 continue
-            _check_order(event, table)
-            if changed := _changes(event, table):
-                taken[event.table] += changed
+            if table.name in gone:
+                continue
+            try:
+                _check_order(event, table)
+                if changed := _changes(event, table):
+                    taken[event.table] += changed
+            except DecodeError as error:
+                if halts is None:
+                    raise
+                is_altered = event.kind in ("ddl", "altered")
+                gone[table.name] = TableHalt.of(error, altered=is_altered)
     rows: list[Decoded] = []
     for name, changes in taken.items():
-        rows += _rows(changes, tables[name], decoder)
+        table = tables[name]
+        if table.name in gone:
+            continue
+        try:
+            rows += _rows(changes, table, decoder)
+        except DecodeError as error:
+            if halts is None:
+                raise
+            gone[table.name] = TableHalt.of(error)
+    if halts is not None:
+        halts |= gone
     return rows
 
 

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from mview.changelog import STREAM_DDL
+from mview.connector import TableHalt
 from mview.errors import AwayError, MviewError, RetryableError, of_the_system
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
@@ -115,10 +116,11 @@ class LiveQuery:
             end, pieces = self._next(logs, at, epochs)
             if end != at or rereads.is_due(end["watermark"]):
                 with _reading():
-                    changes = rereads.without_snapshots(self._read(logs, pieces))
+                    read, halts = self._read(logs, pieces)
+                    changes = rereads.without_snapshots(read)
                     anew = rereads.step(changes, end["watermark"])
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
-                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch, anew))
+                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch, anew, halts))
                 at, batch = end, batch + 1
                 if batch > 1 and _messages(pieces) <= WORTH_A_TASK:
                     self._caught_up.set()
@@ -148,16 +150,19 @@ class LiveQuery:
             end = logs.advance(at, self._most())
             return end, logs.pieces(at, end)
 
-    def _read(self, logs: Changelogs, pieces: list[Piece]) -> dict[RelationId, list[pa.Table]]:
-        """Changes by table."""
+    def _read(
+        self, logs: Changelogs, pieces: list[Piece]
+    ) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, TableHalt]]:
+        """Changes by table, and the tables that halt."""
         messages = _messages(pieces)
         if messages > _WORTH_A_START:
             self._spark.begin()
         if messages <= WORTH_A_TASK or (spark := self._spark.running) is None:
             near: dict[RelationId, list[pa.Table]] = {}
-            for decoded in (decoded for piece in pieces for decoded in logs.changes(piece)):
+            halts: dict[RelationId, TableHalt] = {}
+            for decoded in (decoded for piece in pieces for decoded in logs.changes(piece, halts)):
                 near.setdefault(decoded.table, []).append(decoded.changes)
-            return near
+            return near, halts
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for number in (n for batch in numbers for n in batch["id"].to_pylist()):
@@ -165,7 +170,8 @@ class LiveQuery:
             settle_worker()
 
         tasks = spark.range(len(pieces), numPartitions=len(pieces))
-        return sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())[0]
+        told = sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())
+        return told.changes, told.halts
 
 
 def _messages(pieces: list[Piece]) -> int:

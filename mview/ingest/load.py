@@ -108,8 +108,9 @@ class LoadQuery:
                 raise _StoppingError
             try:
                 offsets = batch_offsets(self.checkpoint, batch)
-                changes, releases = sorted_rows(frame.toArrow())
-                self._on_batch(Batch(changes, releases, offsets, self._spec.generation, batch))
+                changes, releases, halts = sorted_rows(frame.toArrow())
+                number = self._spec.generation, batch
+                self._on_batch(Batch(changes, releases, offsets, *number, halts=halts))
             except BaseException as error:
                 # Spark would flatten it to text: keep the object for the main thread.
                 if not isinstance(error, SPARK_ERRORS):

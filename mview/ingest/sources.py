@@ -17,10 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from mview.changelog import STREAM_DDL, StreamRow, stream_batch
+from mview.connector import TableHalt
+from mview.errors import ConfigError, UserError
+from mview.ingest.batches import halt_row
 from mview.ingest.changelogs import Changelogs, Piece
 from mview.ingest.chunks import read_chunk
 from mview.ingest.pace import HELD_S, Pacer
-from mview.ingest.spec import chunks_per_epoch, read_spec
+from mview.ingest.spec import QuerySpec, chunks_per_epoch, read_spec
 from mview.relation import RelationId, by_text
 from mview.session.worker import settle_worker
 
@@ -108,19 +111,21 @@ class SnapshotReader(DataSourceStreamReader):
         """Stage one chunk; yields its marker row only."""
         assert isinstance(partition, ChunkPartition)
         spec = read_spec(self.spec)
-        marker = read_chunk(spec.config, spec.tables[partition.table], partition.chunk)
-        yield stream_batch(
-            [
-                StreamRow(
-                    "marker",
-                    marker.table,
-                    marker.chunk,
-                    marker.rows,
-                    body=orjson.dumps(marker.to_json()),
-                )
-            ]
-        )
+        yield stream_batch([_read(spec, partition)])
         settle_worker()
+
+
+def _read(spec: QuerySpec, partition: ChunkPartition) -> StreamRow:
+    """The marker of a chunk that is staged; or that its table halts, as it cannot be read."""
+    table = spec.tables[partition.table]
+    try:
+        marker = read_chunk(spec.config, table, partition.chunk)
+    except ConfigError:
+        raise
+    except UserError as error:
+        return halt_row(table.name, TableHalt.of(error))
+    body = orjson.dumps(marker.to_json())
+    return StreamRow("marker", marker.table, marker.chunk, marker.rows, body=body)
 
 
 def _handed(offset: dict[str, Any]) -> dict[RelationId, int]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from mview.changelog import OP, batch_schema
 from mview.clock import utc_text
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, OtherLogError, UserError
 from mview.rows.equality import identical_rows
 from mview.rows.match import row_codes
 from mview.schema import TableSchema, as_schema
@@ -186,7 +186,7 @@ def _check_shape(rows: pa.Table, marks: Sequence[str]) -> None:
     """Positions compare as text, which is right only while they have the same number of parts."""
     sizes = set(pc.unique(pc.binary_length(rows["__position"])).to_pylist()) - {0}
     if len(sizes | {len(mark) for mark in marks}) > 1:
-        raise UserError(
+        raise OtherLogError(
             "the source's positions changed their shape: they cannot be ordered",
             where=str(rows["__partition"][0]),
             got=", ".join(sorted({str(p) for p in rows["__position"].to_pylist() if p})[:2]),
@@ -226,8 +226,8 @@ def _check_one_log(
             ms = row["__source_ms"] if ms is None else max(ms, row["__source_ms"])
 
 
-def _other_log(row: Mapping[str, Any], at: str, ms: int) -> UserError:
-    return UserError(
+def _other_log(row: Mapping[str, Any], at: str, ms: int) -> OtherLogError:
+    return OtherLogError(
         "the changelog goes on with the log of another server: its positions cannot be ordered "
         "after those that were taken",
         where=f"{row['__partition']}, offset {row['__offset']}",

@@ -34,8 +34,8 @@ def merge_stream(stream: DataFrame, tables: Sequence[LoadingTable]) -> DataFrame
         tables: the tables that are being loaded; rows of other tables pass.
 
     Returns:
-        Rows of STREAM_DDL: every `changes` row as it came, and one `release` row per chunk (body:
-        `rules.Release`), in the epoch in which the chunk's file begins to count.
+        Rows of STREAM_DDL: every `changes` and `halt` row as it came, and one `release` row per
+        chunk (body: `rules.Release`), in the epoch in which the chunk's file begins to count.
     """
     by_name = {str(table.table): table for table in tables}
 
@@ -65,10 +65,11 @@ def _merge_group(
 ) -> list[dict[str, Any]]:
     """One epoch of one chunk: its rows of the micro-batch, or none when its time has come."""
     changes = [row for row in rows if row["kind"] == "changes"]
+    halts = [row for row in rows if row["kind"] == "halt"]
     if table is None:
-        if len(changes) < len(rows):
+        if len(changes) + len(halts) < len(rows):
             raise CorruptionError(f"a chunk of {key[0]} was read, which is not being loaded")
-        return changes
+        return changes + halts
     schema = table.schema.key_arrow
     stored = state.getOption
     old = ChunkState.from_bytes(stored[0], schema) if stored else ChunkState(KeySet.empty(schema))
@@ -82,6 +83,7 @@ def _merge_group(
         # Every call clears the timeout. It may not lie before the watermark; the one that is passed
         # already wakes the chunk up as soon as the watermark moves again.
         state.setTimeoutTimestamp(max(release_ms(new.marker, table), watermark))
+    changes += halts
     return changes if release is None else [*changes, _release_row(key, release)]
 
 

@@ -13,19 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 
-from mview.catalog.definitions import all_definitions, digest_of, is_another, mend_definitions
+from mview.catalog.definitions import all_definitions, digest_of, mend_definitions
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.places import check_targets
 from mview.catalog.sinks import forget_views
-from mview.catalog.tables import (
-    as_they_are,
-    cautions,
-    check_changelogs,
-    describe_tables,
-    lacking,
-)
-from mview.config import Config
+from mview.catalog.tables import cautions, check_changelogs
+from mview.connector import TableHalt
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders
 from mview.epoch.views.fate import Fate, fates
@@ -37,6 +31,7 @@ from mview.follow.light.view import LightView
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.run.begin import begin_anew, begin_tables
+from mview.run.tables import are_others, loaded_schemas, tables_of, with_column_told
 from mview.schema import TableSchema
 from mview.session.jvm import check_jvm
 from mview.session.lazy import Spark
@@ -67,7 +62,7 @@ class _Wanted:
     Attributes:
         definitions: of all views that are kept then, in DAG order.
         schemas: of the tables that are followed then.
-        refused: views that cannot be worked on, whatever is asked for.
+        refused: views that cannot be worked on.
         opened: the views.
         remove: views that go.
         anew: tables that are loaded anew for it, and why.
@@ -182,7 +177,49 @@ class Applying:
 
     def _loading(self) -> tuple[str, ...]:
         tables = self._engine.manifest.source_tables.items()
-        return tuple(str(name) for name, state in tables if state.phase == "loading")
+        return tuple(
+            str(name) for name, state in tables if state.phase == "loading" and not state.halted
+        )
+
+    def renew(self, halts: Mapping[RelationId, TableHalt]) -> None:
+        """Have tables that have halted be loaded anew where that mends it; the others stay halted.
+
+        It does where the table itself is another one than was loaded. Views that cannot be built
+        over it, as a column is gone, stay halted, and all others are built anew.
+
+        Args:
+            halts: of tables, since this was called last.
+
+        Raises:
+            MviewError: no view is left.
+        """
+        engine, nothing = self._engine, ApplyRequest((), ())
+        every = {name for name, s in engine.manifest.source_tables.items() if s.halted}
+        altered = {name for name, halt in halts.items() if halt.altered}
+        try:
+            loaded = loaded_schemas(engine.manifest)
+            altered |= are_others(engine.config, halts.keys() - altered, loaded)
+            wanted = self._wanted(nothing, engine.spark, self._say, every - altered)
+            # For views that are refused no table is loaded anew.
+            sound = [view.definition for view in wanted.opened.views.values()]
+            needed = {table for view in sound for table in view.table_names}
+            if not wanted.anew.keys() <= needed:
+                wanted = self._wanted(
+                    nothing,
+                    engine.spark,
+                    self._say,
+                    every - (altered & needed),
+                    wanted.opened.refused,
+                )
+        except MviewError as error:
+            engine.lease.check()
+            check_jvm()
+            # What cannot be asked now is asked by the next run; what needs no asking goes on.
+            self._say(f"{_listed(halts)} cannot be loaded anew now: {error.what}")
+            wanted = self._wanted(nothing, engine.spark, self._say, every)
+        if not wanted.opened.views:
+            raise next(iter(wanted.opened.refused.values()))
+        self._change(wanted, ())
 
     def live(self, *, all_built: bool = True) -> None:
         """Answer the requests that were taken up: what can be built is built.
@@ -230,12 +267,22 @@ class Applying:
 
     # --- what is asked for -----------------------------------------------------------------------
 
-    def _wanted(self, request: ApplyRequest, spark: Spark, say: Callable[[str], None]) -> _Wanted:
+    def _wanted(
+        self,
+        request: ApplyRequest,
+        spark: Spark,
+        say: Callable[[str], None],
+        left: Collection[RelationId] = (),
+        known: Mapping[str, MviewError] | None = None,
+    ) -> _Wanted:
         """What a request comes to, as a start of the run would say it.
 
         Args:
+            request: what is asked for.
             spark: analyzes SQL.
             say: is told of what people should know.
+            left: halted tables that are left as they are.
+            known: views of which it is known that they are refused, and why.
 
         Raises:
             MviewError: why it is refused.
@@ -260,24 +307,27 @@ class Applying:
         wrong = check_targets(config, definitions, manifest) | check_followers(config, given)
         if wrong:
             raise several([*wrong.values()], "views are refused")
-        known = loaded_schemas(manifest)
-        anew = tables_anew(config, definitions, manifest)
-        known = {name: schema for name, schema in known.items() if name not in anew}
-        schemas = followed(config, manifest) | describe_tables(config, definitions, known)
-        declared = [*definitions, *(light.definition for light in self._lights)]
+        schemas, anew, waiting = tables_of(config, definitions, manifest, left)
+        sound = [view for view in definitions if view.name not in waiting]
+        declared = [*sound, *(light.definition for light in self._lights)]
         check_changelogs(config, declared)
         for caution in cautions(config, given, schemas):
             say(caution)
-        refused = {**self._refused, **kept.damaged}
+        refused = {**self._refused, **kept.damaged, **waiting, **(known or {})}
         opened = open_views(config, spark, definitions, schemas, engine.lease, refused)
-        if texts := wrong_texts(definitions, opened.refused, manifest):
+        before = loaded_schemas(manifest)
+        told = with_column_told(definitions, opened.refused, manifest, before, schemas)
+        opened = opened._replace(refused=told)
+        # Without a request all views are those of the run: they wait for what they need.
+        is_asked = bool(request.views or request.remove)
+        if is_asked and (texts := wrong_texts(definitions, opened.refused, manifest)):
             raise several(texts, "views are refused")
+        columns = {name: view.schema for name, view in opened.views.items()}
         if bad := [opened.refused[view.name] for view in given if view.name in opened.refused]:
             raise bad[0]
-        columns = {name: view.schema for name, view in opened.views.items()}
         if wrong := check_followers(config, given, columns):
             raise several([*wrong.values()], "views are refused")
-        return _Wanted(definitions, schemas, refused, opened, remove, anew)
+        return _Wanted(definitions, schemas, opened.refused, opened, remove, anew)
 
     def _full(
         self, given: Sequence[ViewDefinition], remove: Collection[str]
@@ -364,6 +414,10 @@ class Applying:
             self._say(str(error.render()))
 
 
+def _listed(names: Collection[RelationId]) -> str:
+    return ", ".join(sorted(map(str, names)))
+
+
 def _is_light(name: str) -> UserError:
     return UserError(
         f"view {name} is light, or was: a run takes such views up at its start only",
@@ -395,33 +449,3 @@ def refuse_requests(log: ApplyLog) -> None:
         )
         log.note(file, ApplyAnswer("refused", error=str(why.render())))
         log.done(file)
-
-
-def tables_anew(
-    config: Config, definitions: Sequence[ViewDefinition], manifest: Manifest
-) -> dict[RelationId, str]:
-    """The tables that are to be loaded anew, and why.
-
-    Columns that a table has got since it was loaded are there for new and edited views.
-    """
-    loaded = loaded_schemas(manifest)
-    new = [view for view in definitions if is_another(view, manifest)]
-    now = as_they_are(config, new, loaded)
-    return lacking(config, new, now) | lacking(config, definitions, loaded)
-
-
-def loaded_schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
-    """What is read of the tables that are in the store."""
-    return {name: state.schema for name, state in manifest.source_tables.items()}
-
-
-def followed(config: Config, manifest: Manifest) -> dict[RelationId, TableSchema]:
-    """Loaded tables; they go on without a view that reads them, to be right when one does again.
-
-    Half loaded ones that no view reads, and those whose connection is gone, are left.
-    """
-    return {
-        name: state.schema
-        for name, state in manifest.source_tables.items()
-        if state.phase == "loaded" and name.connection in config.changes
-    }

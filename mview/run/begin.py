@@ -67,7 +67,9 @@ def begin_tables(
         if name not in engine.manifest.tables or engine.manifest.tables[name].phase == "loading"
     ]
     generation = engine.manifest.generation + 1
-    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, schemas, set(new))
+    halted = {name for name, state in engine.manifest.source_tables.items() if state.halted}
+    read = [name for name in schemas if name not in halted]
+    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, read, set(new))
     start = replace(LoadStart.at(engine.manifest), offsets=offsets)
     left = sources - set(schemas)
     tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}

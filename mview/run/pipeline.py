@@ -27,10 +27,10 @@ from mview.catalog.sinks import forget_views, sink_options
 from mview.catalog.tables import (
     cautions,
     check_changelogs,
-    describe_tables,
 )
 from mview.clock import SystemClock, steady_clock, utc_text
 from mview.config import Config, secret_values
+from mview.connector import TableHalt
 from mview.epoch.engine import Engine, LiveView, empty_manifest, tick_of
 from mview.epoch.halts import halted
 from mview.epoch.recover import forget_folders, recover
@@ -63,14 +63,12 @@ from mview.relation import RelationId
 from mview.run.applying import (
     Applying,
     KeptViews,
-    followed,
-    loaded_schemas,
     refuse_requests,
-    tables_anew,
 )
 from mview.run.begin import begin_anew, begin_tables
 from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
+from mview.run.tables import RunTables, loaded_schemas, tables_of, with_column_told
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.disks import disks_told
@@ -169,10 +167,12 @@ class Pipeline:
             wrong = check_targets(self.config, definitions, manifest)
             if wrong := wrong | check_followers(self.config, given):
                 raise several([*wrong.values()], "views are refused")
-            anew = self._lacking(definitions, manifest)
-            schemas = self._schemas(definitions, manifest, anew)
+            schemas, anew, waiting = self._tables_of(definitions, manifest)
+            refused |= waiting
             limit_memory(Memory(self.config.engine.memory).queries)
             lights = lights_of(self.config, store, self.given, manifest)
+            if not schemas and not lights and waiting:
+                raise next(iter(waiting.values()))
             if not schemas and not lights:
                 raise UserError(
                     "there is nothing to keep fresh: no view, given or in the store, reads a table",
@@ -181,9 +181,10 @@ class Pipeline:
                     hint="name the files of views that read tables: `mview run sql/orders.sql`",
                 )
             declared = [*definitions, *(light.definition for light in lights)]
-            check_changelogs(self.config, declared)
+            sound = [view for view in declared if view.name not in waiting]
+            check_changelogs(self.config, sound)
             keep_asked(store, [definition.name for definition in definitions], self._files)
-            for caution in cautions(self.config, declared, schemas):
+            for caution in cautions(self.config, sound, schemas):
                 self.listener.on_message(caution)
             keep(store, lights, lease)
 
@@ -203,11 +204,14 @@ class Pipeline:
                 engine = Engine(self.config, spark, lease, clock, mask)
                 engine.manifest = manifest
                 opened = open_views(self.config, spark, definitions, schemas, lease, refused)
+                told = with_column_told(
+                    definitions, opened.refused, manifest, loaded_schemas(manifest), schemas
+                )
+                opened = opened._replace(refused=told)
                 if anew and opened.refused:
                     # For a view that is refused no table is loaded anew.
-                    sound = [view.definition for view in opened.views.values()]
-                    anew = self._lacking(sound, manifest)
-                    schemas = self._schemas(definitions, manifest, anew)
+                    kept = [view.definition for view in opened.views.values()]
+                    schemas, anew, _ = self._tables_of(kept, manifest)
                     opened = open_views(
                         self.config, spark, definitions, schemas, lease, opened.refused
                     )
@@ -259,27 +263,17 @@ class Pipeline:
                 run.go()
                 if not run.is_interrupted or self._stop.is_set():
                     return
-                applying.take()
+                if run.lost:
+                    applying.renew(run.lost)
+                else:
+                    applying.take()
         except BaseException as error:
             applying.failed(error)
             raise
 
-    def _lacking(
-        self, definitions: Sequence[ViewDefinition], manifest: Manifest
-    ) -> dict[RelationId, str]:
-        """The tables that are to be loaded anew, and why."""
-        return tables_anew(self.config, definitions, manifest)
-
-    def _schemas(
-        self,
-        definitions: Sequence[ViewDefinition],
-        manifest: Manifest,
-        anew: Collection[RelationId],
-    ) -> dict[RelationId, TableSchema]:
+    def _tables_of(self, definitions: Sequence[ViewDefinition], manifest: Manifest) -> RunTables:
         """What is read of each table: as it was loaded, but for those that are loaded anew."""
-        known = {n: schema for n, schema in loaded_schemas(manifest).items() if n not in anew}
-        tables = followed(self.config, manifest)
-        return tables | describe_tables(self.config, definitions, known)
+        return tables_of(self.config, definitions, manifest)
 
     def _follow_lights(
         self, followers: Followers, lease: Lease, manifest: Manifest, once: bool
@@ -367,8 +361,10 @@ class Run:
         self._engine, self._schemas, self._definitions = engine, schemas, definitions
         self._listener, self._stop, self._once = listener, stop, once
         self._requests = requests or NoRequests()
-        #: Whether it has ended between two epochs, for a request.
+        #: Whether it has ended between two epochs, for a request or as tables have halted.
         self.is_interrupted = False
+        #: The tables that have halted in it, and why.
+        self.lost: dict[RelationId, TableHalt] = {}
         self._plans: dict[RelationId, LoadPlan] = {}
         self._upkeep = Upkeep(engine)
         self._explained = 0.0
@@ -397,7 +393,7 @@ class Run:
             if self._building is not None:
                 self._building.close()
             self._upkeep.close()
-        if self.is_interrupted:
+        if self.is_interrupted and not self._stop.is_set():
             return  # what has halted is built anew, as a start does, or halts once more
         for error in self._halted.values():
             raise error
@@ -655,7 +651,8 @@ class Run:
         What they read of other views must be there, too, as it is to be.
         """
         engine, manifest = self._engine, self._engine.manifest
-        there = {n for n, state in manifest.source_tables.items() if state.phase == "loaded"}
+        tables = manifest.source_tables.items()
+        there = {n for n, s in tables if s.phase == "loaded" and not s.halted}
         ready = []
         for view in self._definitions:
             state = manifest.views.get(view.name)
@@ -686,8 +683,9 @@ class Run:
         engine.refused = refused
 
     def _tables(self, phase: str) -> list[RelationId]:
+        """The tables of a phase that have not halted."""
         tables = self._engine.manifest.source_tables
-        return [name for name, state in tables.items() if state.phase == phase]
+        return [n for n, state in tables.items() if state.phase == phase and not state.halted]
 
     def _note_halts(self, halted: Mapping[str, MviewError]) -> None:
         for name, error in halted.items():
@@ -748,7 +746,7 @@ class Run:
 
     def _is_asked(self) -> bool:
         """Whether to end for a request; what only takes the changes on the way goes on."""
-        if self._watches and self._requests.is_asked:
+        if self._watches and (self.lost or self._requests.is_asked):
             self.is_interrupted = True
         return self.is_interrupted
 
@@ -781,7 +779,14 @@ class Run:
             self._tell_of_upkeep()
             self._tell_of_far(engine.executors.news())
             self._note_halts(report.halted)
-            if report.halted and all(state.stale for state in engine.manifest.views.values()):
+            for name, halt in report.tables.items():
+                self._listener.on_message(f"table {name} halts: {halt.what}")
+            self.lost |= report.tables
+            if (
+                report.halted
+                and not self.lost
+                and all(state.stale for state in engine.manifest.views.values())
+            ):
                 raise next(iter(report.halted.values()))
             if load:
                 self._after_load_epoch(spec, batch.offsets, folder)
@@ -835,6 +840,8 @@ class Run:
         engine = self._engine
         tables = {}
         for name, schema in self._schemas.items():
+            if engine.manifest.tables[name].halted:
+                continue  # its changes are passed over
             mirror = engine.relations[name].mirror
             plan = self._plans.get(name) if load else None
             stage = mirror.stage_folder(generation).relative_to(mirror.base.folder)
@@ -850,11 +857,12 @@ class Run:
         start = LoadStart.at(engine.manifest)
         if load:
             start = next(plan.start for plan in self._plans.values())
+        followed = {name.connection for name in tables}
         return QuerySpec(
             generation=generation,
             config=engine.config,
             tables=tables,
-            start=dict(start.offsets),
+            start={n: offsets for n, offsets in start.offsets.items() if n in followed},
             watermark=start.watermark,
             tasks=engine.spark.slots,
             once=once,

@@ -47,6 +47,8 @@ class TableState:
         phase: `loading` until every chunk is released.
         rows: rows of the table at the epoch.
         released: numbers of the chunks whose rows are in the base.
+        halted: why no later change of it is taken, as text: it stays as it is until it is loaded
+            anew. Empty: it goes on.
     """
 
     schema: TableSchema
@@ -56,10 +58,23 @@ class TableState:
     phase: Literal["loading", "loaded"] = "loading"
     rows: int = 0
     released: tuple[int, ...] = ()
+    halted: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A form for orjson; see `Manifest.from_json`."""
-        return {**_shallow(self), "schema": self.schema.json, "released": list(self.released)}
+        """A form for orjson; see `from_json`. Of a table that goes on, `halted` is left out."""
+        form = {**_shallow(self), "schema": self.schema.json, "released": list(self.released)}
+        if not self.halted:
+            del form["halted"]
+        return form
+
+    @classmethod
+    def from_json(cls, data: object) -> TableState:
+        """The state of a JSON form written by `to_json`.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        return record(cls, {"halted": "", **data} if isinstance(data, dict) else data)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,12 @@ def flat(batches):
     return [number for batch in batches for number in batch]
 
 
+def tell(progress):
+    """Raises why a table has halted."""
+    for halt in progress.halts.values():
+        raise halt.error()
+
+
 def fill(log, numbers, text="x"):
     """A transaction of each."""
     for number in numbers:
@@ -159,7 +165,7 @@ class EveryOwnLog:
             log.run(f"ALTER TABLE {third}.t DROP COLUMN x; ALTER TABLE {other}.t DROP COLUMN x")
             altered = rf"c\.{other}\.t has column 'x' no more"
             with pytest.raises(UserError, match=altered):
-                log.reopen(*names).advance(at, 100, 0)
+                tell(log.reopen(*names).advance(at, 100, 0))
         finally:
             log.close()
             end = "" if log.source == "mysql" else " CASCADE"

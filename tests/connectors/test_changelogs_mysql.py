@@ -23,6 +23,7 @@ from tests.connectors.ownlog_contract import (
     OwnLogHarness,
     fill,
     flat,
+    tell,
 )
 from tests.connectors.test_databases_types import MARIADB
 from tests.seeds import daily
@@ -267,9 +268,8 @@ class TestTables:
         changelog = log.open()
         start = changelog.begin()
         log.run(sql)
-        with pytest.raises(UserError, match=said) as error:
-            changelog.advance(start, 100, 0)
-        assert "mview drop c.t" in str(error.value)
+        with pytest.raises(UserError, match=said):
+            tell(changelog.advance(start, 100, 0))
 
     def test_a_new_column_at_the_end_is_no_harm(self, log):
         changelog = log.open()
@@ -421,7 +421,9 @@ class TestTables:
         def until_told():
             nonlocal at
             for _ in range(50):
-                at = changelog.advance(at, 100, 200).offsets
+                progress = changelog.advance(at, 100, 200)
+                tell(progress)
+                at = progress.offsets
 
         with pytest.raises(UserError, match="not in the log"):
             until_told()

@@ -20,6 +20,7 @@ from mview.clock import END_OF_TIME
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import NO_LIMIT, Align, events_of
 from mview.errors import ConfigError, DataLostError, UserError
+from tests.connectors.ownlog_contract import tell
 from tests.seeds import seeds
 
 FORMAT = NotedFormat({})
@@ -396,12 +397,12 @@ class TestLost:
         start = log.begin()
         shop.run(done)
         with pytest.raises(UserError, match=told) as caught:
-            log.advance(start, 9, 0)
+            tell(log.advance(start, 9, 0))
         assert f"`mview init 'sqlite:///{shop.file}' --triggers`" in caught.value.hint
         if "DROP TABLE" not in done:
             assert shop.open().install() == ["t"]
             with pytest.raises(UserError, match="made anew"):
-                shop.open().advance(start, 9, 0)
+                tell(shop.open().advance(start, 9, 0))
 
     def test_a_new_column_goes_on_and_is_noted_when_asked_for(self, shop):
         log = shop.installed()

@@ -12,10 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mview.connector import Message, load
+from mview.changelog import ChangeEvent, stream_batch
+from mview.connector import Message, TableHalt, load
 from mview.errors import DecodeError
+from mview.ingest.batches import halt_row, sorted_rows
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import TableSpec
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
 from tests.relations import rel
@@ -243,3 +246,49 @@ def test_changes_lead_from_rows_within_to_rows_within() -> None:
                 within[change["id"]] = change
         wanted = {key: cells["amount"] for key, cells in every.items() if cells["name"] == "a"}
         assert {key: str(cells["amount"]) for key, cells in within.items()} == wanted
+
+
+def test_a_table_halts_alone_and_gives_nothing_of_what_was_read() -> None:
+    bad = message(2, table="orders", op="insert", after={"id": 2, "name": "a", "amount": "much"})
+    messages = [
+        message(1, table="orders", op="insert", after=row(1)),
+        message(1, table="others", op="insert", after=row(1)),
+        bad,
+        message(3, table="orders", op="insert", after={"id": 3}),
+        message(4, table="others", op="insert", after=row(4)),
+    ]
+    others = replace(LIVE, name=rel("shop.others"))
+    for listed, what in ((messages, "not in the message"), (messages[:3], "cannot hold")):
+        halts: dict[RelationId, TableHalt] = {}
+        decoder = load("formats", "unified")({})
+        tables = {"orders": LIVE, "others": others}
+        rows = decode_split(listed, decoder, tables, halts=halts)
+        assert {one.table for one in rows} == {rel("shop.others")}
+        (halt,) = halts.values()
+        assert list(halts) == [rel("shop.orders")]
+        assert what in halt.what
+        assert "log, offset" in halt.where
+        assert not halt.altered
+        # It is told in one way, also from another process.
+        told = pa.Table.from_batches([stream_batch([halt_row(rel("shop.orders"), halt)])])
+        assert sorted_rows(told).halts == halts
+        with pytest.raises(DecodeError) as caught:
+            decode_split(listed, decoder, tables)
+        assert (halt.what, halt.code) == (caught.value.what, caught.value.code)
+
+
+@pytest.mark.parametrize("kind", ["altered", "ddl"])
+def test_a_statement_halts_its_table_as_another_one(kind: str) -> None:
+    class Statements:
+        in_band_heartbeats = True
+
+        def decode(self, message: Message) -> list[ChangeEvent]:
+            said = ("orders", kind, None, None, None, (1,), None, "log", 1, None)
+            return [ChangeEvent(*said, "DROP TABLE orders")]
+
+        def convert(self, values: Any, column: Column) -> pa.Array:
+            return pa.array(values, column.type)
+
+    halts: dict[RelationId, TableHalt] = {}
+    assert decode_split([message(1)], Statements(), {"orders": LIVE}, halts=halts) == []
+    assert halts[rel("shop.orders")].altered

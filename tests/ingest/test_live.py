@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from mview.config import Config
@@ -68,7 +67,8 @@ class Logs:
         """The spec is not needed."""
 
     def begin(self) -> dict[str, Any]:
-        return {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0, "cuts": {}}
+        begin = {"connections": {"a": {"p": 0}}, "watermark": -1, "pinned_ms": 0}
+        return {**begin, "cuts": {}, "halts": {}}
 
     def finish(self) -> None:
         """There is an end anyway."""
@@ -163,10 +163,10 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
             monkeypatch.setattr(Growing, "ended", True)
         taken.append(batch.offsets.connections["a"]["p"])
 
-    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> dict[str, list[pa.Table]]:
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> tuple[dict[str, Any], ...]:
         if pieces[0].messages > 1:
             asked.set()
-        return {}
+        return {}, {}
 
     monkeypatch.setattr(LiveQuery, "_read", read)
     spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)

@@ -312,7 +312,8 @@ def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:
 
 def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000, "cuts": {}}
+    changes = {"connections": {"a": {"t/0": 7}}, "watermark": 12, "pinned_ms": 60_000}
+    changes |= {"cuts": {}, "halts": {}}
     lines = ["v1", "{}", json.dumps({"chunks": {"a.t": 3}}), json.dumps(changes)]
     (tmp_path / "offsets" / "4").write_text("\n".join(lines))
     found = batch_offsets(tmp_path, 4)

@@ -52,8 +52,7 @@ def asked(tmp_path: Path, database: sqlite3.Connection) -> Asked:
     def ask(**given: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
         views = [parse_view(sql, name) for name, sql in (KEPT | given).items()]
         pipeline = Pipeline(config, views)
-        anew = pipeline._lacking(views, manifest)
-        schemas = pipeline._schemas(views, manifest, anew)
+        schemas, anew, _ = pipeline._tables_of(views, manifest)
         return (
             {str(name): why for name, why in anew.items()},
             {str(name): schema.names for name, schema in schemas.items()},

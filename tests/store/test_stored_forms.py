@@ -149,11 +149,13 @@ def _offsets(store: Store) -> Path:
     file.parent.mkdir(parents=True)
     chunks = {"chunks": {"shop.t": 3}}
     cuts = {"shop": {"until": 12, "whole": True}}
+    halt = {"what": "gone", "where": "log", "got": "", "hint": "", "altered": True, "code": ""}
     changes = {
         "connections": {"shop": {"t/0": 7}},
         "watermark": 12,
         "pinned_ms": 60_000,
         "cuts": cuts,
+        "halts": {"shop.t": halt},
     }
     file.write_bytes(_packed_offsets([chunks, changes]))
     return file
@@ -203,7 +205,8 @@ KINDS = {
 OTHERS: tuple[Any, ...] = (None, True, 7, 1.5, "text", [], [None], {}, {"a": None})
 
 #: Objects with names of the data: others may be there, or be missing.
-MAPS = {"begin", "chunks", "cuts", "newest", "options", "positions", "since", "tables", "views"}
+MAPS = {"begin", "chunks", "cuts", "halts", "newest", "options", "positions", "since", "tables"}
+MAPS |= {"views"}
 #: Objects with an object of such names per table.
 BY_TABLE = {"newest", "positions"}
 #: Below these stands what a sink, a log, a rule of costs or a key has put there.

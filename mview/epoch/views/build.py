@@ -27,7 +27,13 @@ from mview.catalog.spark_functions import function_errors
 from mview.clock import last_tick
 from mview.delta.parquet import read_parquet, write_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
-from mview.epoch.halts import at_its_sink, halted, halting, reads_halted
+from mview.epoch.halts import (
+    at_its_sink,
+    halted,
+    halting,
+    needs_halted_table,
+    reads_halted,
+)
 from mview.epoch.report import BuildReport
 from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
 from mview.epoch.views.fate import fates
@@ -159,6 +165,9 @@ class Build:
         """Build a view; what it adds counts only when all of it is there."""
         if reads := self.failed.keys() & set(view.definition.read_views):
             raise reads_halted(view.name, min(reads))
+        for table in filter(self.tables.__contains__, view.definition.table_names):
+            if why := self.tables[table].halted:
+                raise needs_halted_table(view.name, table, why)
         watch, built = Watch({}), dict(self.tables)
         with concerning(f"view {view.name}"), function_errors():
             with at_its_sink():

@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from mview.catalog.spark_functions import function_errors
 from mview.epoch.engine import Engine, LiveView
-from mview.epoch.halts import at_its_sink, halted, halting, reads_halted, with_rows
+from mview.epoch.halts import (
+    at_its_sink,
+    halted,
+    halting,
+    reads_halted,
+    reads_halted_table,
+    with_rows,
+)
 from mview.epoch.report import ViewChange
 from mview.epoch.stages import Begun
 from mview.epoch.tables import Changed, Moved, appended
@@ -159,6 +166,10 @@ class _Level:
         outcome = Outcome(view, self.engine.manifest.views[view.name])
         if view.name in self.damaged:
             return _halted(self.engine, outcome, self.damaged[view.name])
+        for table in view.definition.table_names:
+            if (halt := self.changed.halts.get(table)) is not None:
+                error = reads_halted_table(view.name, table, halt.error())
+                return _halted(self.engine, outcome, error)
         read = _read_by(view, self.changed, self.above)
         try:
             _check_inputs(self.engine, view, self.above)

@@ -31,9 +31,10 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
-from mview.connector import WEIGHT
+from mview.connector import WEIGHT, TableHalt
 from mview.errors import MviewError, RetryableError, of_the_system
 from mview.files.fence import Fence
+from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
 from mview.follow.light.view import LightView
@@ -190,6 +191,8 @@ class LightSource:
             self._start = after, self._place(at)
         start = self._start[1]
         end = logs.advance(start)
+        for halt in end.get("halts", {}).values():
+            raise record(TableHalt, halt).error()
         table = self._table(self._load(at))
         left = [(table, chunk) for chunk in chunks[at.chunks :]]
         may_read = bool(left and self._pace.take(left, 1))

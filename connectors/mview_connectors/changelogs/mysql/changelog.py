@@ -215,7 +215,7 @@ class MysqlChangelog(OwnLog):
                 elif other != column and not _has_more_labels(column, other):
                     what = f"has column {column[0]!r} with another type"
         if what:
-            raise altered(self._server.place(name), self._server.server, what)
+            self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
     def _check_places(
         self, name: str, then: list[list[str | None]], now: list[list[str | None]], end: int
@@ -240,7 +240,7 @@ class MysqlChangelog(OwnLog):
         self._doubts[name] = since, until
         if until is not None and stream is not None and stream.has_reached(until):
             what = "has columns at other places, by a statement that is not in the log"
-            raise altered(self._server.place(name), self._server.server, what)
+            self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
 
 def _has_more_labels(then: list[str | None], now: list[str | None]) -> bool:

@@ -17,7 +17,18 @@ from typing import ClassVar, NoReturn, Protocol
 
 from mview.clock import END_OF_TIME, SourceMs
 from mview.config import ChangesSettings
-from mview.connector import ALL, NO_LIMIT, Align, Message, Offsets, Progress, Split, unknown_offsets
+from mview.connector import (
+    ALL,
+    NO_LIMIT,
+    Align,
+    Message,
+    Offsets,
+    Progress,
+    Split,
+    TableHalt,
+    unknown_offsets,
+)
+from mview.connector.halts import SAFE
 from mview.errors import ConfigError, UserError, shown
 from mview_connectors.changelogs.ownlog.runs import (
     ChangeRun,
@@ -85,6 +96,9 @@ class OwnLog(ABC):
         self._vouched: list[tuple[Place, SourceMs]] = []
         self._bounded: int | None = None
         self._planned: tuple[Place, Place, list[ChangeRun]] | None = None
+        #: Tables that are not any more as they were loaded.
+        self._halts: dict[str, TableHalt] = {}
+        self._said: set[str] = set()
 
     def only(self, columns: Mapping[str, Collection[str]]) -> None:
         """See `mview.ingest.spec.open_changelog`."""
@@ -110,7 +124,10 @@ class OwnLog(ABC):
 
     @abstractmethod
     def _check(self, start: Offsets) -> LogState:
-        """The server's state; raises unless it and the tables are those that were read so far."""
+        """The server's state; raises unless it is the one that was read so far.
+
+        Tables that are others than were read so far halt.
+        """
 
     @abstractmethod
     def _opened(self, start: Offsets) -> LogStream:
@@ -150,7 +167,6 @@ class OwnLog(ABC):
 
         Raises:
             DataLostError: the server does not have what comes after `start` any more.
-            UserError: a table was altered since it was loaded.
         """
         at = self._place(start)
         stream = self._following(start)
@@ -176,6 +192,8 @@ class OwnLog(ABC):
                 self._vouched.append((at, beat))
             if taken or (left and not waits) or self._is_over(reached, deadline):
                 break
+            if self._halts.keys() - self._said:
+                break
             rest = _BEAT_S if self._bounded is not None else deadline - time.monotonic()
             stream.wait(max(0.0, min(_BEAT_S, rest)))
         end = at if to is None else to
@@ -193,7 +211,10 @@ class OwnLog(ABC):
         self._planned = at, end, taken
         if watermark is not None:
             self._vouched.append((end, watermark))
-        return Progress(self._offsets(start, end), watermark, left, whole=not end.commit)
+        self._said |= self._halts.keys()
+        return Progress(
+            self._offsets(start, end), watermark, left, not end.commit, dict(self._halts)
+        )
 
     def finish(self) -> None:
         """Stop at the end that the log has now."""
@@ -336,20 +357,21 @@ class OwnLog(ABC):
         raise unknown_offsets(offsets)
 
 
-def altered(place: str, where: str, what: str) -> UserError:
-    """The error of a table that has other changes than when it was loaded.
+def altered(place: str, where: str, what: str) -> TableHalt:
+    """The halt of a table that has other changes than when it was loaded.
 
     Args:
         place: the table, `<connection>.<table>`.
         where: its server and database.
         what: what is different.
     """
-    return UserError(
+    error = UserError(
         f"table {place} {what} since it was loaded",
         where=where,
-        safe="nothing after it was taken; published epochs are untouched",
-        hint=f"`mview drop {place}` and run again: it is loaded anew",
+        safe=SAFE,
+        hint=f"run again: {place} is loaded anew, where that can be done",
     )
+    return TableHalt.of(error, altered=True)
 
 
 def text_of(offsets: Offsets, name: str) -> str:

@@ -244,7 +244,7 @@ class PostgresqlChangelog(OwnLog):
                 there = gone[0] in now["columns"]
                 what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
         if what:
-            raise altered(self._server.place(name), self._server.server, what)
+            self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
     # --- settings --------------------------------------------------------------------------------
 

@@ -33,8 +33,10 @@ from mview.connector import (
     Offsets,
     Progress,
     Split,
+    TableHalt,
     unknown_offsets,
 )
+from mview.connector.halts import SAFE
 from mview.errors import ConfigError, DataLostError, UserError
 from mview_connectors.changelogs.ownlog.runs import Limits
 from mview_connectors.changelogs.sqlite.server import Extent, LogLook, NotedChange, server_of
@@ -90,6 +92,8 @@ class SqliteChangelog:
         self._database, self._server = database, server_of(database)
         self._reader = f"{settings.connection}_{zlib.crc32(str(store).encode()):08x}"
         self._schema: int | None = None
+        #: Tables that are not any more as they were loaded.
+        self._halts: dict[str, TableHalt] = {}
         self._before: NotedChange | None = None
         self._vouched: list[tuple[int, SourceMs]] = []
         self._bounded: int | None = None
@@ -166,7 +170,6 @@ class SqliteChangelog:
 
         Raises:
             DataLostError: it is another database, or an older copy of it.
-            UserError: a table or its triggers were altered since it was loaded.
         """
         at = _place(start)
         self._confirm(at)
@@ -182,7 +185,7 @@ class SqliteChangelog:
             to = max(to, at.id)
             self._note_end(at.id, to)
             comes = bool(self._server.changes(at.id, to, self._tables, 1))
-            if comes or self._bounded is not None or time.monotonic() >= deadline:
+            if comes or self._bounded is not None or self._halts or time.monotonic() >= deadline:
                 break
             time.sleep(max(0.0, min(_LOOK_S, deadline - time.monotonic())))
         # Where nothing is left up to the newest change, no transaction is open any more.
@@ -209,7 +212,7 @@ class SqliteChangelog:
         offsets.pop(_IN_PART, None)
         if not whole:
             offsets[_IN_PART] = True
-        return Progress(offsets, watermark, left, whole)
+        return Progress(offsets, watermark, left, whole, dict(self._halts))
 
     def _note_end(self, at: int, end: int) -> None:
         """Remember a place at which a transaction ends; those that are not ahead are forgotten."""
@@ -319,7 +322,10 @@ class SqliteChangelog:
     # --- what must be as it was ------------------------------------------------------------------
 
     def _checked(self, start: Offsets) -> LogLook:
-        """The log; raises unless database and tables are those that were read so far."""
+        """The log; raises unless the database is the one that was read so far.
+
+        Tables that are others than were read so far halt.
+        """
         at = _place(start)
         look = self._server.look(at.id)
         if look.database != start.get("database"):
@@ -349,12 +355,13 @@ class SqliteChangelog:
                 there = gone[0] in now["columns"]
                 what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
         if what:
-            raise UserError(
+            error = UserError(
                 f"table {place} {what} since it was loaded",
                 where=self._server.server,
-                safe="nothing after it was taken; published epochs are untouched",
-                hint=f"{first}`mview drop {place}` and run again: it is loaded anew",
+                safe=SAFE,
+                hint=f"{first}run again: {place} is loaded anew",
             )
+            self._halts[name] = TableHalt.of(error, altered=True)
 
     def _lost(self, got: str) -> NoReturn:
         raise DataLostError(

@@ -97,7 +97,7 @@ function nodesAndEdges() {
   const read = new Set(data.views.flatMap((view) => view.reads).filter((name) => !names.has(name)));
   for (const name of new Set([...tables.keys(), ...read])) {
     const state = tables.get(name), per = tableRate(name);
-    const rows = state ? `${count(state.rows)} rows${state.phase === "loaded" ? "" : `, ${state.held ? "held" : state.phase}`}` : "not copied";
+    const rows = state ? `${count(state.rows)} rows${state.phase === "loaded" ? "" : `, ${state.held && state.phase !== "halted" ? "held" : state.phase}`}` : "not copied";
     nodes.push({ id: `t:${name}`, name, kind: "table", state: state && state.phase !== "loaded" ? "warn" : "", lines: [[rows, "soft"], ...(per ? [[`${per} changed rows`, "soft"]] : [])] });
   }
   const reads = new Map(data.views.map((view) => [view.name, view.reads]));

@@ -1,0 +1,56 @@
+"""Why no later change of a table can be taken: the table halts, with the views that need it.
+
+Whoever notices says it: a log whose statements or whose server tell of another table, a message
+that cannot be read as a row of it, a chunk that cannot be read. What was read of other tables
+counts. The table's own changes are passed over until it is loaded anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mview.errors import DecodeError, MviewError
+
+#: What is said of the data of a table that has halted.
+SAFE = "the views that need the table keep the rows of their last good epoch, all others go on"
+
+
+@dataclass(frozen=True)
+class TableHalt:
+    """The parts of the error that halts a table, as text: it goes through offsets and tasks.
+
+    Attributes:
+        what: what failed, in one sentence.
+        where: the place in the log, or the server.
+        got: what was got; empty: nothing is told.
+        hint: what to do, before the table is loaded anew; empty: nothing.
+        altered: the table itself is another one than was loaded: to load it anew mends it. Else it
+            may be the message, and the next one would be the same.
+        code: of the error.
+    """
+
+    what: str
+    where: str = ""
+    got: str = ""
+    hint: str = ""
+    altered: bool = False
+    code: str = ""
+
+    @classmethod
+    def of(cls, error: MviewError, *, altered: bool = False) -> TableHalt:
+        """The halt of a table by an error."""
+        where, got, hint = (
+            "" if part is None else str(part) for part in (error.where, error.got, error.hint)
+        )
+        return cls(error.what, where, got, hint, altered, error.code)
+
+    def error(self) -> DecodeError:
+        """The error, for people."""
+        return DecodeError(
+            self.what,
+            where=self.where or None,
+            got=self.got or None,
+            safe=SAFE,
+            hint=self.hint or None,
+            code=self.code or None,
+        )

@@ -1,0 +1,200 @@
+"""What a run reads of tables, which it loads anew, and which views wait for one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from mview.catalog.definitions import is_another
+from mview.catalog.tables import as_they_are, describe_tables, lacking
+from mview.config import Config
+from mview.epoch.halts import SAFE, needs_halted_table
+from mview.errors import MviewError, UserError
+from mview.ingest.spec import open_changelog, open_database
+from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
+from mview.schema import TableSchema
+from mview.store.manifest import Manifest
+
+#: How an error begins of a column that is not there.
+_COLUMN = re.compile(r"unknown column '([^']*)'")
+
+
+class RunTables(NamedTuple):
+    """The tables of a run.
+
+    Attributes:
+        schemas: what is read of every table that is followed.
+        anew: loaded ones, or halted ones, that are loaded anew, and why.
+        refused: views that need a table that has halted and cannot be loaded anew, and why.
+    """
+
+    schemas: dict[RelationId, TableSchema]
+    anew: dict[RelationId, str]
+    refused: dict[str, MviewError]
+
+
+def tables_of(
+    config: Config,
+    definitions: Sequence[ViewDefinition],
+    manifest: Manifest,
+    left: Collection[RelationId] = (),
+) -> RunTables:
+    """The tables that views read.
+
+    A table that is not there, or cannot be read any more, is no reason not to begin, where the
+    store has had all views that read it: these wait.
+
+    Args:
+        config: the configuration.
+        definitions: of all views that are to be kept.
+        manifest: the newest one.
+        left: halted tables that are left as they are.
+
+    Raises:
+        UserError: a new or edited view reads a table that cannot be read.
+        RetryableError: a database that must be asked cannot be reached.
+    """
+    anew = {
+        name: why
+        for name, why in tables_anew(config, definitions, manifest).items()
+        if name not in left
+    }
+    known = {name: schema for name, schema in loaded_schemas(manifest).items() if name not in anew}
+    gone: dict[RelationId, UserError] = {}
+    new = [view for view in definitions if is_another(view, manifest)]
+    must = {table for view in new for table in view.table_names}
+    schemas = followed(config, manifest) | describe_tables(config, definitions, known, gone, must)
+    for name in anew:
+        if manifest.source_tables[name].halted and name not in must and name not in gone:
+            try:  # of others a start asks with all that it reads
+                with closing(open_changelog(config, name.connection, [name.name])) as changelog:
+                    changelog.check()
+            except UserError as error:
+                gone[name] = error
+                schemas[name] = manifest.source_tables[name].schema
+    refused: dict[str, MviewError] = {}
+    for view in definitions:
+        for table in view.table_names:
+            state = manifest.source_tables.get(table)
+            if table in gone:
+                refused[view.name] = _needs(view, table, gone[table])
+            elif state is not None and state.halted and table not in anew:
+                refused[view.name] = needs_halted_table(view.name, table, state.halted)
+    # What had halted while it was loaded begins anew, when it does.
+    half = {n for n, s in manifest.source_tables.items() if s.halted and s.phase == "loading"}
+    schemas = {n: schema for n, schema in schemas.items() if n not in half - anew.keys()}
+    return RunTables(schemas, {n: why for n, why in anew.items() if n not in gone}, refused)
+
+
+def _needs(view: ViewDefinition, table: RelationId, error: UserError) -> UserError:
+    return UserError(
+        f"view {view.name} needs table {table}, which cannot be read any more: {error.what}",
+        where=view.file,
+        got=error.got,
+        allowed=error.allowed,
+        safe=SAFE,
+        hint=f"make {table} as it was and run again: it is loaded anew; or change the view, or "
+        f"`mview drop {view.name}`",
+    )
+
+
+def tables_anew(
+    config: Config, definitions: Sequence[ViewDefinition], manifest: Manifest
+) -> dict[RelationId, str]:
+    """The tables that are to be loaded anew, and why.
+
+    Columns that a table has got since it was loaded are there for new and edited views, and for
+    those that are built anew in any case.
+    """
+    loaded, states = loaded_schemas(manifest), manifest.views
+    new = [v for v in definitions if is_another(v, manifest) or states[v.name].stale]
+    now = as_they_are(config, new, loaded)
+    read = {table for view in definitions for table in view.table_names}
+    halted = {
+        name: "it had halted"
+        for name, state in manifest.source_tables.items()
+        if state.halted and name in read
+    }
+    return lacking(config, new, now) | lacking(config, definitions, loaded) | halted
+
+
+def loaded_schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
+    """What is read of the tables that are in the store."""
+    return {name: state.schema for name, state in manifest.source_tables.items()}
+
+
+def followed(config: Config, manifest: Manifest) -> dict[RelationId, TableSchema]:
+    """Loaded tables; they go on without a view that reads them, to be right when one does again.
+
+    Half loaded ones that no view reads, and those whose connection is gone, are left. Halted ones
+    stay as they are.
+    """
+    return {
+        name: state.schema
+        for name, state in manifest.source_tables.items()
+        if (state.phase == "loaded" or state.halted) and name.connection in config.changes
+    }
+
+
+def are_others(
+    config: Config, tables: Collection[RelationId], loaded: Mapping[RelationId, TableSchema]
+) -> set[RelationId]:
+    """Those of some tables whose columns, as far as they are read, are others than when loaded.
+
+    Raises:
+        RetryableError: a database cannot be reached.
+    """
+    others = set()
+    for name in tables:
+        schema = loaded[name]
+        with closing(open_database(config, name.connection)) as database:
+            try:
+                now = database.describe(name.name, set(schema.names).__contains__)
+            except UserError:
+                others.add(name)
+                continue
+        if (now.columns, now.key) != (schema.columns, schema.key):
+            others.add(name)
+    return others
+
+
+def with_column_told(
+    definitions: Sequence[ViewDefinition],
+    refused: Mapping[str, MviewError],
+    manifest: Manifest,
+    before: Mapping[RelationId, TableSchema],
+    now: Mapping[RelationId, TableSchema],
+) -> dict[str, MviewError]:
+    """Why views are refused; where a column that the store has had is gone, with its table.
+
+    Args:
+        definitions: of all views.
+        refused: why some are.
+        manifest: the newest one: the views that the store has had.
+        before: the tables as they were loaded.
+        now: as they are.
+    """
+    told = dict(refused)
+    for view in definitions:
+        error = refused.get(view.name)
+        if error is None or is_another(view, manifest) or not (m := _COLUMN.match(error.what)):
+            continue
+        has = {table: now[table] for table in view.table_names if table in now}
+        lost = [t for t in has if t in before and m[1] in (*before[t].names, *before[t].unread)]
+        # In a later run nobody knows of which of its tables it was.
+        tables = [t for t in lost or has if m[1] not in has[t].names]
+        if tables:
+            there = dict.fromkeys(n for t in tables for n in (*has[t].names, *has[t].unread))
+            told[view.name] = UserError(
+                f"view {view.name} needs column {m[1]!r} of table "
+                f"{' or '.join(map(str, tables))}, which is gone: it was dropped, or renamed",
+                where=error.where,
+                allowed=", ".join(there),
+                safe=SAFE,
+                hint=f"change the view, or `mview drop {view.name}`; or give the table the "
+                "column again; then run again",
+            )
+    return told
