@@ -22,6 +22,7 @@ from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
 from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split, TableHalt
 from mview.files.records import plain
 from mview.ingest.batches import halt_row
+from mview.ingest.clocks import Clocks
 from mview.ingest.decode import Decoded, decode_split
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec, spec_file
 from mview.memory import Memory
@@ -74,13 +75,14 @@ class Changelogs:
     def __init__(self, spec: str) -> None:
         self.spec = spec
         self._changelogs: dict[str, Changelog] = {}
+        self._clocks: Clocks | None = None
         self._bounded = False
         self._ended_ms: int | None = None
         self._last_progress = time.monotonic()
         self._halted: set[RelationId] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_changelogs": {}}
+        return {**self.__dict__, "_changelogs": {}, "_clocks": None}
 
     # --- how far ---------------------------------------------------------------------------------
 
@@ -111,6 +113,9 @@ class Changelogs:
         spec = read_spec(self.spec)
         self._end_load(spec)
         reached, watermark = self._advance(start, spec, most)
+        if _is_loading(spec):
+            self._clocks = self._clocks or Clocks(spec.config)
+            self._clocks.check({name: part.watermark for name, part in reached.items()})
         ends = {name: progress.offsets for name, progress in reached.items()}
         moved = ends != start["connections"]
         pinned = start["pinned_ms"]
@@ -151,6 +156,8 @@ class Changelogs:
         for changelog in self._changelogs.values():
             changelog.close()
         self._changelogs = {}
+        if self._clocks is not None:
+            self._clocks.close()
 
     def _open(self) -> dict[str, Changelog]:
         if not self._changelogs:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from mview.clock import SourceMs
 from mview.config import Config, EngineSettings
 from mview.config.file import load_config
 from mview.connector import Progress
-from mview.errors import CorruptionError, DecodeError, RetryableError
+from mview.errors import ConfigError, CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets
 from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
 from mview.ingest.chunks import stage_chunk
@@ -308,6 +311,47 @@ def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:
         end = stream.advance(at, most)
         assert (_read(stream, at, end, "a"), _read(stream, at, end, "b")) == taken
         at = end
+
+
+class Beats:
+    """A log that brings nothing but a watermark, so far ahead of this machine's clock."""
+
+    ahead = 0
+
+    def advance(self, start: Any, *_: Any) -> Progress:
+        return Progress(start, SourceMs(int(time.time() * 1000) + self.ahead))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "loading", "halts"),
+    [(9_000, True, True), (500, True, False), (-60_000, True, False), (9_000, False, False)],
+)
+def test_heartbeats_by_a_clock_that_is_ahead_by_more_than_t_end_a_load(
+    tmp_path: Path, ahead: int, loading: bool, halts: bool
+) -> None:
+    """Of a loaded table nothing counts by a clock: it goes on."""
+    file = tmp_path / "mview.yml"
+    file.write_text(
+        f"store: data\nconnections: {{a: {{drivername: sqlite, database: '{tmp_path}/a.db'}}}}\n"
+        "changes: {a: {source: kafka, format: debezium, T: 2 s, topic: t, heartbeat_topic: h,"
+        " bootstrap_servers: 'localhost:1'}}\n"
+    )
+    sqlite3.connect(tmp_path / "a.db").close()
+    tables = {"a.t": table("a.t", 1) if loading else replace(table("a.t", 1), plan=None)}
+    spec = QuerySpec(1, load_config(file), keyed(tables), {"a": {"t/0": 0}}, -1, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    log = Beats()
+    log.ahead = ahead
+    stream._changelogs = {"a": log}  # type: ignore[dict-item]
+    if not halts:
+        assert stream.advance(stream.begin())["watermark"] > 0 or not loading
+    else:
+        with pytest.raises(ConfigError, match="is ahead of the database's") as caught:
+            stream.advance(stream.begin())
+        measured = int(str(caught.value.got).split()[0])
+        assert ahead - 2_000 < measured <= ahead
+        assert "T is 2000 ms" in str(caught.value.got)
+    pickle.loads(pickle.dumps(stream))  # executors get a copy
 
 
 def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:

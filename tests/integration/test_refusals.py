@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -68,6 +72,29 @@ def test_an_unknown_table(project):
     assert code == 1
     assert "unknown table shop.tt" in said
     assert "did you mean 'shop.t'" in said
+
+
+@of_a_broker
+@pytest.mark.long
+def test_heartbeats_by_a_clock_that_is_ahead(spark, project):
+    ended = threading.Event()
+
+    def beat():
+        while not ended.wait(0.2):
+            ahead = int(time.time() * 1000) + 60_000
+            project.kafka.produce(project.beats, [f'{{"ts_ms": {ahead}}}'])
+
+    project.changes["T"] = "5 s"
+    beats = threading.Thread(target=beat)
+    beats.start()
+    try:
+        code, said = project.run()
+    finally:
+        ended.set()
+        beats.join()
+    assert code == 2
+    assert "has a clock that is ahead of the database's by more than T" in said
+    assert re.search(r"got: (5[5-9]|60)\d{3} ms ahead, or more; T is 5000 ms", said)
 
 
 @of_a_broker
