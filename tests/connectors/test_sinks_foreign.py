@@ -208,6 +208,7 @@ def test_a_table_that_is_not_whole_any_more_is_built_anew(driver: Driver, tmp_pa
     driver.restart()
     driver.publish(driver.sink.commit(driver.sink.stage_full(5, [])), {})
     driver.model.clear()
+    driver.before = None  # of it, nothing is there to compare
     driver.check()
 
 
@@ -229,6 +230,7 @@ def test_nothing_is_written_after_what_is_gone(tmp_path: Path, gone: str) -> Non
     driver.restart()
     driver.publish(driver.sink.commit(driver.sink.stage_full(5, [])), {})
     driver.model.clear()
+    driver.before = None  # of it, nothing is there to compare
     driver.check()
     assert DeltaTable(tmp_path / "v").metadata().id
 
@@ -238,6 +240,7 @@ def test_a_readers_epoch_survives_optimize_and_vacuum(driver: Driver, tmp_path: 
     HARMLESS["OPTIMIZE"](tmp_path / "v")
     DeltaTable(tmp_path / "v").vacuum(0, dry_run=False, enforce_retention_duration=False)
     driver.restart()
+    driver.before = None  # the vacuum kept files of the newest epoch alone
     driver.check()
 
 

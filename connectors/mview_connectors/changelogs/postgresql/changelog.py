@@ -25,6 +25,7 @@ from mview_connectors.changelogs.ownlog.stream import away
 from mview_connectors.changelogs.postgresql.server import PostgresqlServer, ServerState, lost
 from mview_connectors.changelogs.postgresql.stream import WalStream
 from mview_connectors.formats.ownlog.blocks import relation_of, under_name
+from mview_connectors.formats.ownlog.pgoutput import PgRelation
 
 #: What names may have: they stand in statements as they are.
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -59,6 +60,8 @@ class PostgresqlChangelog(OwnLog):
         self._slot = self._name("slot", f"{ours}_{zlib.crc32(str(store).encode()):08x}")
         self._publication = self._name("publication", self._slot)
         self._most_kept = self._size(settings.options.get("max_slot_wal"))
+        #: The columns, in their order, that changes in the log were written by, of each table.
+        self._written: dict[str, set[tuple[str, ...]]] = {}
 
     @classmethod
     def of_database(
@@ -166,6 +169,7 @@ class PostgresqlChangelog(OwnLog):
         for table in self._tables:
             facts = start.get(f"{TABLE}{table}")
             if facts is not None and facts["relation"] == number:
+                self._written.setdefault(table, set()).add(PgRelation.of(message)[0].columns)
                 return under_name(message, *self._server.in_the_log(table))
             if facts is None and self._server.name_of(schema, name) == table:
                 return message
@@ -235,14 +239,15 @@ class PostgresqlChangelog(OwnLog):
         elif now["identity"] == "n":
             what = "does not send its key any more (REPLICA IDENTITY NOTHING)"
         else:
-            gone = [
-                column
-                for column, facts in then["columns"].items()
-                if self._is_used(name, column) and now["columns"].get(column) != facts
-            ]
+            used = [column for column in then["columns"] if self._is_used(name, column)]
+            gone = [c for c in used if now["columns"].get(c, [])[:3] != then["columns"][c][:3]]
             if gone:
                 there = gone[0] in now["columns"]
                 what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
+            used = [c for c in used if now["columns"].get(c) != then["columns"][c]]
+            for columns in self._written.get(name, set()).copy():
+                if not what and not has_place(columns, then["columns"], now["columns"], used):
+                    what = f"had other columns ({', '.join(columns)}) when rows of it were changed"
         if what:
             self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
@@ -261,3 +266,34 @@ class PostgresqlChangelog(OwnLog):
         if not number.isdecimal() or unit.strip() not in _UNITS:
             self._refuse("max_slot_wal", text, "a number with MB, GB or TB, such as 10 GB")
         return int(number) * _UNITS[unit.strip()]
+
+
+def has_place(
+    written: Sequence[str],
+    then: Mapping[str, Sequence[Any]],
+    now: Mapping[str, Sequence[Any]],
+    asked: Sequence[str],
+) -> bool:
+    """Whether columns that were altered since had their names when a change was written.
+
+    The log names the columns of that moment, in the order of their numbers, without these: columns
+    that exchanged their names, and have them again by now, would be taken for each other. A column
+    that was dropped never comes back under its number. So all that are there then and now were
+    there in between, and a column before which none was dropped stands where it stood. Of another
+    it cannot be known.
+
+    Args:
+        written: the columns of the log.
+        then: of each column when the table was loaded its number, first of all.
+        now: the same, as they are now.
+        asked: names of columns that have the same number then and now.
+    """
+    order = sorted(then, key=lambda name: then[name][0])
+    numbers = {facts[0] for facts in now.values()}
+    for name in asked:
+        place = order.index(name)
+        if any(then[before][0] not in numbers for before in order[:place]):
+            return False
+        if name not in written[place : place + 1]:
+            return False
+    return True

@@ -78,9 +78,12 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
             WHERE p.pubname = %s AND h.number IS NOT NULL
                 AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate),
         'columns', (SELECT jsonb_object_agg(a.attname,
-                jsonb_build_array(a.attnum, a.atttypid::int8, a.atttypmod))
+                -- The last is another one where it was altered and put back meanwhile.
+                jsonb_build_array(a.attnum, a.atttypid::int8, a.atttypmod, a.xmin::text))
             FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))
+            -- Those that the log has.
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attgenerated = '')))
      {_WANTED})
 """
 
@@ -153,9 +156,6 @@ class PostgresqlServer(PostgresqlDatabase):
         ((clock, end, held, known),) = self.query(
             _STATE, (slot, publication, *self._wanted(tables))
         )
-        for name, facts in (known or {}).items():
-            reads = self._settings.table(name).reads  # what becomes of other columns is all one
-            facts["columns"] = {c: kind for c, kind in facts["columns"].items() if reads(c)}
         return ServerState(
             SourceMs(clock), end, None if held is None else Slot(**held), known or {}
         )
