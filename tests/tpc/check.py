@@ -28,6 +28,7 @@ def check_epochs(world: BenchmarkWorld, epochs: int, changes: int) -> None:
     for epoch in range(1, epochs + 1):
         counts = world.epoch(changes)
         changed |= {name for name, rows in counts.items() if rows}
-        assert world.differences() == {}, f"epoch {epoch}"
+        wrong = world.differences()
+        assert not wrong, f"epoch {epoch}: {wrong}"
     # A view that nothing changes proves nothing.
     assert set(world.views) - changed == set()
