@@ -312,8 +312,12 @@ def test_a_mariadb_date_that_is_none_halts(
 
 
 @pytest.mark.service
-def test_a_row_of_several_packets_is_read_whole(maria: Source) -> None:
+def test_a_row_of_several_packets_is_read_whole(
+    maria: Source, request: pytest.FixtureRequest
+) -> None:
     maria.execute("SET GLOBAL max_allowed_packet = 67108864")
+    # The server is shared: others ask what it takes.
+    request.addfinalizer(lambda: maria.execute("SET GLOBAL max_allowed_packet = DEFAULT"))
     maria.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, x LONGTEXT, y INT)")
     # Beside x, a row has two digits with their lengths, and the length of x: 4 bytes, or 9.
     whole = 2**24 - 1
