@@ -87,7 +87,7 @@ _MERGE = [
     ),
     *_of(
         "mview/merge/stateful.py",
-        ("if len(changes) < len(rows):", "if False:"),
+        ("if len(changes) + len(halts) < len(rows):", "if False:"),
         ("if new != old or not stored:", "if not stored:", "tests/merge/test_stateful.py"),
         (
             "return changes if release is None else [*changes, _release_row(key, release)]",
@@ -305,7 +305,11 @@ _STORE = [
     *_of(
         "mview/store/mirror.py",
         ("if head.transactions.get(_APPEND) == epoch or not delta", "if not delta"),
-        ("if self.base.head.transactions.get(_REGISTER) == epoch or not files", "if not files"),
+        (
+            "if self.base.head.transactions.get(_REGISTER) == epoch or not files:\n"
+            "            return self.base.head.version\n        added = []",
+            "if not files:\n            return self.base.head.version\n        added = []",
+        ),
         ("first = min([epoch, *(_first_epoch(file.path) for file in merged)])", "first = epoch"),
         (
             "kept = without(rows, keys.select(list(self.schema.key)), self.schema.key)",
