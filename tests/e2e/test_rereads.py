@@ -13,9 +13,11 @@ import pytest
 from mview.admin.against_source import verify_tables
 from mview.admin.content import StoredView, published
 from mview.admin.mending.backfill import Backfilled, backfill
+from mview.clock import SystemClock
 from mview.config import Config
 from mview.config.file import load_config
 from mview.store.layout import Store
+from mview.store.lease import Lease
 from mview.store.mirror import Mirror
 from tests.e2e.running import beating, live, run_once, views_of
 from tests.e2e.shop import TABLES, Changes, Row, Shop
@@ -133,6 +135,7 @@ def test_a_whole_table_is_read_anew_and_views_get_the_difference(shop: Shop) -> 
     hidden.update("lines", line, {**line, "amount": "77.70"})
     told: list[Backfilled] = []
     with beating(shop), live(config, *views_of(**VIEWS)) as running:
+        running.until(lambda: Lease(Store(config.store).lease, SystemClock()).holder() is not None)
         told += backfill(config, ["shop.lines", "shop.customers"], running.notes.on_message)
         running.stop()
     assert [(table.table, table.state, table.why) for table in told] == [
