@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,7 +141,12 @@ def test_every_sink_follows_one_run(shop: Shop, request: pytest.FixtureRequest) 
                 assert code == ExitCode.INTERRUPTED, said
                 assert "Traceback" not in said
                 assert f"sink {DOWN} of view sold does not get on, alone" in said
-                assert said.count("does not get on") == said.count("gets on again"), said
+                # Another reason for the same is said, too: a server ends before it is gone.
+                held, on = (
+                    set(re.findall(rf"sink (\w+) of view (\w+) {words}", said))
+                    for words in ("does not get on", "gets on again")
+                )
+                assert held == on, said
             sinks.follow(list(PLACES))
             with live(sinks.config, *load_views([sinks.folder])) as again:
                 again.until(sinks.later(1))

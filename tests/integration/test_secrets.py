@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -36,9 +38,8 @@ class Project:
     def __init__(self, server, database, kafka, folder):
         server.execute("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1)", database)
         topic, beats = (kafka.create_topic(f"{database}.{name}") for name in ("t", "beats"))
-        # Beyond the load and T, but within what another clock may be ahead.
-        ahead = int(time.time() * 1000) + 300_000
-        kafka.produce(beats, [f'{{"ts_ms": {ahead}}}'])
+        self._kafka, self._beats, self._ended = kafka, beats, threading.Event()
+        self._beating = threading.Thread(target=self._beat, daemon=True)
         self.folder, self.topic, self.said = folder, topic, ""
         self.connection = server.settings(database)
         self.password = reveal(self.connection["password"], "")
@@ -55,6 +56,20 @@ class Project:
         conf = spark.conf | {"spark.hadoop.fs.s3a.secret.key": SPARK}
         self.spark = {"master": spark.master, "conf": conf}
         (folder / "v.sql").write_text("SELECT id FROM shop.t")
+
+    def _beat(self):
+        while not self._ended.wait(0.2):
+            self._kafka.produce(self._beats, [f'{{"ts_ms": {int(time.time() * 1000)}}}'])
+
+    @contextmanager
+    def beating(self):
+        """Heartbeats, as a connector that goes on sends them."""
+        self._beating.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._beating.join()
 
     def mview(self, command, *options, connection=(), changes=(), alone=False):
         """Run a command, in a process of its own or in this one; returns exit code and output."""
@@ -109,8 +124,11 @@ def project(request, kafka, tmp_path, monkeypatch):
     for name, secret in {"QUERY": QUERY, "KAFKA": KAFKA, "WRONG": WRONG}.items():
         monkeypatch.setenv(f"SECRET_{name}", secret)
     monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 1.0)
-    with server.new_database() as database:
-        yield Project(server, database, kafka, folder)
+    with (
+        server.new_database() as database,
+        Project(server, database, kafka, folder).beating() as made,
+    ):
+        yield made
 
 
 def test_secrets_are_nowhere(project):

@@ -61,6 +61,7 @@ def open_views(
     spark.once_started(lambda session: register_functions(session, definitions, folder))
     analyst = Analyst(spark, store.analyses if spark.is_ours else None, config)
     schemas = dict(tables)
+    are_all = mirrored is None
     if mirrored is None:
         mirrored = {name for definition in definitions for name in definition.read_views}
         mirrored |= {definition.name for definition in definitions if definition.sinks}
@@ -80,9 +81,7 @@ def open_views(
             continue
         schemas[definition.relation] = schema
         opened.views[name] = LiveView(definition, plan, schema, sink, name in mirrored)
-    if (
-        mirrored is None
-    ):  # else these are not all views, and what Spark said of others is asked again
+    if are_all:  # else what Spark said of other views would be forgotten, and asked again
         analyst.keep()
     return opened
 
