@@ -7,12 +7,14 @@ import errno
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mview.cli.display.aside import AsideWriter
 from mview.errors import ExitCode, known_error, printable
 
 if TYPE_CHECKING:
@@ -32,10 +34,31 @@ class Output:
         self.debug = debug
         self._masks: list[Mask] = []
         self._needs_readers = True
+        self._writer: AsideWriter | None = None
 
     def needs_no_readers(self) -> None:
         """From now on what nobody reads is left out: Ctrl-C ends those who read us, too."""
         self._needs_readers = False
+        if self._writer is not None:
+            self._writer.hurry()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Within it nothing that is printed waits for who reads it; all is written at its end.
+
+        Raises:
+            OSError: something could not be written; raised by what is printed next, or at the end.
+        """
+        self._writer = writer = AsideWriter(self._write)
+        try:
+            yield
+        except BaseException as error:
+            self._writer = None
+            writer.close(known_error(error).exit_code)  # what ends the run counts
+            raise
+        self._writer = None
+        if unwritten := writer.close(ExitCode.INTERRUPTED):
+            raise unwritten
 
     def hide(self, mask: Mask) -> None:
         """Mask everything that is printed from now on."""
@@ -72,6 +95,12 @@ class Output:
         self._echo(printable(self.mask(text)), err=err)
 
     def _echo(self, text: str, *, err: bool = False) -> None:
+        if self._writer is not None:
+            self._writer.put(text, err)
+        else:
+            self._write(text, err)
+
+    def _write(self, text: str, err: bool) -> None:
         try:
             click.echo(text, err=err)
         except BrokenPipeError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import yaml
 
-from mview.cli.progress import duration_text
+from mview.cli.display.progress import duration_text
 from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 

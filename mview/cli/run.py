@@ -8,10 +8,10 @@ from typing import get_args
 
 import click
 
+from mview.cli.display.progress import Display, LogFormat, QuietDisplay, display_for, heard
 from mview.cli.interrupt import Drainable, run_until_interrupted
 from mview.cli.options import App, config_option, views_argument
 from mview.cli.output import Output
-from mview.cli.progress import Display, LogFormat, QuietDisplay, display_for
 from mview.cli.watch.command import Listening, WatchedDisplay, listen_options
 from mview.errors import ExitCode
 
@@ -84,5 +84,5 @@ def drive(pipeline: Drainable, display: Display, output: Output, *, once: bool) 
         output.needs_no_readers()
         display.on_message("finishing the running epoch; Ctrl-C again ends at once")
 
-    with display:
+    with heard(), output.beside(), display:
         return run_until_interrupted(pipeline, once=once, on_drain=say_draining)

@@ -18,8 +18,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mview.cli.output import Output
-from mview.cli.progress import (
+from mview.cli.display.progress import (
     JsonDisplay,
     LineDisplay,
     LiveDisplay,
@@ -27,6 +26,7 @@ from mview.cli.progress import (
     UnreadError,
     duration_text,
 )
+from mview.cli.output import Output
 from mview.epoch.report import BuildReport, EpochReport, LoadReport, ViewChange
 from mview.errors import UserError
 from mview.secrets import Mask
@@ -126,7 +126,7 @@ def test_further_epochs_are_told_together(capsys):
 
 
 def test_what_came_last_is_told_though_nothing_follows(monkeypatch, capsys):
-    monkeypatch.setattr("mview.cli.progress._SUMMARY_EVERY", 0.05)
+    monkeypatch.setattr("mview.cli.display.progress._SUMMARY_EVERY", 0.05)
     display = lines_display()
     display.on_epoch(epoch(7, 840, totals=change(1)))
     display.on_epoch(epoch(8, 840, totals=change(1)))
@@ -140,7 +140,7 @@ def test_what_came_last_is_told_though_nothing_follows(monkeypatch, capsys):
 
 def test_a_reader_that_is_gone_is_no_word_of_the_timer(monkeypatch, capfd):
     """It is the run that meets it, by its next line."""
-    monkeypatch.setattr("mview.cli.progress._SUMMARY_EVERY", 0.01)
+    monkeypatch.setattr("mview.cli.display.progress._SUMMARY_EVERY", 0.01)
     tried = threading.Event()
 
     class Gone(Output):
@@ -214,7 +214,7 @@ def test_events_as_json(capsys):
 
 SCRIPT = """
 from mview.cli.output import Output
-from mview.cli.progress import display_for
+from mview.cli.display.progress import display_for
 from mview.secrets import Mask
 from mview.epoch.report import BuildReport, EpochReport, LoadReport, ViewChange
 from rich.console import Console

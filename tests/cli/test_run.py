@@ -202,3 +202,57 @@ def test_a_run_that_nobody_reads_ends_by_an_error_unless_it_is_interrupted(
         assert end_of(process, 30) == code, said
     assert ("nobody reads any more what the run says" in said) is not interrupted
     assert "Traceback" not in said
+
+
+SPEAKS = """
+import os, sys, threading, types
+
+class Pipeline:
+    def __init__(self, config, views, *, listener, files):
+        self.listener, self.stopped = listener, threading.Event()
+
+    def run(self, *, once):
+        for number in range(30_000):
+            self.listener.on_message(f"said {number}")
+        os.write(2, b"all said\\n")
+        if not once:
+            self.stopped.wait()
+
+    def stop(self):
+        self.stopped.set()
+
+sys.modules["mview.run.pipeline"] = types.SimpleNamespace(Pipeline=Pipeline)
+from mview.cli import main
+main(["run", "v.sql", *sys.argv[1:]])
+"""
+
+
+def _speaking(folder, *options):
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", SPEAKS, *options], cwd=folder, stdout=pipe, stderr=pipe
+    )
+
+
+def test_a_run_goes_on_though_nobody_reads_what_it_says(run, tmp_path):
+    """As in `mview run | less`. What is read later has gaps that are told."""
+    with _speaking(tmp_path, "--once") as process:
+        assert process.stderr.readline() == b"all said\n"
+        said = process.stdout.read().decode()
+        notes = process.stderr.read().decode()
+        assert end_of(process, 30) == 0, notes
+    numbers = [int(number) for number in re.findall(r"said (\d+)\n", said)]
+    assert numbers == sorted(set(numbers))
+    gaps = re.findall(r"^([\d,]+) lines were left out here, as nobody read them$", notes, re.M)
+    left_out = sum(int(number.replace(",", "")) for number in gaps)
+    assert left_out
+    said_in_all = 30_001  # and what the run has done
+    assert len(said.splitlines()) + left_out == said_in_all
+
+
+def test_an_interrupt_ends_a_run_that_nobody_reads(run, tmp_path):
+    with _speaking(tmp_path) as process:
+        assert process.stderr.readline() == b"all said\n"
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process, 20) == 130
+        assert process.stderr.read() == b""

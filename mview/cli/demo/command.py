@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mview.cli.display.progress import duration_text
 from mview.cli.options import App, debug_option
-from mview.cli.progress import duration_text
 from mview.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _path_hint() -> str:
 def _run(app: App, config: Config, views: Sequence[ViewDefinition], folder: Path) -> Conductor:
     """Run the views while the writer writes; ends by itself when every change is published."""
     from mview.cli.demo.conductor import Conductor, ShopWriter
-    from mview.cli.progress import display_for
+    from mview.cli.display.progress import display_for
     from mview.cli.run import drive
     from mview.run.pipeline import Pipeline
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mview.cli.display.progress import duration_text
 from mview.cli.options import App, config_option, json_option
-from mview.cli.progress import duration_text
 from mview.cli.render import aligned, sink_lines
 from mview.clock import DURATION_EXAMPLES, parse_duration, utc_text
 from mview.errors import one_line

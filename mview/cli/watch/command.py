@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mview.cli.display.progress import Display, UnreadError
 from mview.cli.options import App, F, config_option
 from mview.cli.output import Output
-from mview.cli.progress import Display, UnreadError
 from mview.cli.watch.access import Access
 from mview.epoch.report import BuildReport, EpochReport, LoadReport
 from mview.errors import MviewError

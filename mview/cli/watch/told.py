@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from mview.cli.display.progress import JsonDisplay
 from mview.cli.output import Output
-from mview.cli.progress import JsonDisplay
 
 #: Events that wait for a page that does not read: further ones are left out.
 _WAITING = 1_000

@@ -132,7 +132,7 @@ class UnreadError(RetryableError):
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
+def heard() -> Iterator[None]:
     """What a run says is no result of which a reader (`head`) has seen enough: it ends with it."""
     try:
         yield
@@ -241,7 +241,7 @@ class LineDisplay:
             self._line(self._tally.text())
 
     def _line(self, text: str) -> None:
-        with _heard():
+        with heard():
             self._output.line(f"{utc_text(self._wall())}  {text}")
 
     def on_load(self, load: LoadReport) -> None:
@@ -370,7 +370,7 @@ class JsonDisplay:
     ) -> None:
         told = {} if report is None else {f.name: getattr(report, f.name) for f in fields(report)}
         time_text = utc_text(_wall_ms()).replace(" ", "T") + "Z"
-        with _heard():
+        with heard():
             self._output.json_line({"time": time_text, "event": event, **told, **more})
 
 
