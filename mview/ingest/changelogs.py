@@ -164,7 +164,10 @@ class Changelogs:
             spec = read_spec(self.spec)
             for name in spec.start:
                 read = {t.source_name: t.column_names for t in spec.tables_of(name)}
-                self._changelogs[name] = open_changelog(spec.config, name, list(read), read)
+                loading = [t.source_name for t in spec.tables_of(name) if t.plan is not None]
+                self._changelogs[name] = open_changelog(
+                    spec.config, name, list(read), read, loading
+                )
             if self._bounded:
                 self._finish()
         return self._changelogs

@@ -365,6 +365,7 @@ def open_changelog(
     connection: str,
     tables: list[str],
     columns: Mapping[str, Collection[str]] | None = None,
+    loading: Collection[str] = (),
 ) -> Changelog:
     """The changelog of a connection for these tables (names as the database has them).
 
@@ -374,6 +375,7 @@ def open_changelog(
         tables: those that are followed.
         columns: those that are read, by table. A changelog that looks whether tables are as they
             were (it has a method `only`) need not look at others.
+        loading: those of which not every row counts yet; told by the same method.
     """
     settings = config.changes[connection].of_schema(config.connections[connection].own_schema)
     format = open_format(config, connection)
@@ -385,5 +387,5 @@ def open_changelog(
     else:
         changelog = factory(settings, format, tables)
     if columns is not None and (only := getattr(changelog, "only", None)) is not None:
-        only(columns)
+        only(columns, loading)
     return changelog

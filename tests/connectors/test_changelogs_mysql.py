@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from tests.connectors.ownlog_contract import (
 )
 from tests.connectors.test_databases_types import MARIADB
 from tests.seeds import daily
+from tests.services.mariadb import MariadbServer
 from tests.services.process import wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.days(2)]
@@ -195,7 +197,7 @@ class TestTheServer:
     def test_another_server_is_told(self, log):
         start = log.open().begin()
         with pytest.raises(DataLostError, match="another server"):
-            log.reopen().advance({**start, "server": "77"}, 100, 0)
+            log.reopen().advance({**start, "server": "77", "gtids": ""}, 100, 0)
 
     @pytest.mark.parametrize(
         ("name", "value", "usual"),
@@ -251,6 +253,215 @@ class TestTheServer:
         for options in ({"server_id": "x"}, {"server_id": "0"}, {"snapshot": "x"}):
             with pytest.raises(ConfigError, match=r"changes\.c\.options"):
                 log.open(**options)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two servers."""
+    with ExitStack() as started:
+        servers = []
+        for number in (1, 2):
+            folder = tmp_path_factory.mktemp(f"server{number}")
+            servers.append(MariadbServer(folder, number))
+            started.callback(servers[-1].kill)
+        yield servers
+
+
+@pytest.fixture
+def pair(two, tmp_path):
+    """A primary with a table, and a replica that has all of it."""
+    primary, replica = two
+    for server in two:
+        server.promote()
+        server.execute(
+            "SET GLOBAL gtid_strict_mode = 1; SET GLOBAL replicate_ignore_table = ''; "
+            "DROP DATABASE IF EXISTS shop; RESET MASTER; SET GLOBAL gtid_slave_pos = ''"
+        )
+    primary.execute("CREATE DATABASE shop")
+    log = Log(primary, "shop", tmp_path)
+    replica.follow(primary)
+    replica.until_at(primary)
+    yield log, primary, replica
+    log.close()
+
+
+def failed_over(log, server):
+    """Read at another server from now on, as at the same address."""
+    log.close()
+    log.server = server
+    return log.open()
+
+
+def where_it_stays(changelog, at):
+    """The offsets of a changelog that is given time, and nothing to read."""
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        progress = changelog.advance(at, 100, 200)
+        assert changelog.splits(at, progress.offsets) == []
+        at = progress.offsets
+    assert progress.watermark is not None
+    return at
+
+
+@pytest.mark.long
+class TestAFailover:
+    """MariaDB's GTIDs, with two real servers."""
+
+    def test_goes_on_at_a_replica_that_has_what_was_read(self, pair):
+        log, primary, replica = pair
+        log.run("FLUSH BINARY LOGS; FLUSH BINARY LOGS")  # its files have other numbers
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1, 2])
+        taken, at = log.read_all(changelog, start, 2)
+        before = max(e.position for e in log.events(changelog, start, at))
+        fill(log, [3])
+        log.run("BEGIN; INSERT INTO t VALUES (4, 'x'); INSERT INTO t VALUES (5, 'x'); COMMIT")
+        replica.until_at(primary)
+        replica.promote()
+        changelog = failed_over(log, replica)
+        fill(log, [6])
+        taken, end = log.read_all(changelog, at, 4)
+        assert flat(taken) == [3, 4, 5, 6]
+        assert min(e.position for e in log.events(changelog, at, end)) > before
+        assert (end["server"], end["gtids"].split(",")[-1].split("-")[1]) == ("2", "2")
+        assert end["binlog"] > at["binlog"]
+        # It is that server's log from now on, by files and bytes, over a restart and a new file.
+        log.run("FLUSH BINARY LOGS")
+        fill(log, [7])
+        changelog = log.reopen()
+        taken, later = log.read_all(changelog, end, 1)
+        assert (flat(taken), later["shift"]) == ([7], end["shift"])
+        log.run("CREATE TABLE u (id int PRIMARY KEY)")
+        begun = log.reopen("t", "u").begin(later)
+        assert begun["table/u"]["since"] >= later["binlog"][0]
+        with pytest.raises(UserError, match="no table can be added"):
+            log.reopen("t", "u").begin(at)
+
+    def test_nothing_is_read_twice_where_nothing_comes(self, pair):
+        """Up to the first transaction only the GTIDs say where the new log is read from."""
+        log, primary, replica = pair
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1, 2])
+        _, at = log.read_all(changelog, start, 2)
+        replica.until_at(primary)
+        replica.promote()
+        changelog = failed_over(log, replica)
+        changelog._moved = float("-inf")  # it would move its place at once
+        assert where_it_stays(changelog, at) == at
+        assert where_it_stays(log.reopen(), at) == at
+        fill(log, [3])
+        taken, end = log.read_all(log.reopen(), at, 1)
+        assert flat(taken) == [3]
+        assert where_it_stays(log.reopen(), end)["binlog"] >= end["binlog"]
+
+    def test_domains_whose_transactions_stand_in_another_order(self, pair):
+        log, primary, replica = pair
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1])
+        replica.until_at(primary)
+        replica.execute("STOP SLAVE")
+        for text in ("old", "new"):
+            log.run(f"SET SESSION gtid_domain_id = 7; UPDATE t SET x = '{text}'")
+        _, at = log.read_all(changelog, start, 3)
+        # The other one has what was read of the other domain behind a transaction of its own.
+        replica.execute("INSERT INTO t VALUES (2, 'x')", "shop")
+        replica.execute("START SLAVE")
+        wait_until(lambda: "7-1-2" in replica.execute("SELECT @@gtid_binlog_pos")[0][0], "it", 30)
+        replica.promote()
+        changelog = failed_over(log, replica)
+        taken, end = log.read_all(changelog, at, 1)
+        assert flat(taken) == [2]
+        fill(log, [3])
+        for opened in (changelog, log.reopen()):
+            assert flat(log.read_all(opened, end, 1)[0]) == [3]
+
+    def test_a_changelog_reads_one_server_up_to_its_end(self, pair):
+        log, primary, replica = pair
+        changelog, ports = log.open(), (primary.port, replica.port)
+        at = changelog.begin()
+        changelog.advance(at, 100, 0)
+        replica.until_at(primary)
+        replica.promote()
+        primary.kill()
+        replica.restart_at(primary.port)
+        try:
+            with pytest.raises(AwayError):
+                where_it_stays(changelog, at)
+            changelog._end_stream()
+            with pytest.raises(AwayError, match="another server than before"):
+                changelog.advance(at, 100, 0)
+            log.server = replica
+            fill(log, [1])
+            for _ in range(2):
+                assert [e.after["id"] for e in log.followed(log.reopen(), at)] == [1]
+        finally:
+            log.close()
+            replica.restart_at(ports[1])
+            primary.restart()
+
+    def test_what_nobody_can_tell_is_told(self, pair):
+        log, _, replica = pair
+        changelog = log.open()
+        start = changelog.begin()
+        old = {name: value for name, value in start.items() if name != "gtids"}
+        replica.promote()
+        fill(log, [1])  # in nobody's log but the old server's
+        _, at = log.read_all(changelog, start, 1)
+        _, noted = log.read_all(log.reopen(), old, 1)
+        assert noted["gtids"] == at["gtids"]
+        failed_over(log, replica)
+
+        def is_told(offsets, why, loading=()):
+            changelog = log.reopen()
+            changelog.only({"t": {"id", "x"}}, loading)
+            with pytest.raises(DataLostError, match=why) as told:
+                changelog.advance(offsets, 100, 0)
+            assert "mview drop" in str(told.value)
+            assert not changelog._halts
+
+        is_told(start, "rows of t were read from the one before", ["t"])
+        is_told(old, "no GTID of MariaDB says")
+        is_told({**start, "binlog": [start["binlog"][0], 1, 2]}, "a transaction was read in part")
+        replica.execute("SET GLOBAL replicate_ignore_table = 'shop.u'")
+        is_told(start, r"replicate_ignore_table = shop\.u")
+        replica.execute("SET GLOBAL replicate_ignore_table = ''; SET GLOBAL gtid_strict_mode = 0")
+        is_told(start, "gtid_strict_mode is OFF")
+        replica.execute("SET GLOBAL gtid_strict_mode = 1")
+        log.run("ALTER TABLE t DROP COLUMN x")  # no table halts by what another server has
+        lacks = f"{at['gtids'].split(',')[-1]}, which was read, is not in its log"
+        is_told(at, lacks)
+        log.run("ALTER TABLE t ADD COLUMN x longtext")
+        fill(log, [2, 3, 4])
+        is_told(at, lacks)
+        replica.execute("FLUSH BINARY LOGS")
+        ((file, *_),) = replica.execute("SHOW MASTER STATUS")
+
+        def is_purged():  # not before the server has noted that the file is complete
+            replica.execute(f"PURGE BINARY LOGS TO '{file}'")
+            return replica.execute("SHOW BINARY LOGS")[0][0] == file
+
+        wait_until(is_purged, "the log to be purged", 30)
+        is_told(start, "gone before")
+
+    def test_a_replica_with_a_transaction_of_its_own_is_told(self, pair):
+        log, _, replica = pair
+        changelog = log.open()
+        start = changelog.begin()
+        replica.execute("STOP SLAVE; SET GLOBAL gtid_strict_mode = 0")
+        replica.execute("INSERT INTO t VALUES (100, 'x')", "shop")
+        replica.execute("START SLAVE")
+        fill(log, [1, 2])
+        _, at = log.read_all(changelog, start, 2)
+        wait_until(
+            lambda: replica.execute("SELECT count(*) FROM shop.t") == [(3,)], "the replica", 30
+        )
+        replica.promote()
+        replica.execute("SET GLOBAL gtid_strict_mode = 1")
+        with pytest.raises(DataLostError, match=r"0-2-\d+, which the server before did not have"):
+            failed_over(log, replica).advance(at, 100, 0)
 
 
 class TestTables:

@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from tests.services.process import ServerProcess, ServiceError, free_port, run
+from tests.services.process import ServerProcess, ServiceError, free_port, run, wait_until
 
 _PASSWORD_VARIABLE = "MVIEW_TEST_MARIADB_PASSWORD"
 _PASSWORD = "mariadb-of-the-tests"
@@ -23,7 +23,7 @@ _DEBIAN = "apt-get install --no-install-recommends mariadb-server-core mariadb-c
 class MariadbServer:
     """A running server and what tests do with it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int = 1) -> None:
         server = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin")
         install = shutil.which("mariadb-install-db")
         if server is None or install is None:
@@ -38,12 +38,13 @@ class MariadbServer:
             [install, "--no-defaults", f"--datadir={data}", normal, "--skip-test-db", *user],
         )
         init = folder / "init.sql"
-        init.write_text(f"ALTER USER root@localhost IDENTIFIED BY '{_PASSWORD}';\n")
+        password = f"ALTER USER root@localhost IDENTIFIED BY '{_PASSWORD}';"
+        init.write_text(f"SET sql_log_bin = 0;\n{password}\n")  # at every start: it is no change
         command = [
             *(server, "--no-defaults", f"--datadir={data}", f"--init-file={init}", *user),
             *(f"--socket={folder}/s", f"--pid-file={folder}/pid"),
-            *("--bind-address=127.0.0.1", f"--port={self.port}", "--server-id=1"),
-            *("--log-bin", "--binlog-format=ROW", "--binlog-row-image=FULL"),
+            *("--bind-address=127.0.0.1", f"--server-id={number}"),
+            *("--log-bin", "--log-slave-updates", "--binlog-format=ROW", "--binlog-row-image=FULL"),
             *("--binlog-row-metadata=FULL", "--gtid-strict-mode=1"),
             *("--character-set-server=utf8mb4", "--innodb-flush-log-at-trx-commit=0"),
             *("--innodb-buffer-pool-size=64M", "--performance-schema=OFF"),
@@ -62,6 +63,29 @@ class MariadbServer:
             "password": f"${{env:{_PASSWORD_VARIABLE}}}",
             "database": database,
         }
+
+    def follow(self, primary: MariadbServer) -> None:
+        """Be a replica of another server, by GTID, from what it has on."""
+        self.execute(
+            f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {primary.port}, "
+            f"master_user = 'root', master_password = '{_PASSWORD}', master_use_gtid = slave_pos; "
+            "START SLAVE"
+        )
+
+    def until_at(self, primary: MariadbServer) -> None:
+        """Wait until it has what its primary has now."""
+        ((at,),) = primary.execute("SELECT @@gtid_binlog_pos")
+        wait_until(lambda: self.execute("SELECT @@gtid_slave_pos")[0][0] == at, "the replica", 30)
+
+    def promote(self) -> None:
+        """Be a replica no more, with what has come."""
+        self.execute("STOP SLAVE; RESET SLAVE ALL")
+
+    def restart_at(self, port: int) -> None:
+        """Answer at another port, which is free by now."""
+        self.kill()
+        self.port = port
+        self.restart()
 
     @property
     def pid(self) -> int:
@@ -132,12 +156,13 @@ class MariadbServer:
         """End the server at once, with all that it had committed until now."""
         # Else what was committed in the last second is lost, though it is in the binary log. As the
         # server is set up, it flushes nothing when it is asked.
-        self.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1; FLUSH ENGINE LOGS")
+        self.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1; FLUSH LOCAL ENGINE LOGS")
         self._server.kill()
 
     def restart(self) -> None:
         """Start it, with what it has on disk."""
-        self._server = ServerProcess("MariaDB", self._command, self._log)
+        command = [*self._command, f"--port={self.port}"]
+        self._server = ServerProcess("MariaDB", command, self._log)
         self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
 
     def stop(self) -> None:

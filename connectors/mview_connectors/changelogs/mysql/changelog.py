@@ -2,7 +2,17 @@
 
 Offsets are `{"binlog": [end, commit, number], "log": name, "born": seconds, "server": id,
 "table/<name>": facts}`; see `ownlog`, which has all that is not MySQL's. The file of a place is
-`<name>.<end >> 32>`, and the byte in it the lower 32 bits; `born` is when that file was begun.
+`<name>.<(end >> 32) - shift>`, and the byte in it the lower 32 bits; `born` is when that file was
+begun. `gtids` and `shift` are there only where they say something.
+
+Another server at the address, which was a replica of the one that was read (a failover), has other
+files. MariaDB's GTIDs name a transaction at all servers: `gtids` are the newest before the place.
+Where the other server has had these, its log is read on after them, and its files get numbers that
+are higher than all before (`shift`): places go on growing. The place stays at the server before
+until a transaction has come: up to then only GTIDs say where that is.
+A changelog reads one server. It ends where another one answers, as a server does that is away:
+what was read of tables, to be compared with this log, is of the one before. Who opens a new one
+follows the other server.
 
 The server keeps its log for a time that it is told, whoever reads it.
 """
@@ -17,9 +27,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import Format, Look, Offsets
-from mview.errors import MviewError
-from mview_connectors.changelogs.mysql.events import INCIDENT, OTHER, BinlogEvents
+from mview.connector import Format, Look, Offsets, unknown_offsets
+from mview.errors import MviewError, UserError
+from mview_connectors.changelogs.mysql.events import (
+    INCIDENT,
+    OTHER,
+    BinlogEvents,
+    file_number,
+    gtids_of,
+    newest_of,
+)
 from mview_connectors.changelogs.mysql.server import MysqlServer, MysqlState, lost
 from mview_connectors.changelogs.mysql.stream import BinlogStream
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
@@ -72,6 +89,16 @@ class MysqlChangelog(OwnLog):
             self._refuse("server_id", given, "a number that no replica of the server has")
         self._number = int(given)
         self._opened_here: BinlogStream | None = None
+        #: The server that is read, how the numbers of its files are counted, and where its log
+        #: ended when nothing later was wanted.
+        self._reads: str | None = None
+        self._shift = 0
+        self._last: int | None = None
+        #: Before the place that was opened; and after a failover where the new log begins, with
+        #: what is to be noted of it.
+        self._gtids = ""
+        self._first: Place | None = None
+        self._followed: Offsets = {}
         #: Tables that are not as the log tells: since when, and where it ended at a later look.
         self._doubts: dict[str, tuple[float, int | None]] = {}
 
@@ -122,8 +149,20 @@ class MysqlChangelog(OwnLog):
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The log's end now, when what was written before it can be seen."""
         self.check()
-        state = self._server.state(self._tables)
-        born = self._server.birth(state)
+        if known is not None:
+            self._shift = _shift_of(known)
+        state = self._state(self._tables)
+        if known is not None and state.server != text_of(known, "server"):
+            raise UserError(
+                f"{self._server.server} is another server than was read so far: no table can be "
+                "added before its log is followed",
+                where=self._settings.section,
+                got=f"its identifier is {state.server}",
+                safe="nothing is lost; no table was read",
+                hint="run the views that were there alone until they go on, then add the others",
+            )
+        there = self._there(state.end)
+        born = self._server.birth(state._replace(end=there))
         self._server.wait_for_writers()
         facts = {
             f"{TABLE}{name}": {"columns": columns, "since": state.end}
@@ -133,37 +172,84 @@ class MysqlChangelog(OwnLog):
             self.log: list(Place(state.end)),
             "log": state.log,
             "born": born,
-            "server": self._server.identity(),
+            "server": state.server,
+            **_told(self._shift, self._server.gtids_at(state.log, there)),
             **facts,
         }
 
     def _disconnect(self) -> None:
         self._server.close()
 
+    def _there(self, end: int) -> int:
+        """A place, with its file's number at the server."""
+        return end - (self._shift << 32)
+
+    def _state(self, tables: Sequence[str]) -> MysqlState:
+        """The server's state, with its log's end as a place.
+
+        Raises:
+            AwayError: it is another server than has answered until now.
+        """
+        state = self._server.state(tables)
+        if self._reads not in (None, state.server):
+            raise self._server.another(state.server)
+        self._reads = state.server
+        return state._replace(end=state.end + (self._shift << 32))
+
     def _end(self) -> int:
-        return self._server.state(()).end
+        self._last = self._state(()).end - (self._shift << 32)
+        return self._last + (self._shift << 32)
+
+    def _count_as(self, shift: int) -> None:
+        """Count the server's files so."""
+        self._shift = shift
+        if self._last is not None:
+            self._bounded = self._last + (shift << 32)
+
+    def _moved_to(self, end: Place, reached: Place) -> Place:
+        stream = self._opened_here
+        is_before = self._first is not None and end < self._first
+        if is_before and (stream is None or not stream.has_ended_one(reached.end)):
+            return end
+        return super()._moved_to(end, reached)
 
     def _offsets(self, start: Offsets, end: Place) -> Offsets:
-        offsets = super()._offsets(start, end)
-        if self._opened_here is not None:
-            offsets["born"] = self._opened_here.births.get(end.end >> 32, start["born"])
-            for place, name, layout in self._opened_here.moved:
-                if place < end.end:
-                    columns = [list(facts) for facts in layout]
-                    offsets[TABLE + name] = {**offsets[TABLE + name], "columns": columns}
+        offsets, stream = super()._offsets(start, end), self._opened_here
+        if stream is None or (self._first is not None and end < self._first):
+            return offsets
+        before = _gtids_of(start) or self._gtids
+        told = _told(self._shift, stream.gtids(before, self._place(start).end, end.end))
+        offsets |= {**self._followed, **told}
+        offsets["born"] = stream.births.get(end.end >> 32, start["born"])
+        for place, name, layout in stream.moved:
+            if place < end.end:
+                columns = [list(facts) for facts in layout]
+                offsets[TABLE + name] = {**offsets[TABLE + name], "columns": columns}
         return offsets
 
     def _opened(self, start: Offsets) -> BinlogStream:
+        self._opened_here = self._first = None
+        self._followed = {}
+        self._doubts.clear()
         place, log = self._place(start), text_of(start, "log")
         server = self._server.server
-        self._opened_here = None
-        self._doubts.clear()
-        state = self._check(start)
-        file = self._server.file(log, place.end)
-        if (identity := self._server.identity()) != text_of(start, "server"):
-            raise lost(server, file, f"it is another server: its identifier is {identity}")
-        if state.log != log or state.end < place.end:
+        self._count_as(_shift_of(start))
+        state = self._state(())
+        file, byte = self._server.file(log, self._there(place.end)), place.end & 0xFFFFFFFF
+        born: int | None = start["born"]
+        if state.server != text_of(start, "server"):
+            connection, place = self._after_failover(start, file, state)
+            born = None
+        elif state.log != log or state.end < place.end:
             raise lost(server, file, "the log was begun anew (RESET MASTER), or the server is new")
+        else:
+            self._gtids = _gtids_of(start) or self._server.gtids_at(log, self._there(place.end))
+            connection = self._server.open_replication(state.server, file, byte, self._number)
+        try:
+            state = self._check(start)
+        except BaseException:
+            connection._force_close()
+            raise
         facts = {
             name: start.get(f"{TABLE}{name}", {"columns": state.tables.get(name, []), "since": 0})
             for name in self._tables
@@ -184,15 +270,44 @@ class MysqlChangelog(OwnLog):
                 facts,
                 self._is_used,
                 self._server.folds,
-                start["born"],
+                born,
+                self._shift,
+                newest_of(gtids_of(self._gtids)) if self._shift else {},
             )
 
-        connection = self._server.open_replication(file, place.end & 0xFFFFFFFF, self._number)
         self._opened_here = BinlogStream(connection, place, events, _all, ended)
         return self._opened_here
 
+    def _after_failover(self, start: Offsets, file: str, state: MysqlState) -> tuple[Any, Place]:
+        """A connection by which another server's log comes after what was read, and its place.
+
+        Raises:
+            DataLostError: it has not all that was read, or nobody can tell.
+        """
+        self._gtids, place = _gtids_of(start), self._place(start)
+        if self._loading:
+            why = (
+                f"rows of {', '.join(self._loading)} were read from the one before, and may be of "
+                "transactions that this one does not have"
+            )
+        elif place.commit:
+            why = "a transaction was read in part"
+        else:
+            why = self._server.differs(self._gtids)
+        if why:
+            what = f"it is another server (its identifier is {state.server}): {why}"
+            raise lost(self._server.server, file, what)
+        self.check()
+        connection, file = self._server.open_after(state.server, self._gtids, self._number)
+        number = file_number(file)
+        # Never 0: that there is one tells that this log is not read from its beginning.
+        self._count_as((place.end >> 32) + 1 - number or 1)
+        self._first = Place(number + self._shift << 32)
+        self._followed = {"server": state.server, "log": file.rpartition(".")[0]}
+        return connection, self._first
+
     def _check(self, start: Offsets) -> MysqlState:
-        state = self._server.state(self._tables)
+        state = self._state(self._tables)
         for name in self._tables:
             if (facts := start.get(f"{TABLE}{name}")) is not None:
                 now = state.tables.get(name)
@@ -241,6 +356,21 @@ class MysqlChangelog(OwnLog):
         if until is not None and stream is not None and stream.has_reached(until):
             what = "has columns at other places, by a statement that is not in the log"
             self._halts[name] = altered(self._server.place(name), self._server.server, what)
+
+
+def _shift_of(offsets: Offsets) -> int:
+    if not isinstance(shift := offsets.get("shift", 0), int):
+        raise unknown_offsets(offsets)
+    return shift
+
+
+def _gtids_of(offsets: Offsets) -> str:
+    return text_of(offsets, "gtids") if "gtids" in offsets else ""
+
+
+def _told(shift: int, gtids: str) -> Offsets:
+    """What offsets have of these, where they say something."""
+    return {**({"shift": shift} if shift else {}), **({"gtids": gtids} if gtids else {})}
 
 
 def _has_more_labels(then: list[str | None], now: list[str | None]) -> bool:

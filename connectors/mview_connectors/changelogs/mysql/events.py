@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -70,6 +70,50 @@ _DROP_DATABASE = re.compile(r"drop (database|schema)\b", re.IGNORECASE)
 _WRITES = re.compile(r"(insert|update|delete|replace|load|with|merge|call)\b", re.IGNORECASE)
 
 
+class Gtid(NamedTuple):
+    """What MariaDB calls a transaction, at all servers that have it: `0-1-42`."""
+
+    domain: int
+    server: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.domain}-{self.server}-{self.number}"
+
+
+def gtids_of(text: str) -> list[Gtid]:
+    """The transactions of a list, as the server writes it: `0-1-42,1-7-9`."""
+    parts = [part.strip().split("-") for part in text.split(",") if part.strip()]
+    return [Gtid(int(domain), int(server), int(number)) for domain, server, number in parts]
+
+
+def gtid_text(gtids: Iterable[Gtid]) -> str:
+    """The list that `gtids_of` reads."""
+    return ",".join(map(str, gtids))
+
+
+def newest_of(gtids: Iterable[Gtid]) -> dict[int, Gtid]:
+    """By domain, the transaction that stands last in a list."""
+    return {gtid.domain: gtid for gtid in gtids}
+
+
+def passed(before: Iterable[Gtid], gtids: Iterable[Gtid]) -> list[Gtid]:
+    """The newest transaction of each domain and server after some more; of a domain's, the newest
+    of all stands last.
+    """
+    known = {(gtid.domain, gtid.server): gtid for gtid in before}
+    for gtid in gtids:
+        known.pop((gtid.domain, gtid.server), None)
+        known[gtid.domain, gtid.server] = gtid
+    return [*known.values()]
+
+
+def rotated_to(event: bytes) -> tuple[str, int]:
+    """The file in which the log goes on, and the byte in it; of an event without a checksum."""
+    place = event[_HEADER : _HEADER + 8]
+    return str(event[_HEADER + 8 :], "utf-8"), int.from_bytes(place, "little")
+
+
 def names_of(sql: str) -> list[tuple[str | None, str]]:
     """The words of a statement that may be tables, quoted or not, each with its database.
 
@@ -100,10 +144,15 @@ class BinlogEvents:
             type and character set, and `since`, the place from which on they are followed.
         is_used: whether a column of a table is read.
         folds: whether names differ by their letters' case only for people.
-        born: when the first file was begun, in seconds.
+        born: when the first file was begun, in seconds; None: nobody knows, as it is of another
+            server than was read before.
+        shift: by how much the numbers of files are higher in places than at the server.
+        had: by domain, the newest of MariaDB's transactions that were read of another server. Older
+            ones may stand behind a place, where there are several domains.
 
     Attributes:
         births: by file, when it was begun, in seconds.
+        ends: of MariaDB's transactions, in order: where each ends, and its name.
         layouts: the columns of the tables at the newest event; one that was altered has none.
         moved: where the columns of a table have become others: after which place, and which.
     """
@@ -117,9 +166,11 @@ class BinlogEvents:
         tables: Mapping[str, Mapping[str, Any]],
         is_used: Callable[[str, str], bool],
         folds: bool,
-        born: int,
+        born: int | None,
+        shift: int,
+        had: Mapping[int, Gtid],
     ) -> None:
-        self._runs, self._file, self._checksum = runs, file, checksum
+        self._runs, self._file, self._checksum, self._shift = runs, file, checksum, shift
         self._fold = str.casefold if folds else str
         self._facts, self._is_used, self._names = tables, is_used, names
         self.layouts: dict[str, Layout] = {
@@ -139,6 +190,9 @@ class BinlogEvents:
         self._is_group = self._has_rows = False
         self._born = born
         self.births: dict[int, int] = {}
+        self.ends: list[tuple[int, Gtid]] = []
+        self._gtid: Gtid | None = None
+        self._had, self._was_had = had, False
 
     def take(self, event: bytes) -> None:
         """Take one event.
@@ -150,7 +204,7 @@ class BinlogEvents:
         seconds, kind, server, size, end, _ = _header(event)
         if kind == _FORMAT:
             self._checksum = event[-_CHECKSUM - 1] == 1
-            if not self.births and seconds != self._born:
+            if not self.births and self._born not in (None, seconds):
                 raise ValueError(f"file {self._file} of the log is {OTHER}")
             self.births[self._file] = seconds
         elif self._checksum:
@@ -168,7 +222,10 @@ class BinlogEvents:
             self._table_map(event, start)
         elif kind == _MARIADB_GTID:
             number, domain, flags = struct.unpack_from("<QIB", event, _HEADER)
-            self._open(start, seconds, f"{domain}-{server}-{number}")
+            gtid = Gtid(domain, server, number)
+            self._open(start, seconds, str(gtid))
+            self._was_had = domain in self._had and number <= self._had[domain].number
+            self._gtid = None if self._was_had else gtid
             self._is_group = not flags & _STANDALONE
         elif kind in (_GTID, _ANONYMOUS_GTID):
             source, number = event[_HEADER + 1 : _HEADER + 17].hex(), event[_HEADER + 17 :]
@@ -192,23 +249,25 @@ class BinlogEvents:
     # --- transactions ----------------------------------------------------------------------------
 
     def _rotate(self, event: bytes) -> None:
-        (place,) = struct.unpack_from("<Q", event, _HEADER)
-        name = str(event[_HEADER + 8 :], "utf-8")
+        name, place = rotated_to(event)
         if self._begin is not None:
             raise ValueError("a file of the log ends inside of a transaction")
-        self._file = file_number(name)
+        self._file = file_number(name) + self._shift
         self._runs.pass_to((self._file << 32) + place)
 
     def _open(self, start: int, seconds: int, name: str) -> None:
         if self._begin is not None:
             raise ValueError("a transaction begins inside of another one")
         self._begin, self._is_group, self._has_rows = start, False, False
+        self._gtid, self._was_had = None, False
         self._runs.add(begin_message(Begin(start, SourceMs(seconds * 1000), 0), name))
 
     def _commit(self, end: int) -> None:
         if self._begin is None:
             raise ValueError("a transaction ends that has not begun")
         self._begin = None
+        if self._gtid is not None:
+            self.ends.append((end, self._gtid))
         self._runs.add(commit_message(end))
 
     def _query(self, event: bytes, start: int, end: int, seconds: int) -> None:
@@ -290,7 +349,7 @@ class BinlogEvents:
 
     def _is_followed(self, name: str) -> bool:
         since: int = self._facts[name]["since"]
-        return (self._begin or 0) >= since
+        return (self._begin or 0) >= since and not self._was_had
 
     # --- rows ------------------------------------------------------------------------------------
 

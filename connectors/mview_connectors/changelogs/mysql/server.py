@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, NoReturn
 from mview.clock import SourceMs
 from mview.errors import AwayError, ConfigError, DataLostError, UserError
 from mview.relation import TableName
-from mview_connectors.changelogs.mysql.events import file_number
+from mview_connectors.changelogs.mysql.events import (
+    file_number,
+    gtid_text,
+    gtids_of,
+    newest_of,
+    passed,
+    rotated_to,
+)
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.formats.ownlog.binlog import CHARSETS
 
@@ -32,6 +39,18 @@ _dump = struct.Struct("<IHI").pack
 _AT_ONCE = 1
 _FORMAT, _HEADER = 15, 19
 _FIRST = 4
+
+#: Bytes at the end of an event, where it has a checksum.
+_CHECKSUM = 4
+
+#: Error of a log that cannot be sent as it was asked for.
+_NOT_SENT = 1236
+
+#: Settings of MariaDB by which a replica leaves out, or renames, what it is sent.
+_FILTERS = (
+    *("replicate_do_db", "replicate_do_table", "replicate_wild_do_table", "replicate_rewrite_db"),
+    *("replicate_ignore_db", "replicate_ignore_table", "replicate_wild_ignore_table"),
+)
 
 #: Error of a missing right.
 _DENIED = "1227"
@@ -66,12 +85,14 @@ class MysqlState(NamedTuple):
     """The server at a moment: its clock, the end of its log, and the columns of the tables.
 
     Attributes:
+        server: what tells it from others, as far as it has such a thing.
         clock: its clock, in milliseconds, before the end was asked for.
         end: the end of its log, as one number; see `events`.
         log: the log's name: that of its files without their numbers.
         tables: by name, the columns in order: name, type, character set.
     """
 
+    server: str
     clock: SourceMs
     end: int
     log: str
@@ -103,9 +124,66 @@ class MysqlServer(MysqlDatabase):
         """Whether names of tables differ by their letters' case only for people."""
         return self.variables["lower_case_table_names"] != "0"
 
-    def identity(self) -> str:
-        """What tells a server from others, as far as it has such a thing."""
-        return self.variables.get("server_uuid") or self.variables["server_id"]
+    @property
+    def _identity_sql(self) -> str:
+        return (
+            f"SELECT @@GLOBAL.{'server_uuid' if 'server_uuid' in self.variables else 'server_id'}"
+        )
+
+    def _identity(self) -> str:
+        return str(self.query(self._identity_sql)[0][0])
+
+    def another(self, identity: str) -> AwayError:
+        """The error of another server that has begun to answer at the address."""
+        return AwayError(
+            f"another server than before answers at {self.server}",
+            where=self.section,
+            got=f"its identifier is {identity}",
+            safe="nothing is lost; nothing of it was taken yet",
+            hint="run the same command again: it asks this server for what comes next",
+        )
+
+    def gtids_at(self, log: str, place: int) -> str:
+        """The newest transactions before a place of MariaDB's log; empty: it has no such names.
+
+        Of each domain and server one; that which is the newest of its domain stands last.
+        """
+        if not self._is_mariadb:
+            return ""
+        where = self.file(log, place), place & 0xFFFFFFFF
+        ((text,),) = self.query("SELECT BINLOG_GTID_POS(%s, %s)", where)
+        newest = gtids_of(str(text or ""))
+        numbers = {gtid.domain: gtid.number for gtid in newest}
+        ((had,),) = self.query("SELECT @@GLOBAL.gtid_binlog_state")
+        before = [g for g in gtids_of(str(had or "")) if g.number <= numbers.get(g.domain, -1)]
+        return gtid_text(passed(before, newest))
+
+    def differs(self, gtids: str) -> str:
+        """Why this server's log may be another one up to these transactions; empty: it is the same.
+
+        Args:
+            gtids: the newest that were read of another server; see `gtids_at`.
+        """
+        if not self._is_mariadb or not gtids:
+            return "no GTID of MariaDB says where it has what was read"
+        if self.variables.get("gtid_strict_mode", "OFF").upper() != "ON":
+            return "its gtid_strict_mode is OFF: transactions may have another order in its log"
+        if filters := [name for name in _FILTERS if self.variables.get(name)]:
+            return f"it leaves out what it is sent: {filters[0]} = {self.variables[filters[0]]}"
+        ((text,),) = self.query("SELECT @@GLOBAL.gtid_binlog_state")
+        read = {(gtid.domain, gtid.server): gtid for gtid in gtids_of(gtids)}
+        newest, had = newest_of(gtids_of(gtids)), gtids_of(str(text or ""))
+        numbers = {(gtid.domain, gtid.server): gtid.number for gtid in had}
+        for gtid in newest.values():
+            if numbers.get((gtid.domain, gtid.server), -1) < gtid.number:
+                return f"transaction {gtid}, which was read, is not in its log"
+        for gtid in had:
+            last, ours = newest.get(gtid.domain), read.get((gtid.domain, gtid.server))
+            if last is None or gtid.server == last.server or gtid.number > last.number:
+                continue  # it comes after what was read, and is sent
+            if ours is None or ours.number < gtid.number:
+                return f"its log has transaction {gtid}, which the server before did not have"
+        return ""
 
     def state(self, tables: Sequence[str]) -> MysqlState:
         """Everything that may have changed.
@@ -113,6 +191,7 @@ class MysqlServer(MysqlDatabase):
         Raises:
             ConfigError: a right is missing, or there is no log.
         """
+        server = self._identity()
         clock = self.clock()
         file, place, *_ = self._log_end()
         columns: dict[str, list[list[str | None]]] = {}
@@ -122,7 +201,9 @@ class MysqlServer(MysqlDatabase):
                 if (table := wanted.get(TableName(schema, name))) is not None:
                     columns.setdefault(table, []).append(column)
         end = (file_number(file) << 32) + int(place)
-        return MysqlState(clock, end, file.rpartition(".")[0], columns)
+        if (now := self._identity()) != server:
+            raise self.another(now)
+        return MysqlState(server, clock, end, file.rpartition(".")[0], columns)
 
     def _log_end(self) -> tuple[Any, ...]:
         is_new = "mariadb" not in self._version.lower() and self._numbers >= (8, 4)
@@ -282,15 +363,9 @@ class MysqlServer(MysqlDatabase):
         """The name of the file of a place."""
         return f"{log}.{end >> 32:06d}"
 
-    def replication(self, file: str, place: int, number: int, how: int = 0) -> Any:
-        """A connection by which the log comes, from a place on.
-
-        Args:
-            file: the name of its file.
-            place: the byte in it.
-            number: of this reader, among the server's replicas.
-            how: flags.
-        """
+    def _replication(
+        self, identity: str, file: str, place: int, number: int, how: int, after: str
+    ) -> Any:
         import pymysql
 
         url = self._url()
@@ -306,30 +381,74 @@ class MysqlServer(MysqlDatabase):
                     cursor.execute(f"SET @{who}_binlog_checksum = @@GLOBAL.binlog_checksum")
                     cursor.execute(f"SET @{who}_heartbeat_period = {alive}")
                 cursor.execute("SET @mariadb_slave_capability = 4")
+                cursor.execute(self._identity_sql)
+                if (now := str(cursor.fetchone()[0])) != identity:
+                    raise self.another(now)
+                if after:
+                    cursor.execute("SET @slave_connect_state = %s", (after,))
+                    cursor.execute("SET @slave_gtid_strict_mode = 1")
             connection._execute_command(_DUMP, _dump(place, how, number) + file.encode())
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def open_replication(self, file: str, place: int, number: int, how: int = 0) -> Any:
-        """The same.
+    def open_replication(
+        self,
+        identity: str,
+        file: str,
+        place: int,
+        number: int,
+        how: int = 0,
+        after: str = "",
+    ) -> Any:
+        """A connection by which the log comes, from a place on.
+
+        Args:
+            identity: which server it must be.
+            file: the name of its file.
+            place: the byte in it.
+            number: of this reader, among the server's replicas.
+            how: flags.
+            after: the newest transaction of each domain that was read; not empty: the place is
+                where the server has these.
 
         Raises:
-            AwayError: the server does not answer.
+            AwayError: the server does not answer, or another one does.
             ConfigError: the user may not.
         """
         try:
-            return self.replication(file, place, number, how)
+            return self._replication(identity, file, place, number, how, after)
         except self._driver_errors() as error:
             self._fail(error, "connecting")
+
+    def open_after(self, identity: str, gtids: str, number: int) -> tuple[Any, str]:
+        """A connection by which the log comes after these transactions, and the file that it is in.
+
+        Raises:
+            DataLostError: the server has not all that came after them.
+        """
+        from pymysql.err import MySQLError
+
+        after = gtid_text(newest_of(gtids_of(gtids)).values())
+        connection = self.open_replication(identity, "", _FIRST, number, after=after)
+        try:
+            event = next(events_of(connection))  # made up by the server, to say where it begins
+        except MySQLError as error:
+            connection._force_close()
+            if error.args[:1] == (_NOT_SENT,):
+                raise lost(self.server, f"after {after}", str(error)) from error
+            self._fail(error, "reading its log")
+        if self.variables["binlog_checksum"].upper() != "NONE":
+            event = event[:-_CHECKSUM]
+        return connection, rotated_to(event)[0]
 
     def birth(self, state: MysqlState) -> int:
         """When the file was begun in which the log ends, in seconds: others have other times."""
         from pymysql.err import MySQLError
 
         file = self.file(state.log, state.end)
-        with closing(self.open_replication(file, _FIRST, 0, _AT_ONCE)) as connection:
+        with closing(self.open_replication(state.server, file, _FIRST, 0, _AT_ONCE)) as connection:
             try:
                 for event in events_of(connection):
                     if event[4] == _FORMAT:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from mview.errors import MviewError
-from mview_connectors.changelogs.mysql.events import BinlogEvents
+from mview_connectors.changelogs.mysql.events import BinlogEvents, gtid_text, gtids_of, passed
 from mview_connectors.changelogs.mysql.layouts import Layout
 from mview_connectors.changelogs.mysql.server import events_of
 from mview_connectors.changelogs.ownlog.runs import Place, Runs, Wanted
@@ -44,6 +46,27 @@ class BinlogStream(LogStream):
     def births(self) -> dict[int, int]:
         """By file of the log, when it was begun, in seconds."""
         return self._events.births
+
+    def gtids(self, known: str, start: int, end: int) -> str:
+        """MariaDB's newest transactions before a place; see `MysqlServer.gtids_at`.
+
+        Args:
+            known: the same before `start`; empty: nothing is known.
+            start: a place; nobody asks of one before it any more.
+            end: a place after it, or the same.
+        """
+        if not known:
+            return known
+        with self._news:
+            ends = self._events.ends
+            del ends[: bisect_right(ends, start, key=itemgetter(0))]
+            gtids = [gtid for _, gtid in ends[: bisect_right(ends, end, key=itemgetter(0))]]
+        return gtid_text(passed(gtids_of(known), gtids)) if gtids else known
+
+    def has_ended_one(self, end: int) -> bool:
+        """Whether a transaction of MariaDB has come that was committed before a place."""
+        with self._news:
+            return bool(self._events.ends) and self._events.ends[0][0] <= end
 
     @property
     def layouts(self) -> Mapping[str, Layout]:

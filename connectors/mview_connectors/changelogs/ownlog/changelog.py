@@ -87,6 +87,7 @@ class OwnLog(ABC):
             if name not in known and not name.startswith("format."):
                 self._refuse(name, settings.options[name], f"options {', '.join(known)}")
         self._columns: Mapping[str, Collection[str]] = {}
+        self._loading: Collection[str] = ()
         self._stream: LogStream | None = None
         self._start: Offsets = {}
         self._before: Place | None = None
@@ -100,9 +101,9 @@ class OwnLog(ABC):
         self._halts: dict[str, TableHalt] = {}
         self._said: set[str] = set()
 
-    def only(self, columns: Mapping[str, Collection[str]]) -> None:
+    def only(self, columns: Mapping[str, Collection[str]], loading: Collection[str] = ()) -> None:
         """See `mview.ingest.spec.open_changelog`."""
-        self._columns = columns
+        self._columns, self._loading = columns, loading
 
     def _is_used(self, table: str, column: str) -> bool:
         """Whether a column of a table is read; what happens to another does not matter."""
