@@ -376,7 +376,7 @@ class EnvelopedHarness(DebeziumHarness):
         return None, self.packed({"schema": schema, "payload": {"ts_ms": at}})
 
     def packed(self, message: Any) -> bytes:
-        return json.dumps(message).encode()
+        return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
 
     def struct(self, fields: list[Any], name: str) -> Any:
         return {"type": "struct", "name": name, "fields": fields}

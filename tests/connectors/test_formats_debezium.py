@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from mview.schema import Column, parse_type
 _FILE = Path(__file__).parents[1] / "data" / "debezium.jsonl"
 
 
-def _raw(part):
-    return None if part is None else json.dumps(part, ensure_ascii=False).encode()
+def _raw(part, separators=(",", ":")):
+    """As JsonConverter writes: without spaces, which others may have."""
+    if part is None:
+        return None
+    return json.dumps(part, ensure_ascii=False, separators=separators).encode()
 
 
 def _load():
@@ -359,6 +363,67 @@ def test_the_key_is_read_by_its_own_envelope():
     message = change(op="d", before={"id": 5}, key={"schema": schema, "payload": {"id": 7}})
     (event,) = DebeziumFormat({}).decode(message)
     assert value(event.key["id"], *_LOCAL) == dt.datetime(1970, 1, 1, 0, 0, 0, 7)
+
+
+def test_an_envelope_that_is_written_otherwise_says_the_same():
+    """Those with spaces are read whole, each; of the others the schema is read once."""
+    spaced = (", ", ": ")
+    for topic in ("mariaschema.shop.items", "__debezium-heartbeat.mariaschema"):
+        for message in TOPICS[topic]:
+            key, text = (
+                None if part is None else _raw(json.loads(part), spaced)
+                for part in (message.key, message.value)
+            )
+            other = replace(message, key=key, value=text)
+            assert list(DebeziumFormat({}).decode(other)) == list(
+                DebeziumFormat({}).decode(message)
+            )
+
+
+def test_tables_of_one_topic_are_read_by_their_own_envelopes():
+    """Also where names differ only, and where a later message has another schema."""
+    decoder = DebeziumFormat({})
+    for _ in range(2):
+        for unit, form in (("MicroTimestamp", "us"), ("Timestamp", "ms"), ("NanoTimestamp", "ns")):
+            field = {"type": "int64", "name": f"io.debezium.time.{unit}"}
+            (event,) = decoder.decode(enveloped({"x": field}, {"x": 5}))
+            assert event.after == {"x": (form, 5)}
+
+
+@pytest.mark.parametrize(
+    ("change_text", "message"),
+    [
+        (lambda text: text[:-1], "not JSON"),
+        (lambda text: text + b"}", "not JSON"),
+        (lambda text: text[:-1] + b",}", "not JSON"),
+        (lambda text: text[:-1] + b',"payload":null}', "'payload' twice"),
+        (lambda text: text[:-1] + b',"schema":null}', "'schema' twice"),
+        (
+            lambda text: text.replace(b'{"schema":', b'{"schema":null,"schema":', 1),
+            "'schema' twice",
+        ),
+        (lambda text: text.replace(b'"x":5', b'"x":5,"x":6'), "'x' twice"),
+        (lambda text: text.replace(b'"optional":true', b'"optional":1,"optional":true'), "twice"),
+        (lambda text: text.replace(b'"payload":', b'"payload":7,"other":'), "'op'"),
+    ],
+)
+def test_a_message_is_read_to_its_end_though_its_schema_is_known(change_text, message):
+    decoder = DebeziumFormat({})
+    good = enveloped({"x": {"type": "int64", "optional": True}}, {"x": 5})
+    assert next(iter(decoder.decode(good))).after == {"x": 5}
+    for _ in range(2):
+        with pytest.raises(DecodeError, match=message):
+            list(decoder.decode(replace(good, value=change_text(good.value))))
+    assert next(iter(decoder.decode(good))).after == {"x": 5}
+
+
+def test_numbers_behind_a_known_schema_keep_their_digits():
+    decoder = DebeziumFormat({})
+    for text, number in ((b"1.10000000000000000001", Decimal("1.10000000000000000001")), (b"5", 5)):
+        message = enveloped({"x": {"type": "double"}}, {"x": 7})
+        value = message.value.replace(b'"x":7', b'"x":' + text)
+        (event,) = decoder.decode(replace(message, value=value))
+        assert event.after == {"x": number}
 
 
 # --- values that the source did not send ---------------------------------------------------------

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,8 +38,8 @@ from mview.connector import Message
 from mview.errors import shown
 from mview.schema import Column
 from mview_connectors.formats.debezium_avro import AvroEncoding, check_avro
-from mview_connectors.formats.debezium_envelope import Reader, read
-from mview_connectors.formats.debezium_json import JsonEncoding
+from mview_connectors.formats.debezium_envelope import read
+from mview_connectors.formats.debezium_json import JsonEncoding, Opened
 from mview_connectors.formats.debezium_values import MODES, DebeziumValues
 from mview_connectors.formats.messages import (
     format_options,
@@ -85,7 +85,9 @@ class DebeziumFormat:
         self._encoding = _encoding(options)
         text = own.get(_PLACEHOLDER, "__debezium_unavailable_value")
         self._unavailable = _unavailable_forms(text)
-        self._marks = self._encoding.marks(self._unavailable)
+        marks = set(self._encoding.marks(self._unavailable))
+        #: Without those that have another one in them.
+        self._marks = [mark for mark in marks if not any(m in mark for m in marks - {mark})]
 
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """The events of a message: none or one, or one per table of a DDL statement."""
@@ -97,7 +99,8 @@ class DebeziumFormat:
     def _decode(self, message: Message) -> Iterable[ChangeEvent]:
         if message.value is None:
             return ()
-        body, columns = self._encoding.value(message)
+        opened = self._encoding.value(message)
+        body = opened.body
         if body is None:
             return ()
         op = body.get("op")
@@ -108,7 +111,7 @@ class DebeziumFormat:
         kind = _KINDS.get(op) if type(op) is str else None
         if kind is None:
             raise undecodable(message, f"a change has an unknown op {shown(op, 80)}")
-        return (self._change(message, body, kind, columns),)
+        return (self._change(message, body, kind, opened),)
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
@@ -119,7 +122,7 @@ class DebeziumFormat:
         message: Message,
         body: dict[str, Any],
         kind: Kind,
-        columns: Callable[[str], Mapping[str, Reader]] | None,
+        opened: Opened,
     ) -> ChangeEvent:
         source = body.get("source")
         if type(source) is not dict or not source.get("table"):
@@ -138,9 +141,11 @@ class DebeziumFormat:
             raise undecodable(message, "a create or update has no 'after'")
         if kind == "d" and before is None and key is None:
             raise undecodable(message, "a delete has neither 'before' nor a key")
-        value = message.value or b""
-        if any(mark in value for mark in self._marks):
-            before, after = self._mark_unchanged(before), self._mark_unchanged(after)
+        for mark in self._marks:
+            if mark in opened.text:
+                before, after = self._mark_unchanged(before), self._mark_unchanged(after)
+                break
+        columns = opened.columns
         if columns is not None:
             before = before and read(before, columns("before"), UNCHANGED)
             after = after and read(after, columns("after"), UNCHANGED)

@@ -16,8 +16,8 @@ import orjson
 from mview.changelog import UNCHANGED
 from mview.connector import Message, place_of
 from mview.errors import ConfigError
-from mview_connectors.formats.debezium_envelope import Reader, read, readers
-from mview_connectors.formats.debezium_json import JsonEncoding, Opened
+from mview_connectors.formats.debezium_envelope import read, readers
+from mview_connectors.formats.debezium_json import Columns, JsonEncoding, Opened
 from mview_connectors.formats.messages import undecodable
 from mview_connectors.registry import SchemaRegistry, UnknownSchemaError
 
@@ -67,7 +67,7 @@ class AvroEncoding:
         body, schema = self._read(message, raw)
         if type(body) is not dict:
             raise undecodable(message, "a change message is no record of Avro", _HINT)
-        return Opened(body, schema.columns)
+        return Opened(body, schema.columns, raw)
 
     def key(self, message: Message) -> dict[str, Any] | None:
         """The key columns; None when there are none, or another converter has written the key."""
@@ -134,7 +134,7 @@ class _Schema:
 
     Attributes:
         read: reads a value from a file.
-        columns: by image (`before`, `after`; "": of the record itself), how its columns are read.
+        columns: what it says of them.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -148,9 +148,7 @@ class _Schema:
         self.read: Callable[[io.BytesIO], Any] = lambda file: fastavro.schemaless_reader(
             file, plain, None
         )
-        self.columns: Callable[[str], Mapping[str, Reader]] = lru_cache(
-            lambda image: readers(connect, image)
-        )
+        self.columns: Columns = lru_cache(lambda image: readers(connect, image))
 
 
 #: By registry and id. A schema of an id never changes; decoders are made anew for each epoch.

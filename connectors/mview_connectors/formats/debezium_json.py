@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -26,17 +27,22 @@ _AVRO_HINT = (
 )
 
 
+#: What a schema says: by image (`before`, `after`; "": the record itself), how columns are read.
+Columns = Callable[[str], Mapping[str, Reader]]
+
+
 class Opened(NamedTuple):
     """The value of a message, however it was written.
 
     Attributes:
         body: its fields; None: it is null.
-        columns: by image (`before`, `after`), how the schema that came with it reads columns; None:
-            none came.
+        columns: of the schema that came with it; None: none came.
+        text: the bytes that have the rows.
     """
 
     body: dict[str, Any] | None
-    columns: Callable[[str], Mapping[str, Reader]] | None
+    columns: Columns | None
+    text: bytes
 
 
 class JsonEncoding:
@@ -49,36 +55,44 @@ class JsonEncoding:
             DecodeError: it cannot be read.
         """
         raw = message.value or b""
-        whole = parse_object(message, _AVRO_HINT if raw.startswith(b"\0") else _HINT)
-        body = payload(whole)
+        part = _after_envelope(raw)
+        if part is None:
+            whole = parse_object(message, _AVRO_HINT if raw.startswith(b"\0") else _HINT)
+            part = _of_whole(whole, raw)
+        else:
+            refuse_repeated(message, part.text, part.body)
+        body = part.body
         if body is None:
-            return Opened(None, None)
+            return Opened(None, None, raw)
         if type(body) is not dict:
             raise undecodable(message, "'payload' is not a JSON object", _HINT)
-        schema = None if body is whole else whole["schema"]
-        if holds_reals(raw, body.get("before"), body.get("after")):
-            body = payload(with_digits(raw))
-        return Opened(body, None if schema is None else lambda image: readers(schema, image))
+        if holds_reals(part.text, body.get("before"), body.get("after")):
+            body = part.with_digits()
+        return Opened(body, part.columns, part.text)
 
     def key(self, message: Message) -> dict[str, Any] | None:
         """The key columns; None when there are none, or another converter has written the key."""
         key = message.key
         if key is None:
             return None
-        try:
-            parsed = orjson.loads(key)
-        except orjson.JSONDecodeError:
-            return None
-        if type(parsed) is not dict:
-            return None
-        refuse_repeated(message, key, parsed)
-        columns = payload(parsed)
+        part = _after_envelope(key)
+        if part is None:
+            try:
+                parsed = orjson.loads(key)
+            except orjson.JSONDecodeError:
+                return None
+            if type(parsed) is not dict:
+                return None
+            refuse_repeated(message, key, parsed)
+            part = _of_whole(parsed, key)
+        else:
+            refuse_repeated(message, part.text, part.body)
+        columns = part.body
         if type(columns) is not dict:
             return None
-        schema = None if columns is parsed else parsed["schema"]
-        if holds_reals(key, columns):
-            columns = payload(with_digits(key))
-        return columns if schema is None else read(columns, readers(schema, ""), UNCHANGED)
+        if holds_reals(part.text, columns):
+            columns = part.with_digits()
+        return columns if part.columns is None else read(columns, part.columns(""), UNCHANGED)
 
     def marks(self, forms: Sequence[Any]) -> list[bytes]:
         """What a message has in it that has one of some values."""
@@ -92,3 +106,71 @@ def payload(body: dict[str, Any]) -> Any:
         if schema is None or (type(schema) is dict and "type" in schema):
             return body["payload"]
     return body
+
+
+class _Part(NamedTuple):
+    """What is in the envelope, if there is one.
+
+    Attributes:
+        body: parsed.
+        text: the bytes of which it is.
+        columns: of the envelope's schema; None: there is none.
+        is_whole: `text` has the envelope, too.
+    """
+
+    body: Any
+    text: bytes
+    columns: Columns | None
+    is_whole: bool
+
+    def with_digits(self) -> Any:
+        """The body, with the digits of its numbers."""
+        again = with_digits(self.text)
+        return payload(again) if self.is_whole else again
+
+
+def _of_whole(whole: dict[str, Any], text: bytes) -> _Part:
+    body = payload(whole)
+    schema = None if body is whole else whole["schema"]
+    columns = None if schema is None else lambda image: readers(schema, image)
+    return _Part(body, text, columns, is_whole=True)
+
+
+#: What stands in front of the schema, between it and the payload, and at the end.
+_OPEN, _BETWEEN, _CLOSE = b'{"schema":', b',"payload":', b"}"
+
+
+def _after_envelope(raw: bytes) -> _Part | None:
+    """The payload of a message whose schema has been read before; None: read the whole.
+
+    JsonConverter writes the same schema, ten times as long as the row, in front of every row.
+    """
+    if not raw.startswith(_OPEN) or not raw.endswith(_CLOSE):
+        return None
+    end = raw.find(_BETWEEN) + len(_BETWEEN)
+    columns = _schema_of(raw[:end])
+    if columns is None:
+        return None
+    text = raw[end:-1]
+    try:
+        return _Part(orjson.loads(text), text, columns, is_whole=False)
+    except orjson.JSONDecodeError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _schema_of(head: bytes) -> Columns | None:
+    """What the schema says that all of a message is up to its payload.
+
+    None where it is not: what is not written as it would be here may have a field twice.
+    """
+    text = head + b"null" + _CLOSE
+    try:
+        whole = orjson.loads(text)
+        is_plain = orjson.dumps(whole) == text
+    except (orjson.JSONDecodeError, TypeError):  # TypeError: nested too deeply
+        return None
+    if not is_plain or payload(whole) is whole or whole["schema"] is None:
+        return None
+    schema = whole["schema"]
+    return lru_cache(maxsize=4)(lambda image: readers(schema, image))

@@ -53,7 +53,7 @@ _FIXED = {
     _DATE: 3, _NEWDATE: 3, 6: 0,
 }  # fmt: skip
 _MOMENTS = {_TIME: 3, _TIMESTAMP: 4, _DATETIME: 5}
-_INTEGERS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 
 #: Which of them a type of information_schema may be; what is not here cannot be read.
 _WRITTEN: dict[str, tuple[int, ...]] = {
@@ -125,12 +125,9 @@ class LogTable:
         self.schema, self.name, self.columns = schema, name, tuple(columns)
         self._nulls = (len(self.columns) + 7) // 8
         self._widths = [_width(column) for column in self.columns]
-        self._names = [column.name for column in self.columns if column.source_type]
-        passed = [(_width(c), _reader(c) if c.source_type else None) for c in self.columns]
-        while passed and passed[-1][1] is None:
-            passed.pop()
-        #: Up to the last that is read: bytes of a value, and what reads it.
-        self._read = passed
+        self._written = [_written(column) for column in self.columns]
+        #: By the bits of what is NULL: a table has few of them.
+        self._layout = lru_cache(maxsize=256)(self._laid_out)
 
     def message(self, number: int) -> bytes:
         """Its message, by a number."""
@@ -153,26 +150,113 @@ class LogTable:
             raise ValueError("a row is longer than its event")
         return at
 
-    def row(self, body: bytes, at: int = 0) -> dict[str, Any]:
-        """The values of a row that begins at a place, by column."""
-        nulls = int.from_bytes(body[at : at + self._nulls], "little")
+    def row(self, body: bytes, at: int = 0) -> tuple[dict[str, Any], int]:
+        """The values of a row that begins at a place, by column, and where it ends.
+
+        Raises:
+            ValueError, struct.error: it ends before its values do, or one cannot be read.
+        """
+        start = at
         at += self._nulls
+        layout = self._layout(body[start:at])
         values: list[Any] = []
-        for width, read in self._read:
-            if nulls & 1:
-                if read is not None:
-                    values.append(None)
-            else:
-                if width < 0:
-                    end = at - width
-                    width = int.from_bytes(body[at:end], "little")
-                    at = end
-                end = at + width
-                if read is not None:
-                    values.append(read(body[at:end]))
+        for run in layout.runs:
+            part = list(run.unpack(body, at))
+            at += run.size
+            for place, read in run.readers:
+                part[place] = read(part[place])
+            if run.is_open:
+                end = at + part.pop()
+                if run.last is not None:
+                    part.append(run.last(body[at:end]))
                 at = end
-            nulls >>= 1
-        return dict(zip(self._names, values, strict=True))
+            values += part
+        if at > len(body):
+            raise ValueError("a row is longer than its event")
+        return {**dict(zip(layout.names, values, strict=True)), **layout.absent}, at
+
+    def _laid_out(self, bits: bytes) -> _Layout:
+        """How a row is read of which some columns are NULL, each a bit from the lowest up."""
+        nulls = int.from_bytes(bits, "little")
+        runs, run = [], _Columns()
+        names: list[str] = []
+        absent: dict[str, None] = {}
+        for number, (column, written) in enumerate(zip(self.columns, self._written, strict=True)):
+            if nulls >> number & 1:
+                if written.is_read:
+                    absent[column.name] = None
+                continue
+            if written.is_read:
+                names.append(column.name)
+            if run.add(written):
+                runs.append(run.done(written.reader, is_open=True))
+                run = _Columns()
+        runs.append(run.done(None, is_open=False))
+        return _Layout(tuple(runs), tuple(names), absent)
+
+
+class _Written(NamedTuple):
+    """How a column is written.
+
+    Attributes:
+        code: of `struct`, for its value, or, where `is_open`, for the length in front of it.
+        reader: makes the value of what that gives; None: it is the value.
+        is_open: the length stands in front of the value.
+        is_read: else it is passed over.
+    """
+
+    code: str
+    reader: Reader | None
+    is_open: bool
+    is_read: bool
+
+
+class _Run(NamedTuple):
+    """Values that stand side by side, read at once: each of a fixed width, and one that is not.
+
+    Attributes:
+        unpack: reads those, and the length of the last.
+        size: bytes of that.
+        readers: what makes a value of what was read, by its place.
+        is_open: there is a last one, whose length was read.
+        last: reads it; None: it is passed over.
+    """
+
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    size: int
+    readers: tuple[tuple[int, Reader], ...]
+    is_open: bool
+    last: Reader | None
+
+
+class _Layout(NamedTuple):
+    """A row as it is read: its runs, the columns that these give, and those that are NULL."""
+
+    runs: tuple[_Run, ...]
+    names: tuple[str, ...]
+    absent: Mapping[str, None]
+
+
+class _Columns:
+    """Gathers the columns of a run."""
+
+    def __init__(self) -> None:
+        self._codes, self._readers, self._place = ["<"], list[tuple[int, Reader]](), 0
+
+    def add(self, written: _Written) -> bool:
+        """Take a column; whether it ends the run."""
+        self._codes.append(written.code)
+        if written.is_open and written.code == "3s":
+            self._readers.append((self._place, _unsigned))
+        elif not written.is_open and written.reader is not None:
+            self._readers.append((self._place, written.reader))
+        self._place += written.is_read
+        return written.is_open
+
+    def done(self, last: Reader | None, *, is_open: bool) -> _Run:
+        """The run; the last column as `_Run` has it."""
+        packed = struct.Struct("".join(self._codes))
+        return _Run(packed.unpack_from, packed.size, tuple(self._readers), is_open, last)
 
 
 @lru_cache(maxsize=256)
@@ -285,9 +369,11 @@ class _LogBlock:
             word, detail = orjson.loads(body)
         else:
             word = _KINDS[kind]
-            middle = table.row_end(body, 0) if kind == _UPDATE else 0
-            before = table.row(body) if kind != _INSERT else None
-            after = table.row(body, middle) if kind != _DELETE else None
+            middle = 0
+            if kind != _INSERT:
+                before, middle = table.row(body)
+            if kind != _DELETE:
+                after, _ = table.row(body, middle)
         commit, ms, _ = self._begin
         return ChangeEvent(
             table.name,
@@ -335,6 +421,26 @@ def _width(column: LogColumn) -> int:
     )
 
 
+#: Codes of `struct` for integers of so many bytes, and for lengths.
+_WHOLE = {1: "b", 2: "h", 4: "i", 8: "q"}
+_LENGTHS = {1: "B", 2: "H", 3: "3s", 4: "I"}
+
+
+def _written(column: LogColumn) -> _Written:
+    """How a column is written and read."""
+    width, is_read = _width(column), bool(column.source_type)
+    reader = _reader(column) if is_read else None
+    if width < 0:
+        return _Written(_LENGTHS[-width], reader, True, is_read)
+    if not is_read:
+        return _Written(f"{width}x", None, False, False)
+    kind = m.mysql_type(column.source_type).name
+    if kind in _INTEGERS and width in _WHOLE:
+        code = _WHOLE[width]
+        return _Written(code.upper() if reader is _unsigned else code, None, False, True)
+    return _Written(f"{width}s", reader, False, True)
+
+
 def _length(first: int, second: int) -> int:
     """Bytes of a CHAR: two bits of them are in the type, upside down."""
     return second | ((first & 0x30) ^ 0x30) << 4
@@ -364,7 +470,6 @@ def _reader(column: LogColumn) -> Reader:
         "double": lambda body: _double(body)[0],
         "date": _date,
         "time": lambda body: _clock(body, digits),
-        "datetime": lambda body: _local(body, digits),
         "timestamp": lambda body: _instant(body, digits),
         "enum": lambda body: m.label_of(_unsigned(body), kind),
         "set": lambda body: m.labels_of(_unsigned(body), kind),
@@ -374,6 +479,8 @@ def _reader(column: LogColumn) -> Reader:
     }
     if kind.name == "decimal":
         return _decimal(*column.meta)
+    if kind.name == "datetime":
+        return _local(digits)
     if kind.name == "bit":
         return (lambda body: body != b"\0") if kind.size in (0, 1) else bytes
     if kind.name in readers:
@@ -400,9 +507,22 @@ _float = struct.Struct("<f").unpack
 _double = struct.Struct("<d").unpack
 
 
+@lru_cache(maxsize=8192)
 def _date(body: bytes) -> str:
     packed = int.from_bytes(body, "little")
     return f"{packed >> 9:04d}-{packed >> 5 & 15:02d}-{packed & 31:02d}"
+
+
+@lru_cache(maxsize=8192)
+def _day(packed: int) -> str:
+    """The day of a DATETIME: 13 times the year with the month, then five bits."""
+    year, month = divmod(packed >> 5, 13)
+    return f"{year:04d}-{month:02d}-{packed & 31:02d}"
+
+
+#: Two digits of numbers of six bits, and ` 12:34:` of those of five and six bits.
+_TWO = [f"{number:02d}" for number in range(64)]
+_MINUTES = [f" {number >> 6:02d}:{number & 63:02d}:" for number in range(1 << 11)]
 
 
 def _fraction(part: int, digits: int) -> str:
@@ -421,14 +541,18 @@ def _clock(body: bytes, digits: int) -> str:
     return text + fraction if len(fraction) > 1 else text
 
 
-def _local(body: bytes, digits: int) -> str:
-    packed = int.from_bytes(body[:5], "big") - 0x8000000000
-    day, time = packed >> 17, packed & 0x1FFFF
-    year, month = divmod(day >> 5, 13)
-    return (
-        f"{year:04d}-{month:02d}-{day & 31:02d} {time >> 12:02d}:{time >> 6 & 63:02d}:"
-        f"{time & 63:02d}{_fraction(int.from_bytes(body[5:], 'big'), digits)}"
-    )
+def _local(digits: int) -> Reader:
+    """DATETIME with so many decimal places: `2024-02-29 23:59:59.123`."""
+    bits = 8 * ((digits + 1) // 2)
+    rest, form, length = (1 << bits) - 1, f".%0{(digits + 1) // 2 * 2}d", digits + 1
+
+    def read(body: bytes) -> str:
+        packed = int.from_bytes(body, "big")
+        whole = (packed >> bits) - 0x8000000000
+        text = _day(whole >> 17) + _MINUTES[whole >> 6 & 2047] + _TWO[whole & 63]
+        return text + (form % (packed & rest))[:length] if digits else text
+
+    return read
 
 
 def _instant(body: bytes, digits: int) -> str:
@@ -466,27 +590,28 @@ def _inet6(body: bytes) -> str:
 def _decimal(precision: int, scale: int) -> Reader:
     """Nine digits in four bytes, the rest in fewer; below 0 all bits are turned."""
     whole = precision - scale
-    sizes = [_DIGITS[whole % 9], *[4] * (whole // 9)]
-    pieces = [9] * (scale // 9) + [scale % 9] * (scale % 9 > 0)
-    flip = (1 << 8 * (sum(sizes) + sum(_DIGITS[digits] for digits in pieces))) - 1
-    sign = (flip + 1) >> 1
+    pieces = [whole % 9, *[9] * (whole // 9)], [9] * (scale // 9) + [scale % 9] * (scale % 9 > 0)
+    bits = 8 * sum(_DIGITS[digits] for part in pieces for digits in part)
+    sign = 1 << (bits - 1) if bits else 0
+    flip = (1 << bits) - 1
+    # By piece, how far it is from the end, in bits, and its bits.
+    places: list[tuple[int, int]] = []
+    for digits in pieces[0] + pieces[1]:
+        bits -= 8 * _DIGITS[digits]
+        places.append((bits, (1 << 8 * _DIGITS[digits]) - 1))
+    before, after = places[: len(pieces[0])], places[len(pieces[0]) :]
+    form = "." + "".join(f"%0{digits}d" for digits in pieces[1]) if scale else ""
 
     def read(body: bytes) -> str:
         packed = int.from_bytes(body, "big")
         is_negative = not packed & sign
         packed ^= flip ^ sign if is_negative else sign
-        plain, at = packed.to_bytes(len(body), "big"), 0
         number = 0
-        for size in sizes:
-            number = number * 1_000_000_000 + int.from_bytes(plain[at : at + size], "big")
-            at += size
+        for shift, mask in before:
+            number = number * 1_000_000_000 + (packed >> shift & mask)
         text = f"-{number}" if is_negative else f"{number}"
-        if pieces:
-            text += "."
-        for digits in pieces:
-            size = _DIGITS[digits]
-            text += f"{int.from_bytes(plain[at : at + size], 'big'):0{digits}d}"
-            at += size
+        if form:
+            text += form % tuple([packed >> shift & mask for shift, mask in after])
         return text
 
     return read
