@@ -23,6 +23,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "freshness": ("--sf", "{sf}"),
     "freshness:slow": ("--sf", "{sf}", "--rate", "30"),
     "freshness:fast": ("--sf", "{sf}", "--rate", "3000"),
+    "freshness:joins": ("--sf", "{sf}", "--rate", "10000", "--joins", "--seconds", "180"),
     "freshness:vectors": ("--sf", "{sf}", "--deletion-vectors"),
     "freshness:kill": ("--sf", "{sf}", "--kill"),
     "freshness:memory": ("--sf", "{sf}", "--memory", "1000000"),

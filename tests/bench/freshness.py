@@ -6,7 +6,8 @@ Freshness is from the call that sends a change to Kafka until a manifest covers 
 after the commit of the Delta table. A real `mview run` process; afterwards `mview verify`. With
 `--kill`, the process is killed (-9) in the middle and started again by the same command. With
 `--sinks clickhouse,kafka` these follow the view, and it is told how old a change is when they have
-it: until the store notes their commit.
+it: until the store notes their commit. With `--joins` there are three views over the same tables: a
+join, and two aggregates of one; a change counts when all of them have it, as they share epochs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.bench.results import MEMORY, Result, variant_of
-from tests.bench.running import Run, running
-from tests.bench.w1 import Change, Changes, make_tables
+from tests.bench.running import W1_VIEW, Run, running
+from tests.bench.strategies import VIEWS
+from tests.bench.w1 import VIEW, Change, Changes, make_tables
 from tests.connectors.every_sink import PLACES
+
+#: Three joins of all tables: a row per line, per order, and per nation.
+_JOINS = {
+    W1_VIEW: VIEW,
+    "lines": VIEWS["join"],
+    "nation_revenue": VIEWS["join, aggregate by nation"],
+}
 
 #: Seconds at the full rate before the measurement: the JVM compiles its hot code.
 _WARM_UP = 15.0
@@ -52,7 +61,8 @@ def main() -> None:
     sinks = [name for name in options.sinks.split(",") if name]
     result = Result(
         "freshness",
-        f"{options.rate} changes/s through Kafka, W1 at scale {options.sf:g}"
+        f"{options.rate:,} changes/s through Kafka, W1 at scale {options.sf:g}"
+        + (", three join views" if options.joins else "")
         + (f", {options.executor} executor" if options.executor != "auto" else "")
         + (f", {options.memory / 1e6:,.0f} MB for mirrors" if options.memory != MEMORY else "")
         + (", deletion vectors" if vectors else "")
@@ -60,14 +70,15 @@ def main() -> None:
         + (f", a commit every {options.every}" if options.every else "")
         + (", kill -9 in the middle" if options.kill else ""),
         ["what", "value"],
-        variant_of(options, "rate", "sinks", "every"),
+        variant_of(options, "rate", "joins", "sinks", "every"),
     )
     extra = (
         f"engine: {{executor: {options.executor}, memory: {options.memory}}}\n"
         f"spark: {{master: '{options.master}'}}"
     )
     changes = Changes(tables).take(int(options.rate * (options.seconds + _WARM_UP)))
-    with running(tables, extra, vectors, sinks, options.every) as run:
+    views = _JOINS if options.joins else {W1_VIEW: VIEW}
+    with running(tables, extra, vectors, sinks, options.every, views) as run:
         run.wait_for_sinks(run.wait_until_live())
         time.sleep(_SETTLE)
         idle = _cores(run, _IDLE)
@@ -96,6 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--memory", type=int, default=MEMORY, help="bytes for mirrors in process")
     parser.add_argument("--sinks", default="", help=", ".join(PLACES))
     parser.add_argument("--every", default="", help="between two commits, for sinks that wait")
+    parser.add_argument("--joins", action="store_true", help="three views instead of one")
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--deletion-vectors", action="store_true")
     return parser.parse_args()

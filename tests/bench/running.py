@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 from tests.bench.seed import seed_store, write_config
-from tests.bench.w1 import CONNECTION, KEYS, Change, Tables, message, view_sql
+from tests.bench.w1 import CONNECTION, KEYS, VIEW, Change, Tables, message, view_sql
 from tests.connectors.every_sink import places, section, table_of
 from tests.services.fixtures import servers
 from tests.services.process import ending_with_parent
@@ -342,7 +342,8 @@ class Run:
         done = subprocess.run(self._command("verify"), capture_output=True, text=True, check=False)
         lines = (done.stdout or done.stderr).strip().splitlines()
         equal = sum(": OK, " in line for line in lines[1:])
-        more = f", and so are {equal} of {len(self.sinks)} sinks" if self.sinks else ""
+        others = len(lines) - 1
+        more = f", and so are {equal} of {others} other views and sinks" if others > 0 else ""
         return f"exit {done.returncode}: {lines[0] if lines else ''}{more}"
 
 
@@ -360,15 +361,17 @@ def running(
     vectors: bool = False,
     sinks: Sequence[str] = (),
     every: str = "",
+    views: Mapping[str, str] = {W1_VIEW: VIEW},
 ) -> Iterator[Run]:
     """A run over seeded tables and empty topics, ended at the end.
 
     Args:
         tables: the rows before the first change.
         extra: more sections of the configuration.
-        vectors: whether the view may have deletion vectors.
-        sinks: what follows the view, of `PLACES`.
+        vectors: whether the views may have deletion vectors.
+        sinks: what follows W1's view, of `PLACES`.
         every: least time between two commits of a sink; as each sink has it if empty.
+        views: queries by name, W1's among them.
     """
     with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp, servers() as server:
         folder, kafka = Path(temp), server("kafka")
@@ -386,10 +389,14 @@ def running(
             options = [f"sinks = '{', '.join(sinks)}'"] if sinks else []
             for name, harness in there.items():
                 options.append(f"sinks.{name}.table = '{table_of(harness, W1_VIEW)}'")
-            views = folder / f"{W1_VIEW}.sql"
-            views.write_text(view_sql(name=W1_VIEW, vectors=vectors, options=options))
+            folder_of_views = folder / "views"
+            folder_of_views.mkdir()
+            for name, query in views.items():
+                mine = options if name == W1_VIEW else []
+                text = view_sql(query, name, vectors, mine)
+                (folder_of_views / f"{name}.sql").write_text(text)
             seed_store(config, tables, {f"{topic}/0": 0 for topic in W1_TOPICS})
-            run = Run(config, views, kafka.bootstrap, sinks=sinks)
+            run = Run(config, folder_of_views, kafka.bootstrap, sinks=sinks)
             try:
                 yield run
             finally:
