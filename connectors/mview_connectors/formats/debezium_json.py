@@ -108,7 +108,7 @@ def payload(body: dict[str, Any]) -> Any:
     return body
 
 
-class _Part(NamedTuple):
+class _Content(NamedTuple):
     """What is in the envelope, if there is one.
 
     Attributes:
@@ -129,18 +129,18 @@ class _Part(NamedTuple):
         return payload(again) if self.is_whole else again
 
 
-def _of_whole(whole: dict[str, Any], text: bytes) -> _Part:
+def _of_whole(whole: dict[str, Any], text: bytes) -> _Content:
     body = payload(whole)
     schema = None if body is whole else whole["schema"]
     columns = None if schema is None else lambda image: readers(schema, image)
-    return _Part(body, text, columns, is_whole=True)
+    return _Content(body, text, columns, is_whole=True)
 
 
 #: What stands in front of the schema, between it and the payload, and at the end.
 _OPEN, _BETWEEN, _CLOSE = b'{"schema":', b',"payload":', b"}"
 
 
-def _after_envelope(raw: bytes) -> _Part | None:
+def _after_envelope(raw: bytes) -> _Content | None:
     """The payload of a message whose schema has been read before; None: read the whole.
 
     JsonConverter writes the same schema, ten times as long as the row, in front of every row.
@@ -153,7 +153,7 @@ def _after_envelope(raw: bytes) -> _Part | None:
         return None
     text = raw[end:-1]
     try:
-        return _Part(orjson.loads(text), text, columns, is_whole=False)
+        return _Content(orjson.loads(text), text, columns, is_whole=False)
     except orjson.JSONDecodeError:
         return None
 
