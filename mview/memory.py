@@ -171,3 +171,35 @@ class Share:
         """Say that a holder has nothing any more."""
         with self._lock:
             self._held.pop(holder, None)
+
+
+class Demand:
+    """How often keys were asked for lately: which of two to keep where there is no room for both.
+
+    Who goes through more keys than there is room for, again and again, would always miss if the
+    newest took the place of the oldest. What is asked for as often as the newest stays instead, so
+    as many are found as there is room for. Counts are halved now and then: what was asked for often
+    once gives way to what is asked for now.
+    """
+
+    #: Asks per key that is kept after which all counts are halved, and for how many keys at least.
+    _LATELY, _LEAST = 10, 16
+
+    def __init__(self) -> None:
+        self._times: dict[Hashable, int] = {}
+        self._asks = 0
+
+    def note(self, key: Hashable, kept: int) -> None:
+        """Note that a key was asked for; so many are kept."""
+        self._times[key] = self._times.get(key, 0) + 1
+        self._asks += 1
+        if self._asks >= self._LATELY * max(self._LEAST, kept):
+            self._times = {key: times // 2 for key, times in self._times.items() if times > 1}
+            self._asks = 0
+
+    def outranks(self, key: Hashable, other: Hashable) -> bool:
+        """Whether a key was asked for more often than another one.
+
+        By one alone is as often: within a round one has had its turn, and the other not yet.
+        """
+        return self._times.get(key, 0) > self._times.get(other, 0) + 1

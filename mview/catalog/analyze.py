@@ -110,11 +110,16 @@ def _schema(definition: ViewDefinition, struct: StructType) -> TableSchema:
 
 def _column(definition: ViewDefinition, field: StructField) -> Column:
     try:
-        arrow = to_arrow_type(field.dataType, timezone="UTC")
+        arrow = _plain(to_arrow_type(field.dataType, timezone="UTC"))
         type_name(arrow)
     except (UserError, PySparkException):
         raise no_such_type(definition, field.name, field.dataType.simpleString()) from None
     return Column(field.name, arrow, field.nullable)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type as it is named: of lists Spark also says whether their elements can be NULL."""
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 # --- kept ----------------------------------------------------------------------------------------
@@ -160,7 +165,7 @@ class Analyst:
         said = self._answer(
             asked, lambda: analyze(self._spark.session(), definition, schemas).arrow
         )
-        columns = (Column(field.name, field.type, field.nullable) for field in said)
+        columns = (Column(field.name, _plain(field.type), field.nullable) for field in said)
         return TableSchema(tuple(columns), ())
 
     def types(self, sql: str, reads: Mapping[str, pa.Schema]) -> list[pa.DataType]:
@@ -175,7 +180,7 @@ class Analyst:
         }
         asked = {"types": sql, "reads": ddls}
         said = self._answer(asked, lambda: _types(self._spark.session(), sql, ddls))
-        return list(said.types)
+        return [_plain(kind) for kind in said.types]
 
     def keep(self) -> None:
         """Write what was asked for since the beginning, where that is not what the file has."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 import pyarrow as pa
-import sqlglot
 
 from mview.execute.local.admission import translate
+from mview.execute.local.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.ivm.aggregates.maintained import STATE, VALUE
 from mview.ivm.plan import ViewPlan
@@ -111,4 +111,4 @@ _WHEN: tuple[Literal["old", "new"], ...] = ("old", "new")
 
 
 def _translated(sql: str, tables: Mapping[str, Types]) -> Types:
-    return dict(translate(sqlglot.parse_one(sql, dialect="spark"), tables).columns)
+    return dict(translate(read(sql), tables).columns)

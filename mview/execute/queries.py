@@ -10,7 +10,8 @@ from __future__ import annotations
 import atexit
 import threading
 import warnings
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import cast
@@ -19,10 +20,13 @@ import duckdb
 import pyarrow as pa
 
 from mview.errors import DataError
+from mview.execute import strict_math
 from mview.execute.turns import aside
+from mview.memory import Demand
 
-#: Queries that stay planned; beyond, the oldest is planned again when it is asked for.
-_MOST = 500
+#: Queries that stay planned, whatever DuckDB may hold, and bytes of its share for each further one:
+#: of a plan with its connection some 90 KiB (measured), which are a quarter of this.
+_LEAST_PLANS, _BYTES_PER_PLAN = 500, 360 << 10
 
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
@@ -54,6 +58,7 @@ def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
             "temp_directory": _spill().name,
         }
     )
+    strict_math.add_to(database)
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET GLOBAL enable_external_access = false")
     database.execute("SET GLOBAL lock_configuration = true")
@@ -72,10 +77,13 @@ class _Shared:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._memory = _UNSAID
+        #: Queries that a `Queries` keeps planned.
+        self.most_plans = max(_LEAST_PLANS, _UNSAID // _BYTES_PER_PLAN)
         self._database: duckdb.DuckDBPyConnection | None = None
 
     def limit(self, memory: int) -> None:
         with self._lock:
+            self.most_plans = max(_LEAST_PLANS, memory // _BYTES_PER_PLAN)
             if memory != self._memory:
                 # Its limit cannot be changed; who has queries in it goes on with it.
                 self._memory, self._database = memory, None
@@ -134,6 +142,7 @@ class _Planned:
         self, database: duckdb.DuckDBPyConnection, sql: str, tables: Mapping[str, pa.Schema]
     ) -> None:
         self._lock = threading.Lock()
+        self._is_closed = False
         self._connection = database.cursor()
         self._streams = {name: _Stream(schema) for name, schema in tables.items()}
         try:
@@ -144,9 +153,12 @@ class _Planned:
             self.close()
             raise
 
-    def run(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def run(self, tables: Mapping[str, pa.Table]) -> pa.Table | None:
+        """The result; None: it was closed, as others are asked for more often."""
         # Aside first: who has the lock needs no turn to give it back.
         with aside(), self._lock:
+            if self._is_closed:
+                return None
             for name, rows in tables.items():
                 self._streams[name].rows = rows
             try:
@@ -158,6 +170,7 @@ class _Planned:
 
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             self._connection.close()
 
 
@@ -165,12 +178,22 @@ class Queries:
     """Queries of the process's in-memory DuckDB.
 
     Several threads may run queries at once; of the same one, one waits for the other. Times with a
-    zone are shown in UTC.
+    zone are shown in UTC. Where there are more queries than stay planned, those stay that are asked
+    for the most: each epoch asks for all of them in turn, and to plan the newest in the place of
+    the oldest would be to plan all, every time.
+
+    Args:
+        most: queries that stay planned; None: as many as DuckDB's memory is made for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._database = _shared.database
-        self._planned: dict[object, _Planned] = {}
+        self._most = _shared.most_plans if most is None else most
+        self._lock = threading.Lock()
+        self._planned: OrderedDict[Hashable, _Planned] = OrderedDict()
+        self._demand = Demand()
+        #: Queries that were planned so far.
+        self.plans = 0
 
     def run(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The result of a query over tables by name.
@@ -183,13 +206,40 @@ class Queries:
             for name, rows in tables.items()
         )
         key = sql, *types
-        planned = self._planned.get(key)
-        if planned is None:
-            schemas = {name: rows.schema for name, rows in tables.items()}
-            planned = self._planned[key] = _Planned(self._database, sql, schemas)
-            if len(self._planned) > _MOST:
-                self._planned.pop(next(iter(self._planned))).close()
-        return planned.run(tables)
+        while True:
+            planned = self._kept(key)
+            if planned is None:
+                break
+            if (result := planned.run(tables)) is not None:
+                return result
+        self.plans += 1
+        planned = _Planned(self._database, sql, {name: t.schema for name, t in tables.items()})
+        try:
+            result = planned.run(tables)
+        except BaseException:
+            planned.close()
+            raise
+        self._keep(key, planned)
+        return cast(pa.Table, result)
+
+    def _kept(self, key: Hashable) -> _Planned | None:
+        with self._lock:
+            self._demand.note(key, len(self._planned))
+            planned = self._planned.get(key)
+            if planned is not None:
+                self._planned.move_to_end(key)
+            return planned
+
+    def _keep(self, key: Hashable, planned: _Planned) -> None:
+        """Keep a plan, in the place of the oldest one if that is asked for less often."""
+        goes: _Planned | None = planned
+        with self._lock:
+            oldest = next(iter(self._planned)) if len(self._planned) >= self._most else None
+            if key not in self._planned and (oldest is None or self._demand.outranks(key, oldest)):
+                goes = None if oldest is None else self._planned.pop(oldest)
+                self._planned[key] = planned
+        if goes is not None:
+            goes.close()
 
     @property
     def is_outdated(self) -> bool:
@@ -198,9 +248,11 @@ class Queries:
 
     def close(self) -> None:
         """Free the connections."""
-        for planned in self._planned.values():
+        with self._lock:
+            kept = list(self._planned.values())
+            self._planned.clear()
+        for planned in kept:
             planned.close()
-        self._planned.clear()
         # The stream's callback threads outlive the interpreter; they must hold no DuckDB object.
         del self._database
 

@@ -23,6 +23,8 @@ SOUNDEX = "runs on Spark: soundex is not admitted in process (operator)"
     [
         ("SELECT id, total * 2 AS twice FROM shop.orders", [INSIDE]),
         ("SELECT cust, sum(total) * 2 AS t FROM shop.orders GROUP BY cust", [INSIDE]),
+        ("SELECT cust, collect_list(total) AS totals FROM shop.orders GROUP BY cust", [INSIDE]),
+        ("SELECT id, explode(split(name, ' ')) AS word FROM crm.customers", [INSIDE]),
         ("SELECT id, soundex(name) AS s FROM crm.customers", [SOUNDEX]),
         ("SELECT id, row_number() OVER (ORDER BY id) AS n FROM shop.orders", [WHOLE]),
         # The part's sum is a decimal, as its own translation says.

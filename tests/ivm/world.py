@@ -24,7 +24,7 @@ from mview.plan.clocks import CLOCKS, pinned_rows
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
-from mview.schema import Column, TableSchema, parse_type
+from mview.schema import Column, TableSchema, parse_type, type_name
 from tests.relations import keyed
 
 Row = tuple[Any, ...]
@@ -116,7 +116,13 @@ class SparkEngine:
         for name, rows in relations.items():
             nullable = pa.schema([f.with_nullable(True) for f in rows.schema])
             self.spark.createDataFrame(rows.cast(nullable)).createOrReplaceTempView(name)
-        return self.spark.sql(sql).toArrow()
+        rows = self.spark.sql(sql).toArrow()
+        # Whether an element can be NULL is no part of a type, see mview/catalog/analyze.py.
+        lists = {
+            f.name: parse_type(type_name(f.type)) for f in rows.schema if pa.types.is_list(f.type)
+        }
+        fields = [f.with_type(lists.get(f.name, f.type)) for f in rows.schema]
+        return rows.cast(pa.schema(fields)) if lists else rows
 
 
 class DuckEngine:

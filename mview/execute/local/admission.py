@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.qualify import qualify
 
-from mview.execute.local.admitted.spark_types import BOOLEAN, Typed, name_of, result_type
+from mview.execute.local.admitted.spark_types import BOOLEAN, Typed, duckdb_type, is_list, name_of
 from mview.execute.local.expressions import (
     Expressions,
     check_keys,
@@ -169,14 +169,14 @@ class _Queries:
     def _select(self, node: exp.Select, outer: _Scope) -> tuple[str, Columns]:
         only(
             node,
-            *("expressions", "from_", "joins", "where", "group", "having", "qualify"),
+            *("expressions", "from_", "joins", "laterals", "where", "group", "having", "qualify"),
             *("order", "limit", "offset", "distinct", "with_"),
         )
         from_text, sources = self._from(node, outer)
         scope = _Scope(sources, outer.ctes, outer)
         expressions = self._expressions(scope)
         grouped = self._grouped(node, expressions)
-        items = [(item.alias_or_name, expressions.translate(item)) for item in node.expressions]
+        items = [(item.alias_or_name, _item(node, item, expressions)) for item in node.expressions]
         columns = {name: value.type for name, value in items}
         if len(columns) != len(items):
             raise NotAdmittedError("name", "two result columns of one name")
@@ -266,7 +266,26 @@ class _Queries:
                 text += f" ON {_condition(self._expressions(inside), on)}"
             if join.kind in ("SEMI", "ANTI"):
                 del sources[alias]
+        for lateral in node.args.get("laterals") or ():
+            if any(join.side not in ("", "LEFT") for join in node.args.get("joins") or ()):
+                # They may stand before it, which is told by no tree.
+                raise NotAdmittedError("clause", "LATERAL VIEW beside an outer join")
+            made, alias, columns = self._lateral(lateral, _Scope(sources, scope.ctes, scope))
+            sources[alias] = columns
+            text += made
         return text, sources
+
+    def _lateral(self, node: exp.Lateral, scope: _Scope) -> tuple[str, str, Columns]:
+        """LATERAL VIEW [OUTER] explode(xs) alias AS name."""
+        only(node, "this", "view", "outer", "alias")
+        alias = node.args.get("alias")
+        names: list[exp.Identifier] = alias.args.get("columns") or [] if alias else []
+        if not node.args.get("view") or len(names) != 1 or not node.alias:
+            raise NotAdmittedError("clause", "LATERAL but of a view with a name and one column")
+        element = _each(node.this, self._expressions(scope))
+        made = f"LATERAL (SELECT {element.sql} AS {quoted(names[0].name)}) AS {quoted(node.alias)}"
+        text = f" LEFT JOIN {made} ON TRUE" if node.args.get("outer") else f" CROSS JOIN {made}"
+        return text, node.alias, {names[0].name: element.type}
 
     def _source(self, node: exp.Expr, scope: _Scope) -> tuple[str, str, Columns]:
         alias = node.alias_or_name
@@ -280,6 +299,30 @@ class _Queries:
         name = node.name
         columns = scope.ctes[name] if name in scope.ctes else self._tables[name]
         return f"{quoted(name)} AS {quoted(alias)}", alias, columns
+
+
+def _item(select: exp.Select, item: exp.Expr, expressions: Expressions) -> Typed:
+    """One of the select list; `explode` may stand there where nothing is grouped."""
+    call = item.unalias()
+    if not isinstance(call, exp.Explode):
+        return expressions.translate(item)
+    grouped = any(select.args.get(clause) for clause in ("group", "having", "qualify"))
+    if grouped or any(part.find(exp.AggFunc, exp.Window) for part in select.expressions):
+        raise NotAdmittedError("operator", "explode beside what is grouped")
+    if sum(isinstance(part.unalias(), exp.Explode) for part in select.expressions) > 1:
+        raise NotAdmittedError("operator", "explode twice")
+    return _each(call, expressions)
+
+
+def _each(node: exp.Expr, expressions: Expressions) -> Typed:
+    """`explode(xs)`: a row for each element, none for a list without elements or for NULL."""
+    if type(node) is not exp.Explode:
+        raise NotAdmittedError("operator", node.key)
+    only(node, "this")
+    values = expressions.translate(node.this)
+    if not is_list(values.type):
+        raise NotAdmittedError("type", f"explode({name_of(values.type)})")
+    return Typed(f"unnest({values.sql})", values.type.value_type)
 
 
 def _condition(expressions: Expressions, node: exp.Expr) -> str:
@@ -310,6 +353,6 @@ def check_result(translation: Translation, schema: pa.Schema) -> None:
     if len(kinds) != len(schema):
         raise NotAdmittedError("type", f"{len(kinds)} columns where Spark has {len(schema)}")
     for (name, kind), wanted in zip(translation.columns, schema, strict=True):
-        if kind != wanted.type or result_type(kind) is None:
+        if kind != wanted.type or duckdb_type(kind) is None:
             detail = f"column {name} as {name_of(kind)}, Spark has {type_name(wanted.type)}"
             raise NotAdmittedError("type", detail)

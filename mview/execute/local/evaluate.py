@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
-import sqlglot
 
 from mview.execute.local.admission import Translation, check_result, translate
-from mview.execute.local.admitted.spark_types import TIMESTAMP, TIMESTAMP_NTZ, duckdb_type
+from mview.execute.local.admitted.spark_types import duckdb_type, without_zone
+from mview.execute.local.reading import read
 from mview.execute.queries import Queries
 from mview.execute.refusal import EvaluationError
 from mview.schema import as_schema
@@ -50,7 +50,7 @@ class LocalEvaluator:
         shape = None if result is None else (tuple(result.names), tuple(result.types))
         key = (sql, types, shape)
         if key not in self._prepared:
-            parsed = sqlglot.parse_one(sql, dialect="spark")
+            parsed = read(sql)
             translation = translate(parsed, {name: dict(pairs) for name, pairs in types})
             if result is not None:
                 check_result(translation, result)
@@ -91,14 +91,12 @@ def _for_duckdb(table: pa.Table) -> pa.Table:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if duckdb_type(column.type) is None:
             continue
-        if column.type == TIMESTAMP:
-            column = column.cast(TIMESTAMP_NTZ)
-        columns[name.lower()] = column
+        columns[name.lower()] = column.cast(without_zone(column.type))
     return pa.table(columns)
 
 
 @lru_cache(maxsize=1024)
 def _is_duckdbs(schema: pa.Schema) -> bool:
     """Whether DuckDB takes a table as it is."""
-    kinds = {kind for kind in schema.types if duckdb_type(kind) is None or kind == TIMESTAMP}
-    return not kinds and all(name == name.lower() for name in schema.names)
+    plain = all(duckdb_type(kind) and without_zone(kind) == kind for kind in schema.types)
+    return plain and all(name == name.lower() for name in schema.names)

@@ -31,11 +31,11 @@ from mview.execute.local.admitted.spark_types import (
     TIMESTAMP_NTZ,
     TINYINT,
     Typed,
-    common_type,
     duckdb_type,
     is_decimal,
+    is_float,
+    is_list,
     name_of,
-    result_type,
 )
 from mview.execute.local.casts import cast, try_integer
 from mview.execute.local.json_paths import is_plain_key, json_scalar
@@ -118,8 +118,6 @@ class Expressions:
             exp.ILike: self._like,
             exp.RegexpLike: self._like,
             exp.ArraySort: self._sorted,
-            exp.ArraySize: self._size,
-            exp.ArrayToString: self._joined,
             exp.Bracket: self._element,
             exp.JSONExtractScalar: self._json,
             exp.GroupConcat: self._call,
@@ -235,7 +233,7 @@ class Expressions:
             return self._rule(_RULES[exp.In][0], node)
         value = self.translate(node.this)
         text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
-        if kinds != [value.type] or common_type([value]) in (None, NULL):
+        if kinds != [value.type] or value.type == NULL or is_list(value.type):
             raise NotAdmittedError("type", "IN (SELECT …) over different types")
         return Typed(f"({value.sql} IN ({text}))", BOOLEAN)
 
@@ -259,45 +257,37 @@ class Expressions:
         return Typed(f"CAST(grouping({key.sql}) AS TINYINT)", TINYINT)
 
     def _sorted(self, node: exp.ArraySort) -> Typed:
-        """`sort_array` of what an aggregate collects, which is sorted already."""
-        only(node, "this", nulls_first=("TRUE",))
-        call = node.this
+        """A sorted list; what an aggregate collects is sorted already, as `sort_array` does."""
+        rule, call = _rule_of(node), node.this
+        if rule is None:
+            raise NotAdmittedError("operator", f"{_named(node)} in another order")
         while isinstance(call, exp.Filter | exp.Window):
             call = call.this
-        if not isinstance(call, exp.ArrayAgg | exp.ArrayUniqueAgg):
-            raise NotAdmittedError("operator", "sort_array but of a list that is collected")
-        return self.translate(node.this)
-
-    def _list(self, node: exp.Expr) -> Typed:
-        value = self.translate(node)
-        if not pa.types.is_list(value.type):
-            raise _type_error(_named(node), [value])
-        return value
-
-    def _size(self, node: exp.ArraySize) -> Typed:
-        only(node, "this")
-        return Typed(f"CAST(len({self._list(node.this).sql}) AS INTEGER)", INT)
-
-    def _joined(self, node: exp.ArrayToString) -> Typed:
-        only(node, "this", "expression")
-        values, by = self._list(node.this), self.translate(node.expression)
-        if values.type.value_type != STRING or by.type != STRING:
-            raise _type_error("array_join", [values, by])
-        return Typed(f"array_to_string({values.sql}, {by.sql})", STRING)
+        collected = isinstance(call, exp.ArrayAgg | exp.ArrayUniqueAgg)
+        if collected and rule.name in ("sort_array", "sort_array_up"):
+            return self.translate(node.this)
+        return self._rule(rule, node)
 
     def _element(self, node: exp.Bracket) -> Typed:
-        """One of a list, counted from 0, or from 1 by `element_at`; a number beyond it raises."""
-        only(node, "this", "expressions", "offset", safe=(False,))
-        values, (number,) = self._list(node.this), node.expressions
-        if not (isinstance(number, exp.Literal) and number.is_int):
-            raise NotAdmittedError("operator", "an element of a list by what is no number")
-        place = int(number.name) + 1 - int(node.args.get("offset") or 0)
-        kind = values.type.value_type
-        if place < 1:
-            raise NotAdmittedError("operator", "element 0 of a list that is counted from 1")
+        """One of a list, counted from 0, or as `element_at` does: from 1, or from its end.
+
+        A number beyond the list raises; `try_element_at` gives NULL.
+        """
+        only(node, "this", "expressions", "offset", safe=(True, False))
+        values, (part,) = self.translate(node.this), node.expressions
+        number, from_one = self.translate(part), bool(node.args.get("offset"))
+        if not is_list(values.type) or number.type != INT:
+            raise _type_error(_named(node), [values, number])
+        kind, size = values.type.value_type, f"len({values.sql})"
+        place = number.sql if from_one else f"(CAST({number.sql} AS BIGINT) + 1)"
+        here = f"{place} BETWEEN 1 AND {size}"
+        if from_one:
+            here += f" OR {place} BETWEEN -{size} AND -1"
+        text = f"CASE WHEN {here} THEN {values.sql}[{place}] WHEN {values.sql} IS NOT NULL"
+        if node.args.get("safe"):
+            text += f" AND {place} = 0"
         missing = f"CAST(error('the list has no such element') AS {duckdb_type(kind)})"
-        text = f"CASE WHEN len({values.sql}) >= {place} THEN {values.sql}[{place}]"
-        return Typed(f"({text} WHEN {values.sql} IS NOT NULL THEN {missing} END)", kind)
+        return Typed(f"({text} AND {place} IS NOT NULL THEN {missing} END)", kind)
 
     def _json(self, node: exp.JSONExtractScalar) -> Typed:
         """`get_json_object` of keys below one another."""
@@ -344,7 +334,7 @@ class Expressions:
 
     def _call(self, node: exp.Expr) -> Typed:
         text, kind = self._aggregate(node)
-        return Typed(f"CAST({text} AS {result_type(kind)})", kind)
+        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
 
     def _aggregate(self, node: exp.Expr, tail: str = "") -> tuple[str, pa.DataType]:
         """An aggregate call before the cast to its type; FILTER and `tail`, its window, with it."""
@@ -373,7 +363,7 @@ class Expressions:
         if (
             signature is None
             or any(duckdb_type(kind) is None for kind in signature.operands)
-            or (distinct and any(pa.types.is_floating(value.type) for value in values))
+            or (distinct and any(is_float(v.type) or is_list(v.type) for v in values))
         ):
             raise _type_error(rule.name, values)
         texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
@@ -431,7 +421,7 @@ class Expressions:
         if order and node.find(exp.ArrayAgg) is not None:
             raise NotAdmittedError("operator", "a list that is collected along an order")
         text, kind = self._over(node.this, f" OVER ({' '.join(parts)})")
-        return Typed(f"CAST({text} AS {result_type(kind)})", kind)
+        return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
 
     def _over(self, node: exp.Expr, tail: str) -> tuple[str, pa.DataType]:
         if type(node) in _RANKINGS:
@@ -482,7 +472,7 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
         **_scale(signature.result),
     )
     if signature.result != BOOLEAN:
-        text = f"CAST({text} AS {result_type(signature.result)})"
+        text = f"CAST({text} AS {duckdb_type(signature.result)})"
     return Typed(text, signature.result)
 
 
@@ -535,7 +525,7 @@ def check_keys(values: list[Typed]) -> None:
         NotAdmittedError: one is a float, where 0.0 and -0.0 are one value with two looks.
     """
     for value in values:
-        if pa.types.is_floating(value.type) or pa.types.is_list(value.type):
+        if is_float(value.type) or is_list(value.type):
             raise NotAdmittedError("type", f"grouping by a {name_of(value.type)}")
 
 

@@ -60,6 +60,19 @@ QUERIES = [
     "SELECT max_by(s, id) AS a, min_by(k, d) AS b, max_by(s, id) FILTER (WHERE k > 50) AS c FROM l",
     f"SELECT {BY.format(f='max_by')} AS a, {BY.format(f='min_by')} AS b FROM l",
     f"SELECT k, {BY.format(f='max_by')} AS a, {BY.format(f='min_by')} AS b FROM l GROUP BY k",
+    "SELECT id, explode(array(k, 1)) AS x, size(split(s, 'a')) AS n FROM l",
+    "SELECT DISTINCT explode(CASE WHEN k > 1 THEN split(s, ' ') END) AS x FROM l",
+    "SELECT l.id, e.x FROM l LATERAL VIEW explode(split(s, 'a')) e AS x WHERE e.x = ''",
+    "SELECT id, x FROM l LATERAL VIEW OUTER explode(CASE WHEN k < 3 THEN array(n) END) e AS x",
+    "SELECT l.id, x, t FROM l LEFT JOIN r ON l.k = r.k LATERAL VIEW explode(array(v, 1)) e AS x",
+    "SELECT x, y, count(*) AS c FROM l LATERAL VIEW explode(array(k, 2)) e AS x "
+    "LATERAL VIEW explode(array(x, id)) f AS y GROUP BY x, y",
+    "SELECT a.x, max(b.id) AS m FROM (SELECT explode(array(k, 1)) AS x FROM l) a "
+    "JOIN l b ON a.x = b.k GROUP BY a.x",
+    "SELECT id, xs[0] AS x, xs AS y FROM (SELECT id, array(d, NULL) AS xs FROM l) WHERE "
+    "size(xs) > 1",
+    "SELECT array_join(xs, '-') AS x, array_contains(xs, 'a') AS a, count(xs) OVER () AS n "
+    "FROM (SELECT k, sort_array(collect_list(s)) AS xs FROM l GROUP BY k)",
     "SELECT l.id, r.v FROM l CROSS JOIN r",
     "SELECT l.id, r.v FROM l, r WHERE l.id < r.v",
     "SELECT l.id, r.v FROM l LEFT JOIN r ON l.id < r.v",

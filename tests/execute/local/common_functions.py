@@ -10,10 +10,9 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-import sqlglot
-
 from mview.execute.local.admission import translate
 from mview.execute.local.admitted.functions import AGGREGATES, SCALARS
+from mview.execute.local.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.functions.names import ARGUMENTS, REFUSED
 from mview.schema import parse_type, type_name
@@ -86,7 +85,7 @@ def place(expression: str) -> str:
         return "refused"
     # As an epoch reads what a view shows.
     text = f"SELECT 1 AS w, * FROM (SELECT {expression} AS v FROM t_)"
-    query = sqlglot.parse_one(text, dialect="spark")
+    query = read(text)
     try:
         translate(query, {"t_": COLUMNS})
     except NotAdmittedError as error:

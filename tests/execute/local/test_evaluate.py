@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-import sqlglot
 
 from mview.execute.local.admission import admit
 from mview.execute.local.evaluate import LocalEvaluator
+from mview.execute.local.reading import read
 from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.schema import Column, TableSchema, parse_type
 
@@ -24,6 +24,7 @@ SCHEMA = TableSchema(
         Column("d", parse_type("date")),
         Column("Big", parse_type("decimal(30,10)")),
         Column("list", parse_type("array<int>")),
+        Column("lists", parse_type("array<array<int>>")),
         Column("at", parse_type("timestamp")),
     ),
     ("id",),
@@ -35,7 +36,7 @@ SCHEMAS = {"shop.t": SCHEMA, "u": OTHER}
 
 
 def reason(sql: str) -> str | None:
-    found = admit(sqlglot.parse_one(sql, dialect="spark"), SCHEMAS)
+    found = admit(read(sql), SCHEMAS)
     return None if found is None else str(found)
 
 
@@ -72,7 +73,13 @@ def test_admits(sql: str) -> None:
         ("SELECT f FROM shop.t UNION SELECT f FROM shop.t", "grouping by a double"),
         ("SELECT n FROM shop.t UNION ALL SELECT n FROM u", "different types"),
         ("SELECT row_number() OVER (ORDER BY f) FROM shop.t", "ORDER BY a double"),
-        ("SELECT list FROM shop.t", "array<int>"),
+        ("SELECT lists FROM shop.t", "array<array<int>>"),
+        ("SELECT DISTINCT list FROM shop.t", "grouping by a array<int>"),
+        ("SELECT count(DISTINCT list) FROM shop.t", "count(array<int>)"),
+        ("SELECT list = list FROM shop.t", "eq(array<int>, array<int>)"),
+        ("SELECT list IN (SELECT list FROM shop.t) FROM shop.t", "IN (SELECT"),
+        ("SELECT array_contains(list, s) FROM shop.t", "array_contains"),
+        ("SELECT log(10, f) FROM shop.t", "log"),
         ("SELECT try_cast(s AS double) FROM shop.t", "TRY_CAST"),
         ("SELECT s RLIKE '(?i)a' FROM shop.t", "rlike(string, string)"),
         ("SELECT regexp_replace(s, 'a*', 'b') FROM shop.t", "regexp_replace"),
@@ -84,7 +91,17 @@ def test_admits(sql: str) -> None:
         ("SELECT n FROM shop.t GROUP BY id, ROLLUP (n)", "several sets"),
         ("SELECT n FROM shop.t GROUP BY ROLLUP ((n, id), s)", "several sets"),
         ("SELECT id FROM shop.t TABLESAMPLE (10 PERCENT)", "sample"),
-        ("SELECT x FROM shop.t LATERAL VIEW explode(list) AS x", "laterals"),
+        ("SELECT x FROM shop.t LATERAL VIEW explode(list)", "resolved"),
+        ("SELECT x FROM shop.t LATERAL VIEW posexplode(list) q AS p, x", "LATERAL"),
+        ("SELECT x FROM shop.t LATERAL VIEW inline(list) q AS x", "inline"),
+        (
+            "SELECT x FROM u FULL JOIN shop.t ON t.id = u.id LATERAL VIEW explode(list) q AS x",
+            "outer join",
+        ),
+        ("SELECT explode(s) AS x FROM shop.t", "explode(string)"),
+        ("SELECT explode(collect_list(n)) AS x FROM shop.t", "explode beside what is grouped"),
+        ("SELECT explode(list) AS x, explode(list) AS y FROM shop.t", "explode twice"),
+        ("SELECT explode(list) + 1 AS x FROM shop.t", "explode"),
         ("SELECT (SELECT max(id) FROM u WHERE u.id = t.id) AS m FROM shop.t", "column"),
         ("SELECT n FROM shop.t JOIN u USING (n)", "USING (n)"),
         ("SELECT id FROM shop.t NATURAL JOIN u", "method"),
@@ -99,7 +116,7 @@ def test_admits(sql: str) -> None:
         ("SELECT sum(n) OVER (ORDER BY id RANGE 3 PRECEDING) FROM shop.t", "RANGE"),
         ("SELECT count(DISTINCT n, f) FROM shop.t", "count(int, double)"),
         ("SELECT sum(DISTINCT n, id) FROM shop.t", "DISTINCT columns"),
-        ("SELECT sort_array(list) FROM shop.t", "sort_array"),
+        ("SELECT sort_array(list, n > 1) FROM shop.t", "array_sort"),
         ("SELECT n FROM shop.t GROUP BY CUBE (n), ROLLUP (id)", "several sets"),
         ("SELECT id FROM shop.t LIMIT 1 + 1", "LIMIT"),
     ],

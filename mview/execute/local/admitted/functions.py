@@ -21,6 +21,7 @@ from mview.execute.local.admitted.entries import (
     unary,
     whole_digits,
 )
+from mview.execute.local.admitted.lists import LISTS
 from mview.execute.local.admitted.signatures import (
     any_to,
     chosen,
@@ -39,6 +40,7 @@ from mview.execute.local.admitted.signatures import (
     rounded,
     rounded_double,
     signed,
+    spread,
     squared,
     times,
     whole,
@@ -77,6 +79,7 @@ _WHOLE_OF = (
     f"CASE WHEN abs({{0}}) < 9e15 THEN %s({{0}}) WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
 )
 _SIGN = "CASE WHEN {0} = 0 OR isnan({0}) THEN {0} WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 END"
+_LOGARITHM = "CASE WHEN {0} > 0 THEN strict_%s({0}) END"
 _TRUTHS = (BOOLEAN, BOOLEAN)
 # By its decimal digits, as Spark does: those before and behind the point that a double can have.
 _ROUNDED = (
@@ -159,8 +162,17 @@ SCALARS: tuple[Admitted, ...] = (
     unary(
         "sqrt", exp.Sqrt, "sqrt({0})", one_of((INT, DOUBLE), DOUBLE), "sqrt(CAST({0} AS DOUBLE))"
     ),
+    unary("exp", exp.Exp, "exp({0})", spread, "strict_exp({0})"),
+    # NULL where there is none, as in Spark; NaN has itself.
+    unary("ln", exp.Ln, "ln({0})", spread, _LOGARITHM % "ln"),
+    replace(
+        unary("log10", exp.Anonymous, "log10({0})", spread, _LOGARITHM % "log10"),
+        parts=("expressions",),
+        form={"this": "log10"},
+    ),
     binary("bit_and", exp.BitwiseAnd, "{0} & {1}", integers),
     binary("bit_or", exp.BitwiseOr, "{0} | {1}", integers),
+    *LISTS,
     *TEXTS,
     *TIMES,
 )

@@ -33,6 +33,7 @@ from mview.execute.local.admitted.spark_types import (
     is_decimal,
     is_exact_number,
     is_float,
+    is_list,
 )
 
 Types = tuple[pa.DataType, ...]
@@ -96,7 +97,13 @@ def all_of(kind: pa.DataType, result: pa.DataType) -> Sign:
 
 def _common(values: list[Typed], *, shrink: bool) -> pa.DataType | None:
     kind = common_type(values, shrink=shrink)
-    return None if kind is None or kind == NULL or pa.types.is_list(kind) else kind
+    return None if kind is None or kind == NULL or is_list(kind) else kind
+
+
+def _handed_on(values: list[Typed]) -> pa.DataType | None:
+    """The type of values that are not compared: lists of one type, too."""
+    kind = common_type(values)
+    return None if kind == NULL else kind
 
 
 def compared(values: list[Typed]) -> Signature | None:
@@ -113,7 +120,7 @@ def listed(values: list[Typed]) -> Signature | None:
 
 def merged(values: list[Typed]) -> Signature | None:
     """Operands of COALESCE: brought to one type, which is the result's."""
-    kind = _common(values, shrink=False)
+    kind = _handed_on(values)
     return None if kind is None else Signature((kind,) * len(values), kind)
 
 
@@ -121,13 +128,14 @@ def not_float(values: list[Typed]) -> Signature | None:
     """As `merged`, but not float or double."""
     # 0.0 and -0.0 are equal: which of the two comes back is chance.
     signed = merged(values)
-    return None if signed is None or is_float(signed.result) else signed
+    unfit = signed is None or is_float(signed.result) or is_list(signed.result)
+    return None if unfit else signed
 
 
 def chosen(values: list[Typed]) -> Signature | None:
     """Condition, value, condition, value, …, and the value of ELSE."""
     conditions, results = values[0:-1:2], [*values[1:-1:2], values[-1]]
-    kind = _common(results, shrink=False)
+    kind = _handed_on(results)
     if kind is None or any(c.type != BOOLEAN for c in conditions):
         return None
     return Signature((BOOLEAN, kind) * len(conditions) + (kind,), kind)
@@ -266,6 +274,57 @@ def gathered(values: list[Typed]) -> Signature | None:
     return Signature((value.type,), pa.list_(value.type)) if fits else None
 
 
+def any_list(result: pa.DataType) -> Sign:
+    """A list; the result has one type."""
+
+    def sign(values: list[Typed]) -> Signature | None:
+        (value,) = values
+        return Signature((value.type,), result) if is_list(value.type) else None
+
+    return sign
+
+
+def list_of(values: list[Typed]) -> Signature | None:
+    """The elements of a list, brought to one type."""
+    kind = _common(values, shrink=False)
+    return None if kind is None else Signature((kind,) * len(values), pa.list_(kind))
+
+
+def ordered_list(values: list[Typed]) -> Signature | None:
+    """A list whose elements are told apart and sorted alike in both engines."""
+    (value,) = values
+    fits = is_list(value.type) and _is_discrete(value.type.value_type)
+    return Signature((value.type,), value.type) if fits else None
+
+
+def element_of(values: list[Typed]) -> Signature | None:
+    """The same; the result is one of its elements."""
+    fits = ordered_list(values)
+    return None if fits is None else Signature(fits.operands, fits.result.value_type)
+
+
+def list_and_element(result: pa.DataType | None) -> Sign:
+    """A list as in `ordered_list` and a value of its elements' type; None: the result is a list."""
+
+    def sign(values: list[Typed]) -> Signature | None:
+        many, element = values
+        if ordered_list([many]) is None:
+            return None
+        kind = many.type.value_type
+        if element.type == NULL or common_type([Typed("", kind), element]) != kind:
+            return None
+        return Signature((many.type, kind), result or many.type)
+
+    return sign
+
+
+def joined(values: list[Typed]) -> Signature | None:
+    """A list of strings, and the literal that comes between them."""
+    kinds = (pa.list_(STRING), STRING)
+    fits = tuple(value.type for value in values) == kinds and values[1].literal is not None
+    return Signature(kinds, STRING) if fits else None
+
+
 def spread(values: list[Typed]) -> Signature | None:
     """Operands of stddev, median and such: exact numbers, which Spark takes as doubles too."""
     fits = all(value.type == DOUBLE or is_exact_number(value.type) for value in values)
@@ -376,7 +435,7 @@ def averaged(values: list[Typed]) -> Signature | None:
 
 def either(values: list[Typed]) -> Signature | None:
     """Anything, and two operands that are brought to one type."""
-    kind = _common(values[1:], shrink=False)
+    kind = _handed_on(values[1:])
     return None if kind is None else Signature((values[0].type, kind, kind), kind)
 
 

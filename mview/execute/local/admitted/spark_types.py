@@ -57,14 +57,18 @@ def duckdb_type(kind: pa.DataType) -> str | None:
     """DuckDB's name of a type; None when values of the type may not run in process."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
+    if is_list(kind):
+        # Lists of lists run on Spark.
+        element = None if is_list(kind.value_type) else duckdb_type(kind.value_type)
+        return None if element is None else f"{element}[]"
     return _DUCKDB.get(kind)
 
 
-def result_type(kind: pa.DataType) -> str | None:
-    """The same of a type that an expression may have: lists too, which no table's column may be."""
-    if pa.types.is_list(kind):
-        return f"{duckdb_type(kind.value_type)}[]"
-    return duckdb_type(kind)
+def without_zone(kind: pa.DataType) -> pa.DataType:
+    """The type in which values go to DuckDB: an instant without its zone, also within a list."""
+    if is_list(kind):
+        return pa.list_(TIMESTAMP_NTZ) if kind.value_type == TIMESTAMP else kind
+    return TIMESTAMP_NTZ if kind == TIMESTAMP else kind
 
 
 def name_of(kind: pa.DataType) -> str:
@@ -75,6 +79,11 @@ def name_of(kind: pa.DataType) -> str:
 def is_decimal(kind: pa.DataType) -> bool:
     """Whether the type is a decimal."""
     return bool(pa.types.is_decimal128(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is an array."""
+    return bool(pa.types.is_list(kind))
 
 
 def is_exact_number(kind: pa.DataType) -> bool:
