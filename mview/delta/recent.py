@@ -9,6 +9,8 @@ from collections.abc import Container
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
+from mview.memory import Demand
+
 
 class _Sized(Protocol):
     @property
@@ -30,6 +32,7 @@ class Pool:
         self.limit = limit
         self.used = 0
         self.lock = threading.Lock()
+        self._demand = Demand()
         self._order: OrderedDict[tuple[int, str], tuple[dict[str, Any], int]] = OrderedDict()
         self._gone: deque[int] = deque()
 
@@ -43,9 +46,22 @@ class Pool:
         return number
 
     def touch(self, owner: int, path: str) -> None:
-        """Note that a content was asked for."""
+        """Note that a content was asked for, whether it is there or not."""
+        self._demand.note((owner, path), len(self._order))
         if (owner, path) in self._order:
             self._order.move_to_end((owner, path))
+
+    def has_room(self, owner: int, path: str, nbytes: int) -> bool:
+        """Whether there is room for a content, if what is asked for less often goes."""
+        self._sweep()
+        free = self.limit - self.used
+        for key, (_, size) in self._order.items():
+            if free >= nbytes:
+                break
+            if not self._demand.outranks((owner, path), key):
+                return False
+            free += size
+        return free >= nbytes
 
     def keep(self, owner: int, path: str, kept: dict[str, Any], nbytes: int) -> None:
         """Count a content that its owner has in `kept`."""
@@ -75,15 +91,20 @@ POOL = Pool(512 << 20)
 class Recent(Generic[_Content]):
     """Contents of files by path, up to a limit of bytes; the oldest go first.
 
+    Where all files are gone through again and again (`scanned`), those would always have gone that
+    come next. So a content takes the place of what is asked for less often only, and as many of
+    them stay as there is room for.
+
     Several threads may ask and add at once. What is asked for may be forgotten a moment later.
 
     Args:
         limit: bytes, of those of the pool.
         pool: what is shared with others.
+        scanned: see above.
     """
 
-    def __init__(self, limit: int, pool: Pool | None = None) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, pool: Pool | None = None, *, scanned: bool = False) -> None:
+        self._limit, self._scanned = limit, scanned
         self._pool = POOL if pool is None else pool
         self._number = self._pool.enter(self)
         self._kept: dict[str, tuple[_Content, int]] = {}
@@ -94,11 +115,9 @@ class Recent(Generic[_Content]):
     def get(self, path: str) -> _Content | None:
         """What is remembered of a file; None: nothing."""
         with self._pool.lock:
-            kept = self._kept.get(path)
-            if kept is None:
-                return None
             self._pool.touch(self._number, path)
-            return kept[0]
+            kept = self._kept.get(path)
+            return None if kept is None else kept[0]
 
     def add(self, path: str, content: _Content) -> None:
         """Remember a file, unless it alone is beyond the limit."""
@@ -107,6 +126,8 @@ class Recent(Generic[_Content]):
             return
         with self._pool.lock:
             self._forget(path)
+            if self._scanned and not self._pool.has_room(self._number, path, nbytes):
+                return
             self._kept[path] = content, nbytes
             self._pool.keep(self._number, path, self._kept, nbytes)
             size = sum(nbytes for _, nbytes in self._kept.values())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,9 +41,9 @@ from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
 from mview.rows.match import IndexedRows, Positions, Same, first_rows, row_codes
 
 #: Bytes of a table's rows that are remembered at the most: rows that were just written are read
-#: again soon, and all keys are looked through in most epochs (some 30 bytes per row with their
-#: index). All tables together have a share of `engine.memory`, see `mview.delta.recent`.
-_WRITTEN, _LOOKED = 64 << 20, 256 << 20
+#: again soon. All keys are looked through in most epochs (some 30 bytes per row with their index).
+#: All tables together have a share of `engine.memory`, see `mview.delta.recent`.
+_WRITTEN, _LOOKED = 64 << 20, sys.maxsize
 
 #: Deleted rows that a file may have: about 2 bytes each in every commit that touches it. Files have
 #: different limits from half of it on, so that they are not all written anew in one epoch.
@@ -181,7 +182,7 @@ class Rewriter:
         self._ranges: dict[str, Mapping[str, Bounds | None]] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
         self._written: Recent[pa.Table] = Recent(0 if ordered else _WRITTEN)
-        self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED)
+        self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED, scanned=True)
 
     def weighted(self, rows: pa.Table, weight: Positions) -> Upsert:
         """What rows with weights come to.

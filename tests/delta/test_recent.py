@@ -44,6 +44,30 @@ def test_an_owner_has_a_limit_too_and_what_is_too_large_is_not_kept() -> None:
     assert ("b" in recent, "c" in recent, pool.used) == (False, True, 40)
 
 
+def test_going_round_more_files_than_there_is_room_for_finds_those_that_stay() -> None:
+    pool = Pool(80 * 20)
+    looked, written = Recent[pa.Table](10_000, pool, scanned=True), Recent[pa.Table](160, pool)
+
+    def go_round(first: int) -> int:
+        """All files once; how many were not there."""
+        missed = 0
+        for number in range(first, first + 24):
+            if looked.get(str(number)) is None:
+                missed += 1
+                looked.add(str(number), rows(10))
+        return missed
+
+    go_round(0)
+    # With the newest in the place of the oldest, each round missed all 24.
+    assert [go_round(0) for _ in range(20)] == [4] * 20
+    written.add("new", rows(10))  # what was just written is read soon: it comes first
+    assert "new" in written
+    assert [go_round(0) for _ in range(4)][-1] <= 6
+    # Other files that are asked for instead have come in after some rounds.
+    assert [go_round(100) for _ in range(25)][-1] == 4
+    assert pool.used <= pool.limit
+
+
 def test_an_owner_that_is_freed_leaves_room() -> None:
     pool = Pool(1_000)
     Recent[pa.Table](500, pool).add("a", rows(10))
