@@ -8,7 +8,9 @@ from decimal import Decimal
 
 import pytest
 from mview_connectors.changelogs.postgresql.changelog import PostgresqlChangelog
+from mview_connectors.databases.postgresql import PostgresqlDatabase
 from mview_connectors.formats.ownlog.pgoutput import PgoutputFormat
+from psycopg.errors import UniqueViolation
 
 from mview.changelog import UNCHANGED
 from mview.config import ChangesSettings, ConnectionSettings
@@ -19,6 +21,7 @@ from tests.connectors.ownlog_contract import (
     EveryOwnTransaction,
     OwnLogHarness,
     fill,
+    flat,
     tell,
 )
 from tests.connectors.test_formats_paths import AS_SAID, ONLY_PRINTED, as_said
@@ -32,6 +35,12 @@ class Log(OwnLogHarness):
     changelog, format = PostgresqlChangelog, PgoutputFormat
     clock = "SELECT extract(epoch FROM clock_timestamp()) * 1000"
     numbers = "generate_series(1, {}) n"
+    reader, taken = PostgresqlDatabase, UniqueViolation
+    keys = ('text COLLATE "C"', "text COLLATE no_case", "text COLLATE no_marks")
+    insert_or = (
+        "INSERT INTO u VALUES ('{0}', {1}) ON CONFLICT DO NOTHING",
+        "INSERT INTO u VALUES ('{0}', {1}) ON CONFLICT (id) DO UPDATE SET id = '{0}', x = {1}",
+    )
 
     @property
     def slots(self):
@@ -50,7 +59,15 @@ def log(postgresql, tmp_path):
 
 
 class TestAsEveryLog(EveryOwnLog):
-    pass
+    @pytest.mark.long
+    def test_keys_that_the_database_compares_otherwise_than_by_bytes(self, log):
+        """Also by collations that take other bytes for equal."""
+        for name, level in (("no_case", "level2"), ("no_marks", "level1")):
+            log.run(
+                f"CREATE COLLATION {name} "
+                f"(provider = icu, locale = 'und-u-ks-{level}', deterministic = false)"
+            )
+        super().test_keys_that_the_database_compares_otherwise_than_by_bytes(log)
 
 
 class TestTransactions(EveryOwnTransaction):
@@ -298,6 +315,13 @@ class TestTables:
             ("ALTER PUBLICATION p DROP TABLE t; ALTER PUBLICATION p ADD TABLE t", "taken out"),
             ("ALTER PUBLICATION p SET (publish = 'insert')", "taken out"),
             ("ALTER TABLE t REPLICA IDENTITY NOTHING", "its key"),
+            # Rows have other values, and no event tells it.
+            (
+                "ALTER TABLE t ALTER x TYPE varchar(1) USING left(x, 1); "
+                "ALTER TABLE t ALTER x TYPE text",
+                "'x' altered, and its rows written anew",
+            ),
+            ("ALTER TABLE t ALTER x TYPE text USING 'y'", "'x' altered, and its rows written anew"),
         ],
     )
     def test_one_that_is_altered_is_told(self, log, sql, said):
@@ -306,6 +330,41 @@ class TestTables:
         log.run(sql)
         with pytest.raises(UserError, match=said):
             tell(changelog.advance(start, 100, 0))
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "ALTER TABLE t ALTER x SET DEFAULT 'z'; ALTER TABLE t ALTER x SET STATISTICS 9",
+            "ALTER TABLE t RENAME x TO y; ALTER TABLE t RENAME y TO x",
+            "CLUSTER t USING t_pkey",
+            "ALTER TABLE t ADD COLUMN y float DEFAULT random()",
+        ],
+    )
+    def test_what_leaves_the_values_alone_is_no_harm(self, log, sql):
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1])
+        log.run(sql)
+        log.run("INSERT INTO t (id, x) VALUES (2, 'x')")
+        assert flat(log.read_all(changelog, start, 2)[0]) == [1, 2]
+        assert changelog.advance(start, 100, 0).halts == {}
+
+    def test_a_label_of_an_enum_that_is_renamed_is_told(self, log):
+        """Rows have the number of a label: all of them show another one, and no event tells it."""
+        log.run("CREATE TYPE e AS ENUM ('a', 'b')")
+        log.run("CREATE TABLE u (id int PRIMARY KEY, n int, e e, es e[])")
+        changelog = log.open("u")
+        start = changelog.begin()
+        log.run("ALTER TYPE e ADD VALUE 'c'; INSERT INTO u VALUES (1, 1, 'a', '{b}')")
+        assert log.read_all(changelog, start, 1)[0] == [[1]]
+        log.run("ALTER TYPE e RENAME VALUE 'a' TO 'z'")
+        for used in ({"id", "n"}, {"id", "e"}, {"id", "es"}):
+            changelog = log.reopen("u")
+            changelog.only({"u": used})
+            told = [halt.error() for halt in changelog.advance(start, 100, 0).halts.values()]
+            assert ["label 'a' renamed" in str(error) for error in told] == [True] * (
+                "n" not in used
+            )
 
     @pytest.mark.parametrize(
         "sql",

@@ -244,7 +244,15 @@ class PostgresqlChangelog(OwnLog):
             if gone:
                 there = gone[0] in now["columns"]
                 what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
+            # A store of before knows neither labels nor the file.
+            for column in used:
+                before = (then.get("labels") or {}).get(column, {})
+                after = (now["labels"] or {}).get(column, {})
+                if not what and (lost_ones := before.items() - after.items()):
+                    what = f"has column {column!r} with label {min(lost_ones)[1]!r} renamed"
             used = [c for c in used if now["columns"].get(c) != then["columns"][c]]
+            if not what and used and then.get("file", now["file"]) != now["file"]:
+                what = f"has had column {used[0]!r} altered, and its rows written anew,"
             for columns in self._written.get(name, set()).copy():
                 if not what and not has_place(columns, then["columns"], now["columns"], used):
                     what = f"had other columns ({', '.join(columns)}) when rows of it were changed"

@@ -68,6 +68,15 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
      FROM pg_replication_slots s WHERE s.slot_name = %s),
     (SELECT jsonb_object_agg(w.name, jsonb_build_object(
         'relation', c.oid::int8, 'identity', c.relreplident,
+        -- Labels of enums by their numbers, by column: rows have the number.
+        'labels', (SELECT jsonb_object_agg(l.attname, l.labels) FROM (
+            SELECT a.attname, jsonb_object_agg(e.oid::text, e.enumlabel) AS labels
+            FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
+            JOIN pg_enum e ON e.enumtypid IN (y.oid, y.typelem)
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            GROUP BY a.attname) l),
+        -- Another one when all rows were written anew, which is in no log.
+        'file', c.relfilenode::int8,
         -- Also another one where it was altered and put back meanwhile.
         'published', (SELECT jsonb_build_array(h.number, p.xmin::text)
             FROM pg_publication p, LATERAL (SELECT coalesce(
