@@ -133,7 +133,8 @@ def from_ipc(blob: bytes | pa.Buffer) -> pa.Table:
 
 
 #: The one row shape that crosses Spark, for all sources and the merge operator's output.
-#: kind: `changes` (body: change batch), `marker`, `release`, `halt` (JSON), `heartbeat` (no body).
+#: kind: `changes` (body: change batch), `marker`, `release`, `halt`, `reject` (JSON), `heartbeat`
+#: (no body).
 #: event_time is NULL but for heartbeats: see design, "Watermark".
 STREAM_DDL = "kind string, `table` string, chunk int, rows long, event_time timestamp, body binary"
 STREAM_ARROW = pa.schema(
@@ -152,7 +153,7 @@ STREAM_ARROW = pa.schema(
 class StreamRow:
     """One row of the stream that crosses Spark; see STREAM_DDL."""
 
-    kind: Literal["changes", "marker", "release", "halt", "heartbeat"]
+    kind: Literal["changes", "marker", "release", "halt", "reject", "heartbeat"]
     table: str = ""
     chunk: int = 0
     rows: int = 0

@@ -29,7 +29,7 @@ from mview.clock import SourceMs, SystemClock, utc_text
 from mview.config import Config, secret_values
 from mview.errors import RetryableError, UserError, concerning, known_error
 from mview.ingest.chunks import chunk_rows
-from mview.ingest.rereads import RereadLog, RereadRequest, plan_anew
+from mview.ingest.mending.rereads import RereadLog, RereadRequest, plan_anew
 from mview.ingest.spec import TableSpec
 from mview.memory import Memory
 from mview.plan.text.place import did_you_mean

@@ -11,6 +11,7 @@ from itertools import islice
 from mview.admin.content import sink_path
 from mview.admin.explore.freshness import cause_of_age
 from mview.admin.lights import LightStatus, light_statuses
+from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.definitions import load_definitions
 from mview.catalog.followers import table_in_sink
 from mview.clock import SystemClock
@@ -66,6 +67,7 @@ class TableStatus:
         load: how its chunks are read, where the configuration says so: `rows_per_second`, `window`,
             `priority`; of its connection `connection_rows_per_second`, `connection_window`,
             `tables_at_once`.
+        quarantined: changes of it that are in quarantine.
     """
 
     name: str
@@ -76,6 +78,7 @@ class TableStatus:
     rows_expected: int | None = None
     held: str = ""
     load: Mapping[str, object] = field(default_factory=dict)
+    quarantined: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class ViewStatus:
         halted: why it has halted; empty: it goes on.
         sink: what its sink said of the newest epoch, e.g. the Delta version that holds it.
         sinks: those that follow it.
+        degraded: changes of which tables that it shows are in quarantine; empty: none are.
     """
 
     name: str
@@ -141,6 +145,7 @@ class ViewStatus:
     sink: Mapping[str, object] = field(default_factory=dict)
     sinks: tuple[SinkStatus, ...] = ()
     cause: str = ""
+    degraded: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,8 @@ def not_fresh(store: StoreStatus) -> list[str]:
         elif view.missed:
             cause = f": {view.cause}" if view.cause else ""
             reasons.append(f"{view.name}: older than promised{cause}")
+        if view.degraded:
+            reasons.append(f"{view.name}: degraded: {view.degraded}")
         reasons += [f"{view.name}: sink {s.name} does not get on" for s in view.sinks if s.error]
     reasons += [
         f"{light.view}: sink {light.sink} does not get on" for light in store.lights if light.error
@@ -223,6 +230,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     tables = _tables(config, store, manifest, now)
     views = []
     kept = load_definitions(store, manifest)
+    aside = aside_below(kept.views, manifest)
     for name, state in manifest.views.items():
         definition = kept.views.get(name)
         promised = definition.freshness_ms if definition else None
@@ -247,6 +255,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
                 state.sink,
                 () if definition is None else _sinks(config, store, manifest, definition, now),
                 cause,
+                degraded_text(aside[name]) if name in aside else "",
             )
         )
     return StoreStatus(
@@ -291,6 +300,7 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
                 None if plan is None else plan.rows,
                 why.get(name, "") if state is None or not state.halted else state.halted,
                 _load_settings(config, name) if name in open_ else {},
+                0 if state is None or state.quarantine is None else state.quarantine.changes,
             )
         )
     return tuple(told)

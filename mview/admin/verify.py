@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView, published
 from mview.admin.lights import sides
+from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.analyze import temporary_views
-from mview.catalog.definitions import load_definition, load_lights
+from mview.catalog.definitions import load_definition, load_definitions, load_lights
 from mview.catalog.followers import open_follower
 from mview.catalog.functions import folder_of, is_declared
 from mview.catalog.spark_functions import function_errors, register_functions
@@ -61,6 +62,8 @@ class VerifyResult:
         error: why it cannot be compared: the view has halted, or its batch query fails; empty: it
             was compared.
         sink: what follows the view and was compared with it; empty: this is the view itself.
+        degraded: changes of which tables of the view are in quarantine: what was compared lacks
+            them on both sides. Empty: none are.
     """
 
     view: str
@@ -71,6 +74,12 @@ class VerifyResult:
     extra: tuple[Mapping[str, object], ...]
     error: str = ""
     sink: str = ""
+    degraded: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is as its sources say."""
+        return self.equal and not self.degraded
 
 
 def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult]:
@@ -100,6 +109,14 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
         results.append(compared.get(view.name) or _not_compared(manifest, view.name))
         if view.name in compared:
             results += _followers_of(config, manifest, view.name)
+    definitions = load_definitions(Store(config.store), manifest).views
+    aside = aside_below(definitions, manifest)
+    results = [
+        replace(result, degraded=degraded_text(aside[result.view]))
+        if result.view in aside
+        else result
+        for result in results
+    ]
     return [*results, *checked]
 
 

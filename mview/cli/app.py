@@ -29,7 +29,8 @@ from mview.cli.explore.bundle import support_bundle
 from mview.cli.explore.past import history, lag
 from mview.cli.explore.preview import preview
 from mview.cli.explore.why import why
-from mview.cli.loads import backfill, pause, resume
+from mview.cli.mending.loads import backfill, pause, resume
+from mview.cli.mending.quarantine import quarantine
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
 from mview.cli.watch.command import ui
@@ -87,6 +88,7 @@ for _command in (
     pause,
     resume,
     backfill,
+    quarantine,
     ui,
     verify,
     maintain,

@@ -341,7 +341,7 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
 
     results = verify_views(config, views)
     app.output.result(results, verified_text(results))
-    if not all(result.equal for result in results):
+    if not all(result.is_right for result in results):
         sys.exit(ExitCode.CHECK_FAILED)
 
 
@@ -366,7 +366,7 @@ def _verify_source(app: App, names: tuple[str, ...], config_path: str, repair: b
         results = verify_views(config, views)
     texts = [source_text(tables), verified_text(results)]
     app.output.result(Verified(tables, results), "\n".join(filter(None, texts)))
-    if not (all(table.equal for table in tables) and all(result.equal for result in results)):
+    if not (all(table.equal for table in tables) and all(r.is_right for r in results)):
         sys.exit(ExitCode.CHECK_FAILED)
 
 

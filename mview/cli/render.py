@@ -181,6 +181,8 @@ def status_text(store: StoreStatus) -> str:
     for line, view in zip(aligned(views), store.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += [f"    {one_line(view.cause)}"] if view.cause else []
+        if view.degraded:
+            lines.append(f"    DEGRADED: {one_line(view.degraded)}: mview quarantine list")
         lines += sink_lines(view.sinks)
         lines += aligned([_run_cells(ran) for ran in view.runs], indent=4)
     return "\n".join([*lines, *lights])
@@ -188,6 +190,8 @@ def status_text(store: StoreStatus) -> str:
 
 def _phase(table: TableStatus) -> str:
     """How far the load of a table is, and what holds or slows it."""
+    if table.phase == "loaded" and table.quarantined:
+        return f"{table.phase}; {table.quarantined:,} changes in quarantine"
     if table.phase == "loaded":
         return table.phase
     if table.phase == "halted":
@@ -381,6 +385,11 @@ def verified_text(results: Sequence[VerifyResult]) -> str:
 
 def _verified_block(result: VerifyResult) -> str:
     name = f"{result.view}, sink {result.sink}" if result.sink else result.view
+    if result.equal and result.degraded:
+        return (
+            f"{name}: DEGRADED, {result.rows:,} rows equal at epoch {result.epoch}, but "
+            f"{result.degraded}: mview quarantine list"
+        )
     if result.equal:
         return f"{name}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
     if result.error:

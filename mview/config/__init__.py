@@ -385,6 +385,12 @@ class ChangesSettings(Settings):
     transaction_topic: Filled | None = None
     #: kafka: URL of Kafka Connect's REST interface, to look up what the connector does not send.
     connect: Annotated[Filled, AfterValidator(_connect_url)] | None = None
+    #: A change that cannot be taken: its table halts, or the change is put into quarantine.
+    on_error: Literal["halt", "quarantine"] = "halt"
+    #: The most changes that are in quarantine at once, of all tables of the connection, …
+    quarantine_changes: Count = 1_000
+    #: … and the most bytes of their messages.
+    quarantine_bytes: Count = 16 << 20
     #: More client settings, e.g. security.protocol; values may hold `${env:…}`.
     options: dict[str, str] = Field(default={}, repr=False)
 
@@ -397,6 +403,11 @@ class ChangesSettings(Settings):
     def section(self) -> str:
         """Its place in the configuration, for messages."""
         return f"changes.{self.connection}"
+
+    @property
+    def is_own_log(self) -> bool:
+        """Whether it is the database's own: its messages are blocks of many changes."""
+        return self.source in _OWN_FORMATS
 
     @property
     def own_schema(self) -> str | None:

@@ -43,7 +43,10 @@ OpenSinks = Callable[[Manifest], Mapping[str, Sink]]
 
 
 #: Names of checkpoints; of what is in the folder of a mirror or a view, also half of it.
-_OF_A_FOLDER = re.compile(r"\d{6}-\d{6}|base|changelog|data|definition-[0-9a-f]{16}\.json")
+_OF_A_FOLDER = re.compile(
+    r"\d{6}-\d{6}|base|changelog|data|definition-[0-9a-f]{16}\.json"
+    r"|\d{12,}-\d{6,}\.(?:list|messages)\.json"
+)
 
 
 class Recovered(NamedTuple):
@@ -223,7 +226,8 @@ def forget_folders(
     named = {*spared, store.checkpoint(manifest.generation, lease.token)}
     named |= {store.mirror(name) for name in manifest.tables}
     named |= {store.view(name) for name in manifest.views}
-    parents = (store.mirrors, store.beside_views, store.views, store.checkpoints)
+    named |= {store.quarantined(n) for n, s in manifest.source_tables.items() if s.quarantine}
+    parents = (store.mirrors, store.beside_views, store.views, store.checkpoints, store.quarantine)
     ours = [f for parent in parents if parent.is_dir() for f in parent.iterdir() if _is_ours(f)]
     store.trash.mkdir(exist_ok=True)
     # Whole and at once: half of a folder under its name would be taken for the whole.

@@ -91,6 +91,7 @@ class EpochReport:
         halted: views whose query failed on the data; they keep the rows of the epoch before.
         tables: source tables that have halted, and why.
         stages: milliseconds of each stage; none where no batch has brought the epoch.
+        quarantine: what was put into quarantine, or taken out of it, for people.
     """
 
     epoch: int
@@ -103,6 +104,7 @@ class EpochReport:
     halted: Mapping[str, MviewError] = field(default_factory=dict)
     tables: Mapping[RelationId, TableHalt] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
+    quarantine: tuple[str, ...] = ()
 
 
 class Listener(Protocol):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Offsets
 from mview.epoch.engine import Engine, Staged
+from mview.epoch.quarantine import sweep
 from mview.epoch.report import EpochReport, ViewChange
 from mview.epoch.stages import Begun, Stage, run_stages
 from mview.epoch.tables import Changed, net, write_mirrors
@@ -106,6 +107,7 @@ def run_epoch(
         halted=staged.halted,
         tables=staged.changed.halts,
         stages={name: micros / 1000 for name, micros in took.items()},
+        quarantine=tuple(text for said in staged.changed.quarantine.values() for text in said),
     )
 
 
@@ -164,6 +166,7 @@ def _cuts(
 def move(engine: Engine, upkeep: Upkeep, staged: StagedEpoch) -> StagedEpoch:
     """Have memory follow what is published, and begin what keeps the store small."""
     engine.move({**staged.changed.deltas, **staged.deltas})
+    sweep(engine, staged.changed.quarantine)
     upkeep.after_epoch()
     batches = staged.changed.batch.changes.values()
     if sum(part.get_total_buffer_size() for parts in batches for part in parts) >= _LARGE_BATCH:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from mview.connector import TableHalt
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
+from mview.epoch.quarantine import Quarantines
 from mview.epoch.upkeep import Upkeep
 from mview.errors import ConfigError, OtherLogError, UserError, concerning
 from mview.execute.delta import Delta
@@ -54,6 +55,7 @@ class Changed:
         deltas: what they change in the tables.
         clocks: the same of the clocks, which have no mirror.
         halts: tables that halt in it, and why: they stay as they were before it.
+        quarantine: of tables that have changes in quarantine, what became of these, for people.
     """
 
     epoch: int
@@ -65,6 +67,7 @@ class Changed:
     deltas: Mapping[RelationId, Delta]
     clocks: Mapping[RelationId, Delta]
     halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
+    quarantine: Mapping[RelationId, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def moved(self) -> Moved:
@@ -83,13 +86,15 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     engine.pin(batch.offsets.pinned_ms)
     halts = {n: halt for n, halt in batch.halted.items() if n in tables and not tables[n].halted}
     netted, requests, deltas = {}, [], {}
-    for name in dict.fromkeys([*batch.changes, *batch.rereads]):
+    quarantines = Quarantines(engine, batch)
+    for name in dict.fromkeys([*batch.changes, *batch.rereads, *quarantines.tables]):
         if name in halts or tables[name].halted:
             continue
         schema = engine.relations[name].schema
         known, times = before.positions.get(name, {}), before.newest.get(name, {})
         with _halting(name, halts), concerning(f"table {name}"):
             changes = net_changes(batch.changes.get(name, ()), schema, known, times)
+            changes = quarantines.taken(name, changes)
             if name in batch.rereads:
                 changes = _with_rereads(engine, name, changes, batch.rereads[name])
             netted[name] = changes
@@ -100,6 +105,7 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
         name = request.table
         with _halting(name, halts), concerning(f"table {name}"):
             schema = engine.relations[name].schema
+            netted[name] = quarantines.without_orphans(name, netted[name], old_rows)
             rows = old_and_new(netted[name], old_rows, schema)
             if rows.num_rows:
                 deltas[name] = Delta(rows, schema.key)
@@ -112,9 +118,11 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     for name, halt in halts.items():
         text = engine.mask(str(halt.error().render()))
         tables = {**tables, name: replace(tables[name], halted=text)}
+    tables = {**tables, **{n: quarantines.written(n, tables[n]) for n in netted}}
+    told = {name: quarantines.said(name) for name in netted if name in quarantines.asides}
     clocks = clock_changes(before.pinned_ms, engine.pinned_ms)
     number = before.epoch + 1
-    return Changed(number, batch, tables, positions, newest, netted, deltas, clocks, halts)
+    return Changed(number, batch, tables, positions, newest, netted, deltas, clocks, halts, told)
 
 
 @contextmanager

@@ -19,10 +19,12 @@ from mview.changelog import StreamRow, from_ipc
 from mview.connector import TableHalt
 from mview.files.jsonfile import damage_told
 from mview.files.records import fields, plain, record
+from mview.ingest.mending.reject import Reject
 from mview.merge.rules import Release
 from mview.relation import RelationId
 from mview.snapshot import ChunkPlan
 from mview.store.manifest import Cut
+from mview.store.quarantine import MendRequest
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Batch:
         number: of the batch in the query.
         rereads: chunks of loaded tables that were read anew, by table.
         halts: tables whose changes or chunks cannot be taken, and why.
+        rejects: changes that go into quarantine.
+        mends: what is asked for of changes that are in quarantine.
     """
 
     changes: Mapping[RelationId, list[pa.Table]]
@@ -80,6 +84,8 @@ class Batch:
     number: int
     rereads: Mapping[RelationId, Sequence[Reloaded]] = field(default_factory=dict)
     halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
+    rejects: Sequence[Reject] = ()
+    mends: Sequence[MendRequest] = ()
 
     @property
     def halted(self) -> dict[RelationId, TableHalt]:
@@ -97,6 +103,7 @@ class Sorted(NamedTuple):
     changes: dict[RelationId, list[pa.Table]]
     releases: dict[RelationId, list[Release]]
     halts: dict[RelationId, TableHalt]
+    rejects: list[Reject]
 
 
 def halt_row(table: RelationId, halt: TableHalt) -> StreamRow:
@@ -105,10 +112,11 @@ def halt_row(table: RelationId, halt: TableHalt) -> StreamRow:
 
 
 def sorted_rows(rows: pa.Table) -> Sorted:
-    """The changes, releases and halts that came through Spark (STREAM_ARROW)."""
+    """What came through Spark (STREAM_ARROW)."""
     changes: dict[RelationId, list[pa.Table]] = defaultdict(list)
     releases: dict[RelationId, list[Release]] = defaultdict(list)
     halts: dict[RelationId, TableHalt] = {}
+    rejects: list[Reject] = []
     columns = (rows[name] for name in ("kind", "table", "body"))
     for kind, table, body in zip(*columns, strict=True):
         if kind.as_py() == "changes":
@@ -119,9 +127,11 @@ def sorted_rows(rows: pa.Table) -> Sorted:
         elif kind.as_py() == "halt":
             halt = record(TableHalt, orjson.loads(body.as_py()))
             halts.setdefault(RelationId.of(table.as_py()), halt)
+        elif kind.as_py() == "reject":
+            rejects.append(Reject.from_body(body.as_py()))
         elif kind.as_py() != "heartbeat":
             raise TypeError(f"nobody knows what an epoch does with a row {kind}")
-    return Sorted(dict(changes), dict(releases), halts)
+    return Sorted(dict(changes), dict(releases), halts, rejects)
 
 
 #: What the two sources of a load say, see `mview.ingest.sources`.

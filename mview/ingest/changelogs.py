@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +26,15 @@ from mview.files.records import plain
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
 from mview.ingest.decode import Decoded, decode_split
-from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec, spec_file
+from mview.ingest.mending.reject import Reject, Rejects
+from mview.ingest.spec import (
+    QuerySpec,
+    TableSpec,
+    open_changelog,
+    open_format,
+    read_spec,
+    spec_file,
+)
 from mview.memory import Memory
 from mview.relation import RelationId
 from mview.store.manifest import Cut
@@ -260,24 +270,30 @@ class Changelogs:
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them."""
         halts: dict[RelationId, TableHalt] = {}
+        rejects: list[Reject] = []
         rows = [
             StreamRow("changes", str(table), chunk, changes.num_rows, body=to_ipc(changes))
-            for table, chunk, changes in self.changes(piece, halts)
+            for table, chunk, changes in self.changes(piece, halts, rejects)
         ]
         rows += [halt_row(table, halt) for table, halt in halts.items()]
+        rows += [StreamRow("reject", str(r.table), body=r.to_body()) for r in rejects]
         if piece.watermark >= 0:
             rows.append(StreamRow("heartbeat", event_time=SourceMs(piece.watermark)))
         if rows:
             yield stream_batch(rows)
 
     def changes(
-        self, piece: Piece, halts: dict[RelationId, TableHalt] | None = None
+        self,
+        piece: Piece,
+        halts: dict[RelationId, TableHalt] | None = None,
+        rejects: list[Reject] | None = None,
     ) -> Iterator[Decoded]:
         """The changes of a piece; in any process.
 
         Args:
             piece: what is read.
             halts: see `decode_split`.
+            rejects: takes what goes into quarantine, of the connections that have one.
         """
         spec = read_spec(self.spec)
         for name in dict.fromkeys(name for name, _ in piece.work):
@@ -287,9 +303,25 @@ class Changelogs:
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
                 decoder = open_format(spec.config, name)
-                yield from decode_split(changelog.read(splits), decoder, tables, latest, halts)
+                kept = None
+                if rejects is not None and spec.config.changes[name].on_error == "quarantine":
+                    kept = Rejects(partial(_suspects, spec, name), rejects)
+                read = changelog.read(splits)
+                yield from decode_split(read, decoder, tables, latest, halts, kept)
             finally:
                 changelog.close()
+
+
+def _suspects(spec: QuerySpec, connection: str, partition: str) -> list[TableSpec]:
+    """The tables of which a partition may have changes; none where a message has blocks of all."""
+    if spec.config.changes[connection].is_own_log:
+        return []
+    suspects = []
+    for table in spec.tables_of(connection):
+        with closing(open_changelog(spec.config, connection, [table.source_name])) as changelog:
+            if changelog.has(partition):
+                suspects.append(table)
+    return suspects
 
 
 def _is_loading(spec: QuerySpec) -> bool:

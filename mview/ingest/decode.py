@@ -15,10 +15,12 @@ from mview.changelog import (
     ChangeEvent,
     batch_schema,
     encode_position,
+    to_ipc,
 )
 from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Format, Message, TableHalt, events_of, reload_hint
 from mview.errors import DecodeError, shown
+from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec
 from mview.ingest.statements import moves_rows
 from mview.relation import RelationId
@@ -44,6 +46,7 @@ def decode_split(
     tables: Mapping[str, TableSpec],
     latest: SourceMs = END_OF_TIME,
     halts: dict[RelationId, TableHalt] | None = None,
+    rejects: Rejects | None = None,
 ) -> list[Decoded]:
     """The change batches of one split, one per table and chunk.
 
@@ -54,6 +57,8 @@ def decode_split(
         latest: a message with a later time is refused.
         halts: takes the tables whose changes cannot be taken, and why: none of them are given then.
             None: that is an error.
+        rejects: takes changes that cannot be taken, and the others of their tables are given.
+            None: these are of a table that halts.
 
     Raises:
         DecodeError: with the place; a value that does not fit its column is never nulled. With
@@ -62,7 +67,13 @@ def decode_split(
     taken: dict[str, list[_Change]] = defaultdict(list)
     gone: dict[RelationId, TableHalt] = {}
     for message in messages:
-        for event in events_of(decoder, message, latest):
+        try:
+            events = events_of(decoder, message, latest)
+        except DecodeError as error:
+            if rejects is None or not rejects.take_unread(message, error):
+                raise
+            continue
+        for number, event in enumerate(events):
             table = tables.get(event.table)
             if table is None or event.offset < table.since.get(event.partition, 0):
                 continue
@@ -71,8 +82,14 @@ def decode_split(
             try:
                 _check_order(event, table)
                 if changed := _changes(event, table):
+                    for change in changed:
+                        change.origin = (message, number)
                     taken[event.table] += changed
             except DecodeError as error:
+                if rejects is not None and _is_of_rows(event, table):
+                    origin = (message, number)
+                    rejects.taken.append(_rejected(event, origin, table, decoder, error))
+                    continue
                 if halts is None:
                     raise
                 is_altered = event.kind in ("ddl", "altered")
@@ -83,7 +100,7 @@ def decode_split(
         if table.name in gone:
             continue
         try:
-            rows += _rows(changes, table, decoder)
+            rows += _rows(changes, table, decoder, rejects)
         except DecodeError as error:
             if halts is None:
                 raise
@@ -93,13 +110,53 @@ def decode_split(
     return rows
 
 
+class _Only:
+    """A format that has one event of each message.
+
+    Args:
+        decoder: the format.
+        number: which one.
+    """
+
+    def __init__(self, decoder: Format, number: int) -> None:
+        self._decoder, self._number = decoder, number
+        self.in_band_heartbeats, self.convert = decoder.in_band_heartbeats, decoder.convert
+
+    def decode(self, message: Message) -> Sequence[ChangeEvent]:
+        """The event."""
+        return [list(self._decoder.decode(message))[self._number]]
+
+
+def decode_again(
+    reject: Reject, decoder: Format, table: TableSpec, latest: SourceMs
+) -> list[pa.Table] | TableHalt:
+    """The changes of what was rejected (`changelog.batch_schema`), or why it still cannot be taken.
+
+    Args:
+        reject: a change, of which is known which event of its message it is.
+        decoder: the connection's format.
+        table: its table.
+        latest: see `decode_split`.
+    """
+    assert reject.event is not None, "its rows are known"
+    only, again = _Only(decoder, reject.event), Rejects(lambda _: [table])
+    halts: dict[RelationId, TableHalt] = {}
+    tables = {table.source_name: table}
+    rows = decode_split([reject.message], only, tables, latest, halts, again)
+    for why in (*halts.values(), *(left.why for left in again.taken)):
+        return why
+    return [row.changes for row in rows]
+
+
 class _Change:
     """A change of one key: kind, the cells of its row (all, or the key's), and its event."""
 
-    __slots__ = ("cells", "event", "kind")
+    __slots__ = ("cells", "event", "kind", "origin")
 
     def __init__(self, kind: str, cells: Mapping[str, Any], event: ChangeEvent) -> None:
         self.kind, self.cells, self.event = kind, cells, event
+        #: Its message, and which event of it.
+        self.origin: tuple[Message, int] | None = None
 
 
 def _place(event: ChangeEvent) -> str:
@@ -225,10 +282,13 @@ def _read_again(event: ChangeEvent, table: TableSpec) -> DecodeError:
     )
 
 
-def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Decoded]:
-    if table.condition is not None:
-        changes = _within(changes, table.condition, table, decoder)
-    batch = _typed(changes, table, decoder)
+def _rows(
+    changes: list[_Change], table: TableSpec, decoder: Format, rejects: Rejects | None
+) -> list[Decoded]:
+    if rejects is None:
+        changes, batch = _batch(changes, table, decoder)
+    else:
+        changes, batch = _sound(changes, table, decoder, rejects)
     if table.plan is None:
         return [Decoded(table.name, 0, batch)]
     kinds = np.array([change.kind == "truncate" for change in changes])
@@ -244,6 +304,114 @@ def _rows(changes: list[_Change], table: TableSpec, decoder: Format) -> list[Dec
         mine = np.flatnonzero((chunks == number) | kinds)
         rows.append(Decoded(table.name, int(number), batch.take(pa.array(mine))))
     return rows
+
+
+def _batch(
+    changes: list[_Change], table: TableSpec, decoder: Format
+) -> tuple[list[_Change], pa.Table]:
+    """Changes as the table has them, typed."""
+    if table.condition is not None:
+        changes = _within(changes, table.condition, table, decoder)
+    return changes, _typed(changes, table, decoder)
+
+
+# --- changes that are put into quarantine ---------------------------------------------------------
+
+
+def _sound(
+    changes: list[_Change], table: TableSpec, decoder: Format, rejects: Rejects
+) -> tuple[list[_Change], pa.Table]:
+    """As `_batch`, without the changes that cannot be taken: these are rejected."""
+    # An event is taken as a whole, or not at all.
+    events: dict[int, list[_Change]] = defaultdict(list)
+    for change in changes:
+        events[id(change.event)].append(change)
+    for some, error in _misfits([*events.values()], table, decoder):
+        event, origin = some[0].event, some[0].origin
+        assert origin is not None, "the change came in a message"
+        rejects.taken.append(_rejected(event, origin, table, decoder, error))
+        del events[id(event)]
+    return _batch([change for some in events.values() for change in some], table, decoder)
+
+
+def _misfits(
+    events: list[list[_Change]], table: TableSpec, decoder: Format
+) -> list[tuple[list[_Change], DecodeError]]:
+    """The events whose changes are none of the table's, and why; by halves, as most have none."""
+    try:
+        changes, batch = _batch([change for some in events for change in some], table, decoder)
+        _check_not_null(changes, batch, table)
+        return []
+    except DecodeError as error:
+        if len(events) == 1:
+            return [(events[0], error)]
+    half = len(events) // 2
+    return [*_misfits(events[:half], table, decoder), *_misfits(events[half:], table, decoder)]
+
+
+def _check_not_null(changes: list[_Change], batch: pa.Table, table: TableSpec) -> None:
+    """Raise where a row has no value in a column that is NOT NULL; else its table would halt."""
+    for column in table.schema.columns:
+        if column.nullable or not batch[column.name].null_count:
+            continue
+        for change, value in zip(changes, batch[column.name].is_valid().to_pylist(), strict=True):
+            if value or change.kind in ("d", "truncate"):
+                continue
+            if change.cells[column.name] is not UNCHANGED:
+                raise DecodeError(
+                    f"column {table.name}.{column.name} is NOT NULL and a change brings NULL",
+                    where=_place(change.event),
+                    safe=_SAFE,
+                    hint="if the column is nullable now: " + reload_hint(str(table.name)),
+                )
+
+
+def _is_of_rows(event: ChangeEvent, table: TableSpec) -> bool:
+    """Whether an event changes a row; else what is wrong with it is wrong with its table."""
+    if event.key is not None and not event.key.keys() <= set(table.schema.key):
+        return False
+    if event.after is not None and not event.after.keys() >= table.column_names:
+        return False  # a column that is gone, it may be
+    return event.kind in ("c", "u", "d") or (event.kind == "r" and table.rereads)
+
+
+def _rejected(
+    event: ChangeEvent,
+    origin: tuple[Message, int],
+    table: TableSpec,
+    decoder: Format,
+    error: DecodeError,
+) -> Reject:
+    message, number = origin
+    return Reject(
+        table.name,
+        message,
+        TableHalt.of(error),
+        number,
+        encode_position(event.position),
+        event.source_ms,
+        _keys_of(event, table, decoder),
+    )
+
+
+def _keys_of(event: ChangeEvent, table: TableSpec, decoder: Format) -> bytes:
+    """The keys of the rows that an event changes, as Arrow IPC; empty: they cannot be told."""
+    names = table.schema.key
+    images = [event.before] if event.kind == "d" else [event.after]
+    before = event.before or {}
+    if event.kind == "u" and all(before.get(name) is not None for name in names):
+        images.append(before)
+    try:
+        keys = dict.fromkeys(_key_of(event, image, table) for image in images)
+        columns = [
+            decoder.convert([key[place] for key in keys], table.schema.column(name))
+            for place, name in enumerate(names)
+        ]
+    except Exception:
+        return b""  # whatever is wrong with it: the key is not known
+    if any(column.null_count for column in columns):
+        return b""
+    return to_ipc(pa.Table.from_arrays(columns, schema=table.schema.key_arrow))
 
 
 def _within(

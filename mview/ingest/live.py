@@ -26,12 +26,14 @@ from mview.errors import AwayError, MviewError, RetryableError, of_the_system
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
 from mview.ingest.changelogs import WORTH_A_TASK, Changelogs, Piece
-from mview.ingest.rereads import Rereads
+from mview.ingest.mending.reject import Reject
+from mview.ingest.mending.rereads import Rereads
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
 from mview.session.worker import settle_worker
+from mview.store.quarantine import MendLog
 
 #: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
 _AWAKE_S = 45.0
@@ -50,6 +52,7 @@ class LiveQuery:
         most: tells how many changes a batch may have at this time.
         rereads: folder of the requests to read chunks anew.
         say: is told of their progress.
+        mends: folder of the requests about changes in quarantine.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class LiveQuery:
         most: Callable[[], int] = lambda: sys.maxsize,
         rereads: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
+        mends: Path | None = None,
     ) -> None:
         self._spark, self._spec, self._on_batch, self._most = spark, spec, on_batch, most
         self._spec_file = folder / "spec.json"
         self._rereads, self._say = rereads or folder / "rereads", say
+        self._mends = MendLog(mends or folder / "mends")
         self._caught_up = threading.Event()
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -77,7 +82,8 @@ class LiveQuery:
         """
         spec = self._spec.write(self._spec_file)
         with self._workers(spec), Epochs(self._on_batch) as epochs:
-            logs, rereads = Changelogs(spec), Rereads(self._spec, self._rereads, self._say)
+            logs = Changelogs(spec)
+            rereads = Rereads(self._spec, self._rereads, self._say, self._mends)
             try:
                 self._follow(logs, rereads, epochs, until)
             finally:
@@ -113,20 +119,25 @@ class LiveQuery:
                     logs.finish()
                     rereads.end()
                     ends = True
+            with _reading():
+                mends = self._mends.of(self._spec.tables)
             end, pieces = self._next(logs, at, epochs)
-            if end != at or rereads.is_due(end["watermark"]):
+            if end != at or rereads.is_due(end["watermark"]) or mends:
                 with _reading():
-                    read, halts = self._read(logs, pieces)
+                    read, halts, rejects = self._read(logs, pieces)
                     changes = rereads.without_snapshots(read)
                     anew = rereads.step(changes, end["watermark"])
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
-                epochs.begin(Batch(changes, {}, offsets, self._spec.generation, batch, anew, halts))
+                number, wanted = (self._spec.generation, batch), [*mends.values()]
+                epochs.begin(Batch(changes, {}, offsets, *number, anew, halts, rejects, wanted))
                 at, batch = end, batch + 1
                 if batch > 1 and _messages(pieces) <= WORTH_A_TASK:
                     self._caught_up.set()
-                if anew:
+                if anew or mends:
                     epochs.finish()
                     rereads.published()
+                for file in mends:
+                    file.unlink(missing_ok=True)
             elif ends:
                 return
             else:
@@ -152,17 +163,19 @@ class LiveQuery:
 
     def _read(
         self, logs: Changelogs, pieces: list[Piece]
-    ) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, TableHalt]]:
-        """Changes by table, and the tables that halt."""
+    ) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, TableHalt], list[Reject]]:
+        """Changes by table, the tables that halt, and what goes into quarantine."""
         messages = _messages(pieces)
         if messages > _WORTH_A_START:
             self._spark.begin()
         if messages <= WORTH_A_TASK or (spark := self._spark.running) is None:
             near: dict[RelationId, list[pa.Table]] = {}
             halts: dict[RelationId, TableHalt] = {}
-            for decoded in (decoded for piece in pieces for decoded in logs.changes(piece, halts)):
-                near.setdefault(decoded.table, []).append(decoded.changes)
-            return near, halts
+            rejects: list[Reject] = []
+            for piece in pieces:
+                for decoded in logs.changes(piece, halts, rejects):
+                    near.setdefault(decoded.table, []).append(decoded.changes)
+            return near, halts, rejects
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for number in (n for batch in numbers for n in batch["id"].to_pylist()):
@@ -171,7 +184,7 @@ class LiveQuery:
 
         tasks = spark.range(len(pieces), numPartitions=len(pieces))
         told = sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())
-        return told.changes, told.halts
+        return told.changes, told.halts, told.rejects
 
 
 def _messages(pieces: list[Piece]) -> int:

@@ -108,9 +108,11 @@ class LoadQuery:
                 raise _StoppingError
             try:
                 offsets = batch_offsets(self.checkpoint, batch)
-                changes, releases, halts = sorted_rows(frame.toArrow())
+                changes, releases, halts, rejects = sorted_rows(frame.toArrow())
                 number = self._spec.generation, batch
-                self._on_batch(Batch(changes, releases, offsets, *number, halts=halts))
+                self._on_batch(
+                    Batch(changes, releases, offsets, *number, halts=halts, rejects=rejects)
+                )
             except BaseException as error:
                 # Spark would flatten it to text: keep the object for the main thread.
                 if not isinstance(error, SPARK_ERRORS):

@@ -34,8 +34,9 @@ def merge_stream(stream: DataFrame, tables: Sequence[LoadingTable]) -> DataFrame
         tables: the tables that are being loaded; rows of other tables pass.
 
     Returns:
-        Rows of STREAM_DDL: every `changes` and `halt` row as it came, and one `release` row per
-        chunk (body: `rules.Release`), in the epoch in which the chunk's file begins to count.
+        Rows of STREAM_DDL: every `changes`, `halt` and `reject` row as it came, and one `release`
+        row per chunk (body: `rules.Release`), in the epoch in which the chunk's file begins to
+        count.
     """
     by_name = {str(table.table): table for table in tables}
 
@@ -65,7 +66,7 @@ def _merge_group(
 ) -> list[dict[str, Any]]:
     """One epoch of one chunk: its rows of the micro-batch, or none when its time has come."""
     changes = [row for row in rows if row["kind"] == "changes"]
-    halts = [row for row in rows if row["kind"] == "halt"]
+    halts = [row for row in rows if row["kind"] in ("halt", "reject")]
     if table is None:
         if len(changes) + len(halts) < len(rows):
             raise CorruptionError(f"a chunk of {key[0]} was read, which is not being loaded")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mview.admin.content import StoredView, When, manifest_at, published
-from mview.admin.status import StoreStatus, status
+from mview.admin.status import StoreStatus, ViewStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
 from mview.errors import UserError
@@ -145,7 +145,7 @@ class Project:
             return f"<p>{escape(store.store)}: nothing was published yet; asked for: {asked}</p>"
         rows = "".join(
             f"<tr><td>{escape(view.name)}</td><td>{view.rows:,}</td>"
-            f"<td>{escape(view.strategy)}</td><td>{escape(_state(view.halted, view.lag_ms))}</td>"
+            f"<td>{escape(view.strategy)}</td><td>{escape(_state(view))}</td>"
             f"<td>{escape(view.path)}</td></tr>"
             for view in store.views
         )
@@ -203,10 +203,11 @@ def _read(opened: Callable[[str], View | Table], name: str) -> pa.Table:
     return opened(name).arrow()
 
 
-def _state(halted: str, lag_ms: int | None) -> str:
-    if halted:
-        return f"halted: {halted.splitlines()[0]}"
-    return "lag unknown" if lag_ms is None else f"{lag_ms / 1000:,.1f} s behind"
+def _state(view: ViewStatus) -> str:
+    if view.halted:
+        return f"halted: {view.halted.splitlines()[0]}"
+    lag = "lag unknown" if view.lag_ms is None else f"{view.lag_ms / 1000:,.1f} s behind"
+    return f"{lag}, degraded: {view.degraded}" if view.degraded else lag
 
 
 class Snapshot:

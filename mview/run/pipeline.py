@@ -52,8 +52,8 @@ from mview.ingest.load_plan import (
     LoadStart,
     read_plan,
 )
+from mview.ingest.mending.rereads import RereadLog, ask_anew, without_snapshots
 from mview.ingest.pace import held
-from mview.ingest.rereads import RereadLog, ask_anew, without_snapshots
 from mview.ingest.sources import register_sources
 from mview.ingest.spec import QuerySpec, TableSpec
 from mview.memory import Memory
@@ -775,6 +775,8 @@ class Run:
             before = engine.manifest.cuts
             report = run_epoch(engine, self._upkeep, batch, chunks)
             self._listener.on_epoch(report)
+            for text in report.quarantine:
+                self._listener.on_message(text)
             self._tell_of_parts(before)
             self._tell_of_upkeep()
             self._tell_of_far(engine.executors.news())
@@ -820,6 +822,7 @@ class Run:
                 engine.most_changes,
                 engine.store.rereads,
                 self._listener.on_message,
+                engine.store.mends,
             )
             live.run(until)
 

@@ -116,6 +116,20 @@ class Store:
         return self.root / "paused"
 
     @property
+    def quarantine(self) -> Path:
+        """Folder of changes that were put aside, one folder per table."""
+        return self.root / "quarantine"
+
+    def quarantined(self, table: RelationId) -> Path:
+        """Folder of a table's changes that were put aside."""
+        return self.quarantine / folder_name("table", str(table))
+
+    @property
+    def mends(self) -> Path:
+        """Folder of what is asked for of changes that were put aside."""
+        return self.root / "mends"
+
+    @property
     def lease(self) -> Path:
         """Folder of the lease."""
         return self.root / "lease"

@@ -36,6 +36,21 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class QuarantineState:
+    """What of a table is in quarantine at an epoch; see `mview.store.quarantine`.
+
+    Attributes:
+        list: the file that has it, below the table's folder of the quarantine.
+        changes: how many changes.
+        bytes: of their messages.
+    """
+
+    list: str
+    changes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class TableState:
     """A table's mirror at an epoch.
 
@@ -49,6 +64,7 @@ class TableState:
         released: numbers of the chunks whose rows are in the base.
         halted: why no later change of it is taken, as text: it stays as it is until it is loaded
             anew. Empty: it goes on.
+        quarantine: changes of it that were put aside; None: none are.
     """
 
     schema: TableSchema
@@ -59,12 +75,17 @@ class TableState:
     rows: int = 0
     released: tuple[int, ...] = ()
     halted: str = ""
+    quarantine: QuarantineState | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A form for orjson; see `from_json`. Of a table that goes on, `halted` is left out."""
+        """A form for orjson; see `from_json`. What few tables have is left out of the others'."""
         form = {**_shallow(self), "schema": self.schema.json, "released": list(self.released)}
         if not self.halted:
             del form["halted"]
+        if self.quarantine is None:
+            del form["quarantine"]
+        else:
+            form["quarantine"] = plain(self.quarantine)
         return form
 
     @classmethod
@@ -74,7 +95,8 @@ class TableState:
         Raises:
             ValueError: it is another one.
         """
-        return record(cls, {"halted": "", **data} if isinstance(data, dict) else data)
+        left_out = {"halted": "", "quarantine": None}
+        return record(cls, {**left_out, **data} if isinstance(data, dict) else data)
 
 
 @dataclass(frozen=True)

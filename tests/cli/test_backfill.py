@@ -17,7 +17,7 @@ from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
 from mview.errors import UserError
-from mview.ingest.rereads import RereadLog, RereadRequest
+from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.store.failure import failure_kept

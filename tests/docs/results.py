@@ -22,6 +22,7 @@ from mview.admin.explore.lag import Lag
 from mview.admin.init import NewProject
 from mview.admin.maintain import SinkMaintained
 from mview.admin.mending.backfill import Backfilled
+from mview.admin.mending.quarantine import QuarantineAnswer, QuarantinedChange
 from mview.admin.migrate import Migrated
 from mview.admin.status import StoreStatus
 from mview.admin.verify import VerifyResult
@@ -66,6 +67,9 @@ RESULTS: Mapping[str, Any] = {
     "pause": Mapping[str, bool],
     "resume": Mapping[str, bool],
     "backfill": list[Backfilled],
+    "quarantine list": list[QuarantinedChange],
+    "quarantine retry": list[QuarantineAnswer],
+    "quarantine discard": list[QuarantineAnswer],
     "verify": list[VerifyResult],
     "verify --source": results.Verified,
     "maintain": list[SinkMaintained],

@@ -103,6 +103,7 @@ RUNS: dict[str, tuple[str, ExitCode]] = {
     "pause": ("pause shop.orders", ExitCode.CHECK_FAILED),
     "resume": ("resume shop.orders", ExitCode.OK),
     "backfill": ("backfill shop.orders", ExitCode.OK),
+    "quarantine": ("quarantine list", ExitCode.OK),
     "maintain": ("maintain", ExitCode.OK),
     "repair": ("repair latest", ExitCode.OK),
     "migrate": ("migrate", ExitCode.OK),

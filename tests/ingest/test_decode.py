@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mview.changelog import ChangeEvent, stream_batch
+from mview.changelog import ChangeEvent, StreamRow, from_ipc, stream_batch
 from mview.connector import Message, TableHalt, load
 from mview.errors import DecodeError
 from mview.ingest.batches import halt_row, sorted_rows
 from mview.ingest.decode import decode_split
+from mview.ingest.mending.reject import Rejects
 from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
@@ -275,6 +276,58 @@ def test_a_table_halts_alone_and_gives_nothing_of_what_was_read() -> None:
         with pytest.raises(DecodeError) as caught:
             decode_split(listed, decoder, tables)
         assert (halt.what, halt.code) == (caught.value.what, caught.value.code)
+
+
+def test_changes_that_cannot_be_taken_are_rejected_and_the_others_given() -> None:
+    """Against all there is: what was rejected is what was made wrong, and nothing else."""
+    random = Random(daily())
+    messages, good, wrong = [], {}, {}
+    for offset in range(200):
+        body: dict[str, Any] = {"table": "orders", "op": "insert", "after": row(offset)}
+        kind = random.choice(["good", "value", "key", "null", "torn"] if offset % 3 else ["good"])
+        if kind == "value":
+            body["after"]["amount"] = "much"
+        elif kind == "key":
+            del body["after"]["id"]
+            body = {**body, "op": "delete", "before": {"name": "a"}, "after": None}
+        elif kind == "null":
+            body["after"]["name"] = None
+        (good if kind == "good" else wrong)[offset] = kind
+        text = message(offset, **{k: v for k, v in body.items() if v is not None})
+        torn = replace(text, value=(text.value or b"")[:-3])
+        messages.append(torn if kind == "torn" else text)
+    schema = replace(
+        SCHEMA,
+        columns=(*SCHEMA.columns[:1], Column("name", pa.string(), False), *SCHEMA.columns[2:]),
+    )
+    table = replace(LIVE, schema=schema)
+    rejects = Rejects(lambda partition: [table] if partition == "log" else [])
+    halts: dict[RelationId, TableHalt] = {}
+    decoder = load("formats", "unified")({})
+    rows = decode_split(messages, decoder, {"orders": table}, halts=halts, rejects=rejects)
+    assert halts == {}
+    assert [n for one in rows for n in one.changes["id"].to_pylist()] == [*good]
+    assert sorted(reject.message.offset for reject in rejects.taken) == [*wrong]
+    for reject in rejects.taken:
+        kind = wrong[reject.message.offset]
+        assert (reject.event is None) == (kind == "torn")
+        assert bool(reject.keys) == (kind in ("value", "null")), kind
+        if reject.keys:
+            assert from_ipc(reject.keys)["id"].to_pylist() == [reject.message.offset]
+        # It is told in one way, also from another process.
+        told = stream_batch([StreamRow("reject", str(reject.table), body=reject.to_body())])
+        assert sorted_rows(pa.Table.from_batches([told])).rejects == [reject]
+    # What nobody knows a table of is an error as before.
+    with pytest.raises(DecodeError):
+        decode_split(messages, decoder, {"orders": table}, halts={}, rejects=Rejects(lambda _: []))
+
+
+def test_what_is_wrong_with_a_table_is_no_change_to_put_aside() -> None:
+    gone = message(1, table="orders", op="insert", after={"id": 3})
+    rejects, halts = Rejects(lambda _: [LIVE]), dict[RelationId, TableHalt]()
+    decoder = load("formats", "unified")({})
+    assert decode_split([gone], decoder, {"orders": LIVE}, halts=halts, rejects=rejects) == []
+    assert (rejects.taken, [*halts]) == ([], [rel("shop.orders")])
 
 
 @pytest.mark.parametrize("kind", ["altered", "ddl"])

@@ -15,7 +15,7 @@ from mview.config.file import load_config
 from mview.errors import UserError
 from mview.ingest.batches import Batch
 from mview.ingest.live import LiveQuery
-from mview.ingest.rereads import RereadLog, RereadRequest, plan_anew
+from mview.ingest.mending.rereads import RereadLog, RereadRequest, plan_anew
 from mview.ingest.spec import QuerySpec, TableSpec, open_changelog, open_database
 from tests.relations import rel
 

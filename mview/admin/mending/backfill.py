@@ -12,7 +12,7 @@ from mview.admin.content import published
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import UserError
-from mview.ingest.rereads import RereadLog, RereadRequest
+from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.failure import last_failure

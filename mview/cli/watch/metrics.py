@@ -49,6 +49,9 @@ TABLE_EXPECTED = Metric(
     "mview_table_expected_rows", "gauge", "About how many rows a table has that is being loaded."
 )
 TABLE_HELD = Metric("mview_table_held", "gauge", "Whether the load of a table is held up.")
+TABLE_QUARANTINED = Metric(
+    "mview_table_quarantined_changes", "gauge", "Changes of a table that are in quarantine."
+)
 SOURCE_LAG = Metric(
     "mview_source_lag_seconds", "gauge", "Now minus the time up to which a connection is read."
 )
@@ -61,6 +64,9 @@ VIEW_PROMISE = Metric(
 )
 VIEW_MISSED = Metric("mview_view_missed", "gauge", "Whether a view is older than it promised.")
 VIEW_HALTED = Metric("mview_view_halted", "gauge", "Whether a view has halted.")
+VIEW_DEGRADED = Metric(
+    "mview_view_degraded", "gauge", "Whether changes of tables of a view are in quarantine."
+)
 SINK_WAITING = Metric(
     "mview_sink_waiting_epochs", "gauge", "Epochs that a sink has not got; -1: not counted."
 )
@@ -157,6 +163,7 @@ def _of_store(store: StoreStatus) -> list[tuple[Metric, Iterable[Measured]]]:
             [(labels, t.rows_expected) for labels, t in tables if t.rows_expected is not None],
         ),
         (TABLE_HELD, [(labels, table.held != "") for labels, table in tables]),
+        (TABLE_QUARANTINED, [(labels, table.quarantined) for labels, table in tables]),
         (
             SOURCE_LAG,
             [
@@ -181,6 +188,7 @@ def _of_store(store: StoreStatus) -> list[tuple[Metric, Iterable[Measured]]]:
         ),
         (VIEW_MISSED, [(labels, view.missed) for labels, view in views]),
         (VIEW_HALTED, [(labels, view.halted != "") for labels, view in views]),
+        (VIEW_DEGRADED, [(labels, view.degraded != "") for labels, view in views]),
         (SINK_WAITING, [(labels, sink.waiting) for labels, sink in sinks]),
         (SINK_BYTES, [(labels, sink.waiting_bytes) for labels, sink in sinks]),
         (SINK_LAG, [(labels, sink.lag_ms / 1000) for labels, sink in sinks]),

@@ -70,6 +70,7 @@ function notices() {
     const lines = [["in", subject], ["where", where], ["got", got], ["allowed", allowed], ["data", safe], ["next", hint]].filter(([, text]) => text).map(([name, text]) => `${name}: ${text}`);
     parts.push(h("section", { class: "bad", id: "failure" }, h("h2", {}, `The last run ended by an error, ${utc(at_ms)} UTC`), h("pre", {}, [what, ...lines].join("\n"))));
   }
+  for (const view of status.views.filter((each) => each.degraded)) parts.push(h("section", { class: "bad" }, h("h2", {}, h("a", { href: viewLink(view.name) }, view.name), " is degraded"), h("pre", {}, `${view.degraded}: mview quarantine list`)));
   for (const view of status.views.filter((each) => each.halted)) parts.push(h("section", { class: "bad" }, h("h2", {}, h("a", { href: viewLink(view.name) }, view.name), " has halted"), h("pre", {}, view.halted)));
   const failing = [...status.views.flatMap((view) => view.sinks.map((sink) => ({ view: view.name, name: sink.name, ...sink }))), ...status.lights.map((light) => ({ ...light, name: light.sink }))].filter((sink) => sink.error);
   for (const sink of failing) parts.push(h("section", { class: "bad" }, h("h2", {}, `Sink ${sink.name} of ${sink.view} does not get on, since ${utc(sink.error_since_ms)} UTC`), h("pre", {}, sink.error)));
@@ -106,8 +107,8 @@ function nodesAndEdges() {
   for (const name of names) {
     const view = states.get(name);
     const light = !view;
-    const late = view && (view.missed || view.halted);
-    const lag = !view ? "" : view.halted ? "HALTED" : `lag ${duration(view.lag_ms)}${view.freshness_ms === null ? "" : ` of ${duration(view.freshness_ms)}`}${view.missed ? ", MISSED" : ""}, ${viewRate(name)}`;
+    const late = view && (view.missed || view.halted || view.degraded);
+    const lag = !view ? "" : view.halted ? "HALTED" : `lag ${duration(view.lag_ms)}${view.freshness_ms === null ? "" : ` of ${duration(view.freshness_ms)}`}${view.missed ? ", MISSED" : ""}${view.degraded ? ", DEGRADED" : ""}, ${viewRate(name)}`;
     nodes.push({ id: `v:${name}`, name, kind: "view", state: late ? "bad" : "", href: viewLink(name),
       lines: light ? [["light", "soft"]] : [[`${count(view.rows)} rows, ${view.strategy}`, "soft"], [lag, late ? "bad" : "soft"]] });
     for (const other of reads.get(name) ?? []) edges.push([names.has(other) ? `v:${other}` : `t:${other}`, `v:${name}`]);
@@ -170,7 +171,7 @@ function stages() {
 
 function viewList() {
   const rows = data.status.views.map((view) => [h("a", { href: viewLink(view.name) }, view.name), count(view.rows), view.strategy,
-    h("span", { class: view.halted || view.missed ? "bad" : "" }, view.halted ? "HALTED" : duration(view.lag_ms)), view.freshness_ms === null ? "-" : duration(view.freshness_ms), viewRate(view.name),
+    h("span", { class: view.halted || view.missed || view.degraded ? "bad" : "" }, view.halted ? "HALTED" : `${duration(view.lag_ms)}${view.degraded ? ", DEGRADED" : ""}`), view.freshness_ms === null ? "-" : duration(view.freshness_ms), viewRate(view.name),
     view.runs.length ? `${view.runs[0].strategy}, ${view.runs[0].executor}, ${duration(view.runs[0].seconds * 1000)}` : "-"]);
   if (!rows.length) return [];
   return part("Views", table([["", ""], ["rows", "number"], ["", ""], ["lag", "number"], ["promised", "number"], ["changed rows", "number"], ["last epoch", ""]], rows));
@@ -280,7 +281,7 @@ async function draw() {
   const page = view === null ? "overview" : "view";
   if (main.dataset.page !== page) { main.replaceChildren(); main.dataset.page = page; drawn.clear(); }
   const width = document.documentElement.clientWidth;
-  block(main, "notices", notices, JSON.stringify([data.error, data.status?.failure, data.status?.views.map((each) => [each.name, each.halted, each.sinks.map((sink) => sink.error)]), data.status?.lights.map((light) => light.error), data.ready]));
+  block(main, "notices", notices, JSON.stringify([data.error, data.status?.failure, data.status?.views.map((each) => [each.name, each.halted, each.degraded, each.sinks.map((sink) => sink.error)]), data.status?.lights.map((light) => light.error), data.ready]));
   if (view === null) { block(main, "overview", overview); return; }
   block(main, "facts", () => viewPage(view));
   block(main, "texts", () => viewTexts(view), JSON.stringify([view, width, data.views, asked.view === view ? asked.plan : null]));

@@ -34,6 +34,7 @@ from mview.relation import RelationId
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan, Marker
+from mview.store.quarantine import MendLog, MendRequest
 
 Changes: TypeAlias = Mapping[RelationId, Sequence[pa.Table]]
 
@@ -128,12 +129,14 @@ class _Taken:
         planning: makes the plan; None: it is made.
         left: chunks to be read.
         unpublished: chunks that are read, and not known to be published.
+        is_whole: the whole table is asked for.
     """
 
     spec: TableSpec
     planning: Future[ChunkPlan] | None
     left: list[int]
     unpublished: set[int] = field(default_factory=set)
+    is_whole: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -148,10 +151,14 @@ class Rereads:
         spec: the query's.
         folder: of the requests.
         say: is told of progress.
+        mends: takes note of tables that are right again, whatever of them is in quarantine.
     """
 
-    def __init__(self, spec: QuerySpec, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, spec: QuerySpec, folder: Path, say: Callable[[str], None], mends: MendLog
+    ) -> None:
         self._spec, self._log, self._say = spec, RereadLog(folder), say
+        self._mends = mends
         self._pool = ThreadPoolExecutor(1, "mview-reread")
         self._taken: dict[Path, _Taken] = {}
         self._readings: list[_Reading] = []
@@ -212,6 +219,10 @@ class Rereads:
         """All that `step` has returned is published: requests that are done go."""
         for file, taken in [*self._taken.items()]:
             if taken.is_read and not taken.unpublished:
+                if taken.is_whole:
+                    asked_ms = int(file.name.partition("-")[0]) // 1_000_000
+                    table = taken.spec.name
+                    self._mends.ask(MendRequest(table, "reread", before_ms=asked_ms))
                 file.unlink(missing_ok=True)
                 del self._taken[file]
                 self._say(f"{taken.spec.name} is as its database has it again")
@@ -275,7 +286,8 @@ class Rereads:
         what = "all" if planning else f"{len(request.chunks)}"
         self._say(f"{spec.name}: {what} chunks are read anew, what differs is corrected")
         left = [] if planning else list(request.chunks)
-        self._taken[file] = _Taken(replace(spec, plan=plan), planning, left)
+        taken = _Taken(replace(spec, plan=plan), planning, left, is_whole=request.plan is None)
+        self._taken[file] = taken
 
     def _read(self, file: Path, taken: _Taken, number: int) -> None:
         spec = taken.spec

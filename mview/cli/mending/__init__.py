@@ -1,0 +1,1 @@
+"""Commands for tables whose rows are read anew, or whose changes cannot be taken."""

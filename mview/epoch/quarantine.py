@@ -1,0 +1,446 @@
+"""What an epoch puts into quarantine, and what it takes out of it: a table's changes go on.
+
+A change in quarantine is of an older state of its rows than what came later: so a newer change of
+the key wins, and the epoch that nets it notes that. Taken again, it counts where none did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mview.changelog import OP, from_ipc
+from mview.clock import SourceMs, SystemClock
+from mview.connector import AHEAD_MS, Format, TableHalt
+from mview.epoch.engine import Engine
+from mview.errors import UserError
+from mview.ingest.batches import Batch
+from mview.ingest.decode import decode_again
+from mview.ingest.mending.reject import Reject, message_bytes, message_form, message_of
+from mview.ingest.spec import TableSpec, open_format
+from mview.merge.net import Netted, net_changes
+from mview.relation import RelationId
+from mview.rows.match import row_codes
+from mview.schema import TableSchema
+from mview.store.manifest import TableState
+from mview.store.quarantine import MendRequest, Overtaken, Quarantine, Quarantined, kept_keys
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What of a table is in quarantine after an epoch.
+
+    Attributes:
+        before: what was.
+        changes: what is.
+        messages: of those that the epoch has put aside, in their order.
+        said: what has happened, for people.
+    """
+
+    before: tuple[Quarantined, ...]
+    changes: tuple[Quarantined, ...]
+    messages: tuple[dict[str, Any], ...] = ()
+    said: tuple[str, ...] = ()
+
+
+class Quarantines:
+    """The quarantines of an engine's tables, in one epoch.
+
+    Args:
+        engine: the engine.
+        batch: what came.
+    """
+
+    def __init__(self, engine: Engine, batch: Batch) -> None:
+        self._engine, self._batch = engine, batch
+        self._rejects: dict[RelationId, list[Reject]] = defaultdict(list)
+        for reject in batch.rejects:
+            self._rejects[reject.table].append(reject)
+        self._mends: dict[RelationId, list[MendRequest]] = defaultdict(list)
+        for request in batch.mends:
+            self._mends[request.table].append(request)
+        self._formats: dict[str, Format] = {}
+        self._now_ms = time.time_ns() // 1_000_000
+        #: By table, what is in quarantine after the epoch.
+        self.asides: dict[RelationId, Aside] = {}
+
+    @property
+    def tables(self) -> list[RelationId]:
+        """The tables with something new."""
+        known = self._engine.manifest.tables
+        return [name for name in {**self._rejects, **self._mends} if name in known]
+
+    def taken(self, name: RelationId, netted: Netted) -> Netted:
+        """Net changes with what is taken out of the quarantine; notes what is in it then.
+
+        Raises:
+            UserError: more changes are to be put aside than may be.
+        """
+        state = self._engine.manifest.tables[name]
+        rejects = self._rejects.get(name, [])
+        if state.quarantine is None and not rejects:
+            return netted
+        schema, batches = state.schema, self._batch.changes.get(name, ())
+        before = tuple(Quarantine(self._engine.store.quarantined(name)).read(state.quarantine))
+        new, messages = self._new(name, rejects, before)
+        netted = replace(netted, high_water=_raised(netted.high_water, rejects))
+        kept = overtaken([*before, *new], batches, schema, self._now_ms)
+        kept, applied, said = self._mended(name, kept, schema)
+        if applied:
+            netted = with_retried(netted, applied, schema)
+        if new:
+            said = [f"{name}: {_changes(len(new))} put into quarantine: {new[-1].why.what}", *said]
+        self.asides[name] = Aside(before, tuple(kept), tuple(messages), tuple(said))
+        if new:
+            self._check_room(name)
+        return netted
+
+    def without_orphans(self, name: RelationId, netted: Netted, old_rows: pa.Table) -> Netted:
+        """Net changes without those that build on a row which a change in quarantine would make.
+
+        They have cells that were not sent, and there is no row to take them from.
+        """
+        if (aside := self.asides.get(name)) is None or not aside.changes:
+            return netted
+        schema, changes = self._engine.manifest.tables[name].schema, list(aside.changes)
+        unsent = pc.greater(pc.fill_null(pc.list_value_length(netted.upserts["__unchanged"]), 0), 0)
+        ours, there = row_codes([_keys(netted.upserts, schema), _keys(old_rows, schema)])
+        lost = _flags(unsent) & ~np.isin(ours, there)
+        if not lost.any():
+            return netted
+        orphans = _keys(netted.upserts.filter(pa.array(lost)), schema)
+        covered = np.zeros(orphans.num_rows, np.bool_)
+        for number, change in enumerate(changes):
+            if (rows := change.rows) is None:
+                continue
+            mine, theirs = row_codes([_keys(rows, schema), orphans])
+            hit = np.isin(mine, theirs)
+            covered |= np.isin(theirs, mine)
+            if hit.any():
+                marks: list[Overtaken] = [
+                    "partly" if is_hit else mark
+                    for is_hit, mark in zip(hit, change.overtaken, strict=True)
+                ]
+                changes[number] = replace(change, overtaken=tuple(marks), at_ms=self._now_ms)
+        gone = lost.copy()
+        gone[lost] = covered
+        self.asides[name] = replace(aside, changes=tuple(changes))
+        return replace(netted, upserts=netted.upserts.filter(pa.array(~gone)))
+
+    def written(self, name: RelationId, state: TableState) -> TableState:
+        """A table with its quarantine as it is after the epoch: durable, named by no manifest."""
+        aside, engine = self.asides.get(name), self._engine
+        if aside is None or (aside.changes == aside.before and not aside.messages):
+            return state
+        epoch, token = engine.manifest.epoch + 1, engine.lease.token
+        files = Quarantine(engine.store.quarantined(name))
+        if aside.messages:
+            files.put_messages(epoch, token, aside.messages)
+        return replace(state, quarantine=files.write(epoch, token, aside.changes))
+
+    def said(self, name: RelationId) -> tuple[str, ...]:
+        """What has happened with changes of a table, for people."""
+        return self.asides[name].said
+
+    def _new(
+        self,
+        name: RelationId,
+        rejects: Sequence[Reject],
+        before: Sequence[Quarantined],
+    ) -> tuple[list[Quarantined], list[dict[str, Any]]]:
+        """What the epoch puts aside, without what was sent again, and the messages."""
+        manifest, token = self._engine.manifest, self._engine.lease.token
+        known, epoch = manifest.positions.get(name, {}), manifest.epoch + 1
+        file = Quarantine.messages_name(epoch, token)
+        has = {(c.position, c.keys) for c in before if c.position}
+        new: list[Quarantined] = []
+        messages: list[dict[str, Any]] = []
+        for reject in sorted(rejects, key=_place):
+            partition, keys = reject.message.partition, kept_keys(reject.keys)
+            if reject.position:
+                if reject.position < known.get(partition, "") or (reject.position, keys) in has:
+                    continue
+                has.add((reject.position, keys))
+            not_yet: list[Overtaken] = ["no"] * (from_ipc(reject.keys).num_rows if keys else 1)
+            new.append(
+                Quarantined(
+                    id=f"{epoch}.{len(new) + 1}",
+                    epoch=epoch,
+                    at_ms=self._now_ms,
+                    partition=partition,
+                    offset=reject.message.offset,
+                    event=reject.event,
+                    position=reject.position,
+                    keys=keys,
+                    overtaken=tuple(not_yet),
+                    why=self._masked(reject.why),
+                    bytes=message_bytes(reject.message),
+                    messages=file,
+                    number=len(messages),
+                )
+            )
+            messages.append(message_form(reject.message))
+        return new, messages
+
+    def _mended(
+        self, name: RelationId, changes: Sequence[Quarantined], schema: TableSchema
+    ) -> tuple[list[Quarantined], list[pa.Table], list[str]]:
+        """What is left in quarantine, the changes that are taken out of it, and what to say."""
+        left = {change.id: change for change in changes}
+        applied: list[pa.Table] = []
+        said = []
+        for request in self._mends.get(name, []):
+            if request.action == "reread":
+                gone = [c.id for c in left.values() if c.at_ms < request.before_ms]
+            else:
+                gone = [id_ for id_ in request.ids if id_ in left]
+            if request.action != "retry":
+                for id_ in gone:
+                    del left[id_]
+                what = "discarded" if request.action == "discard" else "read anew from the database"
+                said += [f"{name}: {_changes(len(gone))} in quarantine {what}"] if gone else []
+                continue
+            for id_ in sorted(gone, key=lambda id_: _order(left[id_])):
+                told = self._retried(name, left, left[id_], schema)
+                if isinstance(told, TableHalt):
+                    why = self._masked(told)
+                    left[id_] = replace(left[id_], why=why, tried_ms=self._now_ms)
+                    said.append(f"{name}: change {id_} stays in quarantine: {told.what}")
+                    continue
+                del left[id_]
+                # What is older and still there has been overtaken, as by any change.
+                rest = overtaken([*left.values()], told, schema, self._now_ms)
+                left = {change.id: change for change in rest}
+                applied += told
+                said.append(f"{name}: change {id_} is taken out of quarantine")
+        return [*left.values()], applied, said
+
+    def _retried(
+        self,
+        name: RelationId,
+        left: Mapping[str, Quarantined],
+        change: Quarantined,
+        schema: TableSchema,
+    ) -> list[pa.Table] | TableHalt:
+        """The rows of a change that count, or why it still cannot be taken."""
+        if change.is_overtaken:
+            return []
+        if change.needs_reread:
+            return replace(change.why, hint=f"mview backfill {name}")
+        form = Quarantine(self._engine.store.quarantined(name)).message(change)
+        reject = Reject(name, message_of(form), change.why, change.event)
+        spec = TableSpec(name, schema, Path(), "", None)
+        latest = SourceMs(SystemClock().now() + AHEAD_MS)
+        told = decode_again(reject, self._format(name.connection), spec, latest)
+        if isinstance(told, TableHalt):
+            return told
+        rows = [_without_overtaken(part, change, schema) for part in told]
+        older = [c for c in left.values() if c.id != change.id and _order(c) < _order(change)]
+        if any(_has_unsent(part) for part in rows) and any(_share(c, change) for c in older):
+            return replace(
+                change.why,
+                what="an older change of the same key is in quarantine, and this one builds on it",
+                hint=f"mview quarantine retry {name}",
+            )
+        return rows
+
+    def _format(self, connection: str) -> Format:
+        if connection not in self._formats:
+            self._formats[connection] = open_format(self._engine.config, connection)
+        return self._formats[connection]
+
+    def _masked(self, why: TableHalt) -> TableHalt:
+        mask = self._engine.mask
+        what, where, got, hint = (str(mask(t)) for t in (why.what, why.where, why.got, why.hint))
+        return replace(why, what=what, where=where, got=got, hint=hint)
+
+    def _check_room(self, name: RelationId) -> None:
+        """Raise where a connection has more in quarantine than may be."""
+        settings = self._engine.config.changes[name.connection]
+        changes = size = 0
+        for table, state in self._engine.manifest.source_tables.items():
+            if table.connection != name.connection:
+                continue
+            if (aside := self.asides.get(table)) is not None:
+                changes += len(aside.changes)
+                size += sum(change.bytes for change in aside.changes)
+            elif state.quarantine is not None:
+                changes += state.quarantine.changes
+                size += state.quarantine.bytes
+        if changes <= settings.quarantine_changes and size <= settings.quarantine_bytes:
+            return
+        why = self.asides.pop(name).changes[-1].why
+        raise UserError(
+            f"the quarantine of connection {name.connection} is full: {why.what}",
+            where=why.where,
+            # What halts a table has no room for what is allowed.
+            got=f"{changes:,} changes of {size:,} bytes; allowed are "
+            f"{settings.quarantine_changes:,} (quarantine_changes) of "
+            f"{settings.quarantine_bytes:,} bytes (quarantine_bytes)",
+            hint="mview quarantine list; correct what writes such changes, then run again: "
+            f"{name} is loaded anew",
+        )
+
+
+def overtaken(
+    changes: Sequence[Quarantined], batches: Sequence[pa.Table], schema: TableSchema, now_ms: int
+) -> list[Quarantined]:
+    """Changes in quarantine, where newer ones of the same rows have come.
+
+    Args:
+        changes: what is in quarantine, and what is put there with the same batches.
+        batches: changes of the table (`changelog.batch_schema`).
+        schema: the table's.
+        now_ms: wall time.
+    """
+    after = list(changes)
+    for batch in batches if changes else ():
+        after = _overtaken(after, batch, schema, now_ms)
+    return after
+
+
+def _overtaken(
+    changes: Sequence[Quarantined], batch: pa.Table, schema: TableSchema, now_ms: int
+) -> list[Quarantined]:
+    rows = [change.rows for change in changes]
+    owners = [n for n, keys in enumerate(rows) for _ in range(0 if keys is None else len(keys))]
+    known = [_keys(keys, schema) for keys in rows if keys is not None]
+    every = pa.concat_tables([_loose(schema).empty_table(), *known])
+    ours, theirs = row_codes([every, _keys(batch, schema)])
+    is_truncate = _flags(pc.equal(batch[OP], "truncate"))
+    near = np.flatnonzero(np.isin(theirs, ours) | is_truncate)
+    if not near.size:
+        return list(changes)
+    columns = [OP, "__position", "__partition", "__offset", "__unchanged"]
+    told = list(zip(near, batch.select(columns).take(pa.array(near)).to_pylist(), strict=True))
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, owner in enumerate(owners):
+        places[owner].append(ours[place])
+    after = []
+    for number, change in enumerate(changes):
+        marks: list[Overtaken] = list(change.overtaken)
+        for row, cells in told:
+            for place in range(len(marks)):
+                is_of = cells[OP] == "truncate" or (
+                    number in places and places[number][place] == theirs[row]
+                )
+                if is_of:
+                    marks[place] = _mark(marks[place], change, cells)
+        # Rows were read anew for it before this change came: not for what it has left out.
+        worse = any(
+            new == "partly" and old != new for old, new in zip(change.overtaken, marks, strict=True)
+        )
+        at_ms = now_ms if worse else change.at_ms
+        after.append(replace(change, overtaken=tuple(marks), at_ms=at_ms))
+    return after
+
+
+def _mark(mark: Overtaken, change: Quarantined, cells: Mapping[str, Any]) -> Overtaken:
+    """What a change of the same row makes of one in quarantine."""
+    if mark == "wholly":
+        return mark
+    if cells["__position"] and change.position:
+        is_newer: bool | None = cells["__position"] > change.position
+    elif cells["__partition"] == change.partition:
+        is_newer = cells["__offset"] > change.offset
+    else:
+        is_newer = None
+    if is_newer is None:
+        return "partly"  # nobody knows which is newer
+    if not is_newer:
+        return mark
+    return "partly" if cells["__unchanged"] else "wholly"
+
+
+def with_retried(netted: Netted, applied: Sequence[pa.Table], schema: TableSchema) -> Netted:
+    """Net changes, and beside them those that are taken out of quarantine: older than all."""
+    rows = net_changes(applied, schema, {}, {})
+    if netted.truncated:
+        return netted
+    touched = pa.concat_tables([_keys(part, schema) for part in (netted.upserts, netted.deleted)])
+    come, gone, known = row_codes(
+        [_keys(rows.upserts, schema), _keys(rows.deleted, schema), touched]
+    )
+    return replace(
+        netted,
+        upserts=pa.concat_tables(
+            [netted.upserts, rows.upserts.filter(pa.array(~np.isin(come, known)))]
+        ),
+        deleted=pa.concat_tables(
+            [netted.deleted, rows.deleted.filter(pa.array(~np.isin(gone, known)))]
+        ),
+    )
+
+
+def _loose(schema: TableSchema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, f.type) for f in schema.key_arrow])
+
+
+def _keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    return rows.select(list(schema.key)).cast(_loose(schema))
+
+
+def _flags(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    flags: npt.NDArray[np.bool_] = values.to_numpy().astype(np.bool_)
+    return flags
+
+
+def _without_overtaken(part: pa.Table, change: Quarantined, schema: TableSchema) -> pa.Table:
+    """The rows of a change for whose keys nothing newer came."""
+    assert change.rows is not None, "its rows are known"
+    is_gone = pa.array([mark == "wholly" for mark in change.overtaken])
+    gone, ours = row_codes([_keys(change.rows.filter(is_gone), schema), _keys(part, schema)])
+    return part.filter(pa.array(~np.isin(ours, gone)))
+
+
+def _has_unsent(part: pa.Table) -> bool:
+    return any(part["__unchanged"].to_pylist())
+
+
+def _share(a: Quarantined, b: Quarantined) -> bool:
+    """Whether two changes are of the same row, or may be."""
+    if a.rows is None or b.rows is None:
+        return True
+    ours, theirs = row_codes([a.rows, b.rows])
+    return bool(np.isin(ours, theirs).any())
+
+
+def _raised(high_water: Mapping[str, str], rejects: Sequence[Reject]) -> dict[str, str]:
+    """How far a table's changes are read, those that are put aside among them."""
+    marks = dict(high_water)
+    for reject in rejects:
+        if reject.position:
+            partition = reject.message.partition
+            marks[partition] = max(marks.get(partition, ""), reject.position)
+    return marks
+
+
+def _place(reject: Reject) -> tuple[str, str, int, int]:
+    message = reject.message
+    return reject.position, message.partition, message.offset, reject.event or 0
+
+
+def _order(change: Quarantined) -> tuple[str, int, str, int]:
+    return change.position, change.epoch, change.partition, change.offset
+
+
+def _changes(number: int) -> str:
+    return "1 change" if number == 1 else f"{number:,} changes"
+
+
+def sweep(engine: Engine, names: Collection[RelationId]) -> None:
+    """Delete what is of no published quarantine of these tables; between epochs."""
+    for name in names:
+        engine.lease.check()
+        state = engine.manifest.tables.get(name)
+        quarantine = None if state is None else state.quarantine
+        Quarantine(engine.store.quarantined(name)).sweep(quarantine)

@@ -1,0 +1,1 @@
+"""What comes right later: changes that cannot be taken, and chunks that are read anew."""

@@ -1,0 +1,228 @@
+"""Changes of a table that were put aside, as they cannot be taken: durable with their epoch.
+
+A file lists them, another one per epoch has the messages that it put aside. Both are written before
+the manifest that names the list, and never changed: another epoch writes another list.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from mview.changelog import from_ipc
+from mview.connector import TableHalt
+from mview.files.durable import put
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import fields, plain, record
+from mview.relation import RelationId
+from mview.store.manifest import QuarantineState
+
+#: Whether newer changes have overtaken the rows that a change is of. Partly: a newer change has
+#: left cells as they were before it, which is what the one in quarantine would have told.
+Overtaken = Literal["no", "partly", "wholly"]
+
+_HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A change that was put aside.
+
+    Attributes:
+        id: `<epoch>.<number>`, of the table.
+        epoch: the epoch that put it aside.
+        at_ms: wall time of that; or when another change was found to need it, later.
+        partition: where its message stands, …
+        offset: … and at which offset.
+        event: which event of the message; None: the message itself cannot be read.
+        position: see `mview.ingest.mending`; empty: unknown.
+        keys: the keys of its rows, as Arrow IPC in base64; empty: unknown.
+        overtaken: of each of these rows; of unknown ones, all together.
+        why: the newest error.
+        bytes: of its message.
+        messages: the file that has it.
+        number: its place in that.
+        tried_ms: wall time when it was last tried again; 0: never.
+    """
+
+    id: str
+    epoch: int
+    at_ms: int
+    partition: str
+    offset: int
+    event: int | None
+    position: str
+    keys: str
+    overtaken: tuple[Overtaken, ...]
+    why: TableHalt
+    bytes: int
+    messages: str
+    number: int
+    tried_ms: int = 0
+
+    @cached_property
+    def rows(self) -> pa.Table | None:
+        """The keys of its rows; None: unknown."""
+        return from_ipc(b64decode(self.keys)) if self.keys else None
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether newer changes have made all its rows right."""
+        return bool(self.overtaken) and set(self.overtaken) == {"wholly"}
+
+    @property
+    def needs_reread(self) -> bool:
+        """Whether it cannot be taken any more: its table must be read anew."""
+        return not self.is_overtaken and (not self.keys or "partly" in self.overtaken)
+
+
+def kept_keys(keys: bytes) -> str:
+    """Arrow IPC of keys as `Quarantined` has it."""
+    return b64encode(keys).decode()
+
+
+class Quarantine:
+    """What of one table is in quarantine.
+
+    Args:
+        folder: the table's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, state: QuarantineState | None) -> list[Quarantined]:
+        """What is in it, the oldest first.
+
+        Raises:
+            CorruptionError: the file is damaged.
+        """
+        if state is None:
+            return []
+        return read_checked(
+            self._folder / state.list,
+            lambda data: list(fields(data, {"changes": list[Quarantined]})["changes"]),
+            "the list of changes in quarantine cannot be read",
+            _HINT,
+        )
+
+    def write(
+        self, epoch: int, token: int, changes: Sequence[Quarantined]
+    ) -> QuarantineState | None:
+        """Write the list of an epoch; no manifest names it yet."""
+        if not changes:
+            return None
+        name = f"{epoch:012d}-{token:06d}.list.json"
+        self._put(name, {"changes": [plain(change) for change in changes]})
+        return QuarantineState(name, len(changes), sum(change.bytes for change in changes))
+
+    @staticmethod
+    def messages_name(epoch: int, token: int) -> str:
+        """The file with the messages that an epoch puts aside."""
+        return f"{epoch:012d}-{token:06d}.messages.json"
+
+    def put_messages(self, epoch: int, token: int, messages: Sequence[dict[str, Any]]) -> None:
+        """Write the messages that an epoch puts aside."""
+        self._put(self.messages_name(epoch, token), {"messages": list(messages)})
+
+    def message(self, change: Quarantined) -> dict[str, Any]:
+        """The form of the message that a change came in.
+
+        Raises:
+            CorruptionError: the file is damaged.
+        """
+        file = self._folder / change.messages
+        messages: list[dict[str, Any]] = read_checked(
+            file,
+            lambda data: list(fields(data, {"messages": list[dict[str, Any]]})["messages"]),
+            "a message in quarantine cannot be read",
+            _HINT,
+        )
+        return messages[change.number]
+
+    def sweep(self, state: QuarantineState | None) -> None:
+        """Delete what is not of a published state; only between epochs, by who holds the lease."""
+        named = set() if state is None else {state.list, *(c.messages for c in self.read(state))}
+        with suppress(FileNotFoundError):
+            for file in self._folder.iterdir():
+                if file.name not in named:
+                    file.unlink(missing_ok=True)
+
+    def _put(self, name: str, body: dict[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        put(self._folder / name, checked(body))
+
+
+# --- what is asked for ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MendRequest:
+    """What is asked for of changes in quarantine.
+
+    Attributes:
+        table: their table.
+        action: `retry`: try to take them again; `discard`: leave them; `reread`: those that were
+            put aside before `before_ms` are right, as their table was read anew.
+        ids: of the changes, but for `reread`.
+        before_ms: wall time.
+    """
+
+    table: RelationId
+    action: Literal["retry", "discard", "reread"]
+    ids: tuple[str, ...] = ()
+    before_ms: int = 0
+
+
+class MendLog:
+    """The requests that are not done: a file each.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ask(self, request: MendRequest) -> Path:
+        """Note a request; from any process. Its file goes when it is done."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
+        put(file, checked(plain(request)))
+        return file
+
+    def waiting(self) -> dict[Path, MendRequest]:
+        """What is asked for, the oldest first.
+
+        Raises:
+            CorruptionError: a file is damaged.
+        """
+        return {
+            file: read_checked(
+                file,
+                partial(record, MendRequest),
+                "a request about changes in quarantine cannot be read",
+                "remove the file, and ask again: mview quarantine",
+            )
+            for file in sorted(self._folder.glob("*.json"))
+        }
+
+    def of(self, tables: Collection[RelationId]) -> dict[Path, MendRequest]:
+        """The requests of tables that are followed; those of others are forgotten.
+
+        A table that has halted is loaded anew, without what was in quarantine.
+        """
+        requests = self.waiting()
+        for file in [file for file, request in requests.items() if request.table not in tables]:
+            file.unlink(missing_ok=True)
+            del requests[file]
+        return requests
