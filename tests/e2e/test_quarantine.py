@@ -58,10 +58,6 @@ def bodies(config: Config) -> dict[int, str]:
     return {row["id"]: row["body"] for row in rows}
 
 
-def listed(config: Config) -> list[tuple[str, str]]:
-    return [(change.what, change.way) for change in quarantined(config)]
-
-
 def raw(shop: Shop, text: str) -> None:
     with shop.file.open("a") as file:
         file.write(text + "\n")
@@ -152,6 +148,7 @@ def _is_built(config: Config) -> bool:
     return {view.name: view.rows for view in status(config).views} == {"bodies": 1}
 
 
+@pytest.mark.long
 def test_a_message_whose_key_is_unknown_needs_its_table_read_anew(shop: Shop) -> None:
     config, views = with_quarantine(shop), views_of(bodies=VIEWS["bodies"])
     run_once(config, *views)
@@ -179,6 +176,7 @@ def test_a_message_whose_key_is_unknown_needs_its_table_read_anew(shop: Shop) ->
     assert all(result.is_right for result in verify(config, views))
 
 
+@pytest.mark.long
 def test_no_more_is_put_aside_than_may_be(shop: Shop) -> None:
     config, views = with_quarantine(shop, quarantine_changes=2), views_of(**VIEWS)
     run_once(config, *views)
@@ -199,25 +197,11 @@ def test_no_more_is_put_aside_than_may_be(shop: Shop) -> None:
     assert all(result.is_right for result in verify(config, views))
 
 
-def test_null_where_the_table_has_none_is_put_aside(shop: Shop) -> None:
-    config, views = with_quarantine(shop), views_of(names="select id, name from shop.customers")
-    shop.log(table="customers", op="update", after={"id": 1, "name": None, "segment": "gold"})
-    run_once(config, *views)
-    assert [what for what, _ in listed(config)] == [
-        "column shop.customers.name is NOT NULL and a change brings NULL"
-    ]
-    rows = StoredView(config, "names").arrow().to_pylist()
-    assert {"id": 1, "name": "c1"} in rows
-
-
 @pytest.mark.parametrize(
     "place",
     [
         pytest.param("after-net", marks=pytest.mark.long),
-        pytest.param("after-mirrors", marks=pytest.mark.long),
-        pytest.param("after-stage", marks=pytest.mark.long),
         "after-intent",
-        pytest.param("after-sink", marks=pytest.mark.long),
         "after-publish",
         pytest.param("after-clear", marks=pytest.mark.long),
     ],
@@ -250,6 +234,7 @@ def test_a_run_that_ends_anywhere_puts_it_aside_once(shop: Shop, place: str) -> 
     assert left == []
 
 
+@pytest.mark.long
 def test_what_is_put_aside_while_the_table_is_loaded(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     try:
