@@ -11,14 +11,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from mview.errors import CorruptionError
+from mview.errors import CorruptionError, UserError
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
 from mview.plan.definition import ViewDefinition, order_views, same_name
+from mview.plan.text.place import did_you_mean
 from mview.schema import TableSchema
 from mview.store.layout import Store
-from mview.store.manifest import Manifest
+from mview.store.manifest import NEVER, Manifest, ViewState
+
+#: Where a view's facts have the digest of the definition before the last change.
+_FORMER = "former"
 
 #: The file of a view in light mode.
 _LIGHT = "view.json"
@@ -54,6 +58,40 @@ def save_definition(store: Store, definition: ViewDefinition) -> None:
 def load_definition(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
     """The definition of a view as it was published."""
     return _read(_file(store, name, manifest.views[name].definition))
+
+
+def with_former(state: ViewState, before: ViewState | None) -> ViewState:
+    """A view that was built, with a note of the definition that it had before it was changed.
+
+    Args:
+        before: as it was published; None: it was not.
+    """
+    if before is None:
+        return state
+    former = before.facts.get(_FORMER)
+    if before.definition != state.definition and before.built_epoch != NEVER:
+        former = before.definition
+    return state if former is None else replace(state, facts={**state.facts, _FORMER: former})
+
+
+def load_former(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
+    """The definition that a view had before it was changed last, with the sinks that it has now.
+
+    Raises:
+        UserError: there is no such view, or it was not changed.
+        CorruptionError: what was kept of it is damaged.
+    """
+    if name not in manifest.views:
+        hint = did_you_mean(name, [*manifest.views])
+        raise UserError(f"the store has no view {name}", safe="nothing was changed", hint=hint)
+    former = manifest.views[name].facts.get(_FORMER)
+    if not isinstance(former, str):
+        raise UserError(
+            f"view {name} was not changed since it is in the store: there is nothing to go back to",
+            safe="nothing was changed",
+        )
+    now = load_definition(store, manifest, name)
+    return replace(_read(_file(store, name, former)), sinks=now.sinks, file=now.file)
 
 
 class Kept(NamedTuple):

@@ -31,6 +31,7 @@ from mview.cli.explore.preview import preview
 from mview.cli.explore.why import why
 from mview.cli.mending.loads import backfill, pause, resume
 from mview.cli.mending.quarantine import quarantine
+from mview.cli.mending.rollback import rollback
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
 from mview.cli.watch.command import ui
@@ -81,6 +82,7 @@ for _command in (
     lineage,
     run,
     apply,
+    rollback,
     status,
     lag,
     history,

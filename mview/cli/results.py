@@ -134,6 +134,21 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class RolledBack:
+    """A view that was to be as it was declared before it was changed last.
+
+    Attributes:
+        sql: its query then.
+        plan: what was to be done.
+        answer: what the run has done; None: it was not asked.
+    """
+
+    sql: str
+    plan: Planned
+    answer: ApplyAnswer | None
+
+
+@dataclass(frozen=True)
 class Verified:
     """Our copies of tables against their databases, and views against their queries.
 

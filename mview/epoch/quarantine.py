@@ -92,7 +92,7 @@ class Quarantines:
         schema, batches = state.schema, self._batch.changes.get(name, ())
         before = tuple(Quarantine(self._engine.store.quarantined(name)).read(state.quarantine))
         new, messages = self._new(name, rejects, before)
-        netted = replace(netted, high_water=_raised(netted.high_water, rejects))
+        netted = _raised(netted, rejects)
         kept = overtaken([*before, *new], batches, schema, self._now_ms)
         kept, applied, said = self._mended(name, kept, schema)
         if applied:
@@ -147,9 +147,10 @@ class Quarantines:
             files.put_messages(epoch, token, aside.messages)
         return replace(state, quarantine=files.write(epoch, token, aside.changes))
 
-    def said(self, name: RelationId) -> tuple[str, ...]:
-        """What has happened with changes of a table, for people."""
-        return self.asides[name].said
+    def said(self) -> dict[RelationId, tuple[str, ...]]:
+        """Of tables whose quarantine is another one then, what has happened, for people."""
+        asides = self.asides.items()
+        return {n: a.said for n, a in asides if a.said or a.changes != a.before}
 
     def _new(
         self,
@@ -340,7 +341,8 @@ def _overtaken(
             new == "partly" and old != new for old, new in zip(change.overtaken, marks, strict=True)
         )
         at_ms = now_ms if worse else change.at_ms
-        after.append(replace(change, overtaken=tuple(marks), at_ms=at_ms))
+        is_same = tuple(marks) == change.overtaken
+        after.append(change if is_same else replace(change, overtaken=tuple(marks), at_ms=at_ms))
     return after
 
 
@@ -414,14 +416,16 @@ def _share(a: Quarantined, b: Quarantined) -> bool:
     return bool(np.isin(ours, theirs).any())
 
 
-def _raised(high_water: Mapping[str, str], rejects: Sequence[Reject]) -> dict[str, str]:
+def _raised(netted: Netted, rejects: Sequence[Reject]) -> Netted:
     """How far a table's changes are read, those that are put aside among them."""
-    marks = dict(high_water)
+    marks, times = dict(netted.high_water), dict(netted.newest)
     for reject in rejects:
         if reject.position:
             partition = reject.message.partition
             marks[partition] = max(marks.get(partition, ""), reject.position)
-    return marks
+            if reject.source_ms is not None:
+                times[partition] = max(times.get(partition, 0), reject.source_ms)
+    return replace(netted, high_water=marks, newest=times)
 
 
 def _place(reject: Reject) -> tuple[str, str, int, int]:

@@ -19,7 +19,7 @@ from mview.epoch.stages import Begun, Stage, run_stages
 from mview.epoch.tables import Changed, net, write_mirrors
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.maintain import MaintainedViews, maintain, settle
-from mview.execute.delta import Delta
+from mview.execute.delta import Delta, count_changes
 from mview.ingest.batches import Batch
 from mview.relation import RelationId
 from mview.store.manifest import Cut
@@ -98,7 +98,7 @@ def run_epoch(
         epoch=staged.manifest.epoch,
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
-        changes={str(name): delta.rows.num_rows for name, delta in staged.changed.deltas.items()},
+        changes={str(n): _changed_rows(n, delta) for n, delta in staged.changed.deltas.items()},
         views={
             name: change for name, change in staged.changes.items() if name not in staged.halted
         },
@@ -109,6 +109,12 @@ def run_epoch(
         stages={name: micros / 1000 for name, micros in took.items()},
         quarantine=tuple(text for said in staged.changed.quarantine.values() for text in said),
     )
+
+
+def _changed_rows(table: RelationId, delta: Delta) -> int:
+    """How many rows of a table an epoch has changed; an update is one, though two rows of it."""
+    counts = count_changes(delta, str(table))
+    return counts.inserted + counts.updated + counts.deleted
 
 
 def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:

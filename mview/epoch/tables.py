@@ -55,7 +55,7 @@ class Changed:
         deltas: what they change in the tables.
         clocks: the same of the clocks, which have no mirror.
         halts: tables that halt in it, and why: they stay as they were before it.
-        quarantine: of tables that have changes in quarantine, what became of these, for people.
+        quarantine: of tables whose quarantine is another one then, what happened, for people.
     """
 
     epoch: int
@@ -119,7 +119,7 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
         text = engine.mask(str(halt.error().render()))
         tables = {**tables, name: replace(tables[name], halted=text)}
     tables = {**tables, **{n: quarantines.written(n, tables[n]) for n in netted}}
-    told = {name: quarantines.said(name) for name in netted if name in quarantines.asides}
+    told = {name: said for name, said in quarantines.said().items() if name in netted}
     clocks = clock_changes(before.pinned_ms, engine.pinned_ms)
     number = before.epoch + 1
     return Changed(number, batch, tables, positions, newest, netted, deltas, clocks, halts, told)

@@ -322,6 +322,12 @@ def _sound(
     changes: list[_Change], table: TableSpec, decoder: Format, rejects: Rejects
 ) -> tuple[list[_Change], pa.Table]:
     """As `_batch`, without the changes that cannot be taken: these are rejected."""
+    try:
+        kept, batch = _batch(changes, table, decoder)
+        _check_not_null(kept, batch, table)
+        return kept, batch  # the rule
+    except DecodeError:
+        pass  # of some of them
     # An event is taken as a whole, or not at all.
     events: dict[int, list[_Change]] = defaultdict(list)
     for change in changes:

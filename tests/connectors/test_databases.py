@@ -274,6 +274,19 @@ def test_a_table_of_one_row(source: Source, shape: str) -> None:
     assert [row["v"] for row in source.read("t", rows=1)] == [0]
 
 
+@pytest.mark.parametrize("source", ["postgresql"], indirect=True)
+def test_few_rows_are_counted_where_statistics_were_never_made(source: Source) -> None:
+    """PostgreSQL takes such a table for one of ten pages: of 1,200 rows, if they are small."""
+    source.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, v INTEGER)")
+    source.insert("t", [(n, n) for n in range(3)])
+    schema = source.database.describe("t")
+    assert source.database.plan("t", schema, 1000, 1 << 30).rows == 3
+    source.insert("t", [(n, n) for n in range(3, 15_000)])
+    rows = source.database.plan("t", schema, 1000, 1 << 30).rows
+    assert rows is not None
+    assert 5_000 < rows < 45_000  # by the size of its file
+
+
 def test_chunks_are_bounded_in_bytes(source: Source) -> None:
     source.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, x VARCHAR(2000))")
     # Not compressible by repetition of rows alone; PostgreSQL estimates need statistics.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
+from typing import Any, TypeVar
 
 import pytest
+from click.testing import CliRunner
 
 from mview.admin.apply import apply_views
 from mview.admin.content import StoredView, published
 from mview.admin.pauses import pause_loads, resume_loads
+from mview.catalog.definitions import load_definition
+from mview.cli import main
 from mview.config import Config
 from mview.errors import RetryableError, UserError
 from mview.failpoints import FaultError, armed
@@ -22,6 +27,8 @@ from tests.e2e.running import Live, beating, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
 from tests.relations import rel
+
+T = TypeVar("T")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,14 +60,24 @@ def ask(
     running: Live, views: Sequence[ViewDefinition] = (), remove: Sequence[str] = ()
 ) -> ApplyAnswer:
     """Ask the run, which must not end by it."""
-    answers: list[ApplyAnswer] = []
     config = running.pipeline.config
-    thread = Thread(
-        target=lambda: answers.append(apply_views(config, views, remove, lambda text: None))
-    )
+    return aside(running, lambda: apply_views(config, views, remove, lambda text: None))
+
+
+def aside(running: Live, asking: Callable[[], T]) -> T:
+    """Ask the run from a thread, as long as it goes on."""
+    answers: list[T] = []
+    thread = Thread(target=lambda: answers.append(asking()))
     thread.start()
     running.until(lambda: not thread.is_alive())
     return answers[0]
+
+
+def mview(config: Config, *words: str) -> Any:
+    """What a command prints with --json."""
+    told = CliRunner().invoke(main, [*words, "--json", "--config", str(config.path)])
+    assert told.exit_code == 0, told.output
+    return json.loads(told.stdout)
 
 
 def nothing_is_left(config: Config) -> None:
@@ -92,6 +109,18 @@ def test_views_come_change_and_go_while_all_goes_on(shop: Shop) -> None:
         assert third.views["names"].startswith("built anew (its query")
         assert built(config)["above"] == published(config).views["spent"].built_epoch
         running.epochs("names", 1)
+        # Back to the text before, and from there to the newer one.
+        for text in (TEXTS["names"], TEXTS["edited"]):
+            plan = mview(config, "rollback", "names", "--plan")
+            assert plan["sql"] == text
+            assert [v["fate"] for v in plan["plan"]["views"]] == ["changed"]
+            assert plan["answer"] is None
+            told = aside(running, lambda: mview(config, "rollback", "names"))
+            assert told["answer"]["state"] == "done"
+            assert told["answer"]["views"]["names"].startswith("built anew (its query")
+            kept = load_definition(Store(config.store), published(config), "names")
+            assert kept.sql == text
+            running.epochs("names", 1)
         target = Store(config.store).view("above")
         assert target.exists()
         fourth = ask(running, remove=["above"])

@@ -149,9 +149,11 @@ class Stream:
                 wakes[key] = state.wakes
         table = pa.Table.from_pylist(out, STREAM_ARROW)
         offsets = batch_offsets(self._folder / "checkpoint", batch)
-        changes, releases, halts = sorted_rows(table)
+        changes, releases, halts, rejects = sorted_rows(table)
         generation = self._spec.generation
-        self._on_batch(Batch(changes, releases, offsets, generation, batch, halts=halts))
+        self._on_batch(
+            Batch(changes, releases, offsets, generation, batch, halts=halts, rejects=rejects)
+        )
         self._file.write_bytes(pickle.dumps((batch + 1, ends, states, wakes, newest)))
 
     def _committed(self, chunks: SnapshotReader, changes: ChangelogReader) -> Any:

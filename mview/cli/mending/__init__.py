@@ -1,1 +1,1 @@
-"""Commands for tables whose rows are read anew, or whose changes cannot be taken."""
+"""Commands that bring back what went wrong: rows, changes that cannot be taken, views."""

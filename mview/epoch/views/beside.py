@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.catalog.definitions import save_definition
+from mview.catalog.definitions import save_definition, with_former
 from mview.catalog.spark_functions import function_errors
 from mview.connector import WEIGHT
 from mview.delta.parquet import read_parquet, write_rows
@@ -449,7 +449,7 @@ class Building:
         with concerning(f"view {name}"), at_its_sink():
             token = view.sink.stage_full(build.epoch, files)
         build.tables, build.tokens[name] = tables, token
-        build.states[name] = replace(
+        shown = replace(
             state,
             sink={},
             built_epoch=build.epoch,
@@ -458,6 +458,7 @@ class Building:
             deleted=0,
             facts={**state.facts, "epoch": build.epoch},
         )
+        build.states[name] = with_former(shown, build.states.get(name))
 
     def _taken(self, relation: RelationId, epoch: int) -> TableState:
         """A relation that begins anew with the rows that were built."""

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mview.catalog.analyze import temporary_views
-from mview.catalog.definitions import digest_of, save_definition
+from mview.catalog.definitions import digest_of, save_definition, with_former
 from mview.catalog.spark_functions import function_errors
 from mview.clock import last_tick
 from mview.delta.parquet import read_parquet, write_rows
@@ -179,7 +179,7 @@ class Build:
                 token = view.sink.stage_full(self.epoch, files)
         save_definition(engine.store, view.definition)
         self.tables, self.tokens[view.name] = built, token
-        self.states[view.name] = state
+        self.states[view.name] = with_former(state, self.states.get(view.name))
 
     def show_refused(self, engine: Engine, kept: Sequence[ViewDefinition]) -> None:
         """Have views that were never built, and are not worked on, stand in the manifest."""

@@ -1,0 +1,61 @@
+"""`mview rollback`: a view as it was declared before it was changed last."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mview.cli.options import App, config_option, json_option
+from mview.errors import ExitCode, UserError
+
+
+@click.command()
+@click.argument("view")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what it would do, and do nothing.")
+@config_option
+@json_option
+@click.pass_obj
+def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
+    """Have the run that goes on take up the text that a view had before its last change.
+
+    It is built beside the one that is shown, takes its place in one epoch, and its sinks get the
+    difference. A second rollback goes back to the newer text. Ends with 1 when it is refused, or
+    the view is not built.
+    """
+    from mview.admin.apply import apply_views, check_running
+    from mview.admin.content import published
+    from mview.catalog.definitions import load_former
+    from mview.cli.checking import Checker
+    from mview.cli.planning import plan_run
+    from mview.cli.render import applied_text, planned_text
+    from mview.cli.results import RolledBack
+    from mview.store.layout import Store
+
+    config = app.config(config_path)
+    former = load_former(Store(config.store), published(config), view)
+    if not plan_only:
+        check_running(config)
+    checker = Checker(config, False, app.output.note)
+    planned = plan_run(config, checker.check([former]), checker.manifest, checker.schemas)
+    if not plan_only and planned.refuses:
+        app.output.line(planned_text(planned))
+        raise UserError(
+            f"the former text of view {view} is refused",
+            safe="nothing was changed; the run goes on as it was",
+            hint=f"mview rollback {view} --plan",
+        )
+    text = f"{planned_text(planned)}\n\n{former.sql.strip()}"
+    if plan_only:
+        app.output.result(RolledBack(former.sql, planned, None), text)
+        return
+    app.output.line(text)
+    answer = apply_views(config, [former], (), app.output.note)
+    app.output.result(RolledBack(former.sql, planned, answer), applied_text(answer))
+    if former.file:
+        app.output.note(
+            f"{former.file} is as it was written: put this text into it, or the next run or apply "
+            "of the file changes the view again"
+        )
+    if answer.state != "done" or answer.halted:
+        sys.exit(ExitCode.CHECK_FAILED)
