@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -71,6 +72,9 @@ class Checker:
         self._kept = {name: state.schema for name, state in tables.items()}
         #: The views for which `schemas` has columns.
         self._described: list[ViewDefinition] = []
+        #: Views that others read, and those of them whose types are not known.
+        self._read: set[str] = set()
+        self._guessed: set[str] = set()
 
     def check(
         self, given: Sequence[ViewDefinition], unread: Sequence[Unread] = ()
@@ -90,7 +94,9 @@ class Checker:
         }
         names = {*checks, *(definition.name for definition in given)}
         functions = declared_functions(self.config)
-        for definition in with_functions(self._with_those_they_read(given), functions):
+        definitions = with_functions(self._with_those_they_read(given), functions)
+        self._read = {name for definition in definitions for name in definition.read_views}
+        for definition in definitions:
             checks[definition.name] = self._check(definition, checks)
         sound = [checked.definition for checked in checks.values() if checked.plan]
         if not self.offline:
@@ -151,8 +157,8 @@ class Checker:
         if any(RelationId("view", name) not in self.schemas for name in views):
             return Checked(definition)
         for name in views:
-            if not (self.manifest and name in self.manifest.views):
-                # Spark tells types, and what it has not built has none: sums may be kept better.
+            if name in self._guessed:
+                # Spark tells its types: sums may be kept better.
                 self.note(
                     f"note: {name} is not built yet: the plan of {definition.name} may change"
                 )
@@ -217,9 +223,34 @@ class Checker:
             return {name: self._kept[name] for name in names}
 
     def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
-        """What a view that reads this one sees: as published, else names with types left open."""
-        published = self.manifest.views.get(plan.definition.name) if self.manifest else None
+        """What a view that reads this one sees: as published, as its query over no rows, or names.
+
+        Types that only Spark can tell are left open.
+        """
+        name = plan.definition.name
+        published = self.manifest.views.get(name) if self.manifest else None
         if published and plan.columns in ((), published.schema.names):
             return published.schema
+        if name in self._read and (exact := self._over_no_rows(plan)) is not None:
+            return exact
+        self._guessed.add(name)
         columns = tuple(Column(name, pa.string()) for name in plan.columns)
         return TableSchema(columns, plan.key) if columns else None
+
+    def _over_no_rows(self, plan: ViewPlan) -> TableSchema | None:
+        """The columns of a view that runs in process; None: only Spark can tell."""
+        # Here: it brings DuckDB in.
+        from mview.trial.world import TrialEngine, TrialWorld
+
+        def no_spark(reason: str) -> NoReturn:
+            raise UserError(reason)
+
+        definition = plan.definition
+        if self._guessed & set(definition.read_views):
+            return None
+        tables = {name: self.schemas[name] for name in definition.table_names}
+        try:
+            world = TrialWorld(tables, [definition], TrialEngine(no_spark), 0)
+        except UserError:
+            return None
+        return TableSchema(world.schema(definition.relation).columns, plan.key)

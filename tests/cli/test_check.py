@@ -15,9 +15,12 @@ from click.testing import CliRunner
 
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
+from mview.cli.checking import Checker
 from mview.cli.demo import shop
+from mview.config.file import load_config
 from mview.errors import RetryableError
 from mview.plan.definition import parse_view
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -326,3 +329,26 @@ def cpu_seconds(script, folder):
     subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_view_over_one_that_is_not_built_knows_its_types(project, monkeypatch):
+    """What runs in process is asked for them; what only Spark can tell is said to be open."""
+    monkeypatch.chdir(project)
+    notes: list[str] = []
+    checker = Checker(load_config(project / "conf/mview.yml"), False, notes.append)
+    texts = {
+        "low": "select product, count(*) as n, sum(price) as total from shop.order_lines"
+        " group by product",
+        "high": "select n, sum(total) as total from low group by n",
+        "coded": "select customer_id, soundex(name) as code from shop.customers",
+        "codes": "select code, count(*) as n from coded group by code",
+        "counts": "select n, count(*) as codes from codes group by n",
+    }
+    views = [parse_view(text, name) for name, text in texts.items()]
+    assert [view.error for view in checker.check(views)] == [None] * 5
+    low = {c.name: str(c.type) for c in checker.schemas[RelationId("view", "low")].columns}
+    assert low == {"product": "string", "n": "int64", "total": "decimal128(20, 2)"}
+    assert notes == [
+        "note: coded is not built yet: the plan of codes may change",
+        "note: codes is not built yet: the plan of counts may change",
+    ]
