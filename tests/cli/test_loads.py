@@ -74,6 +74,7 @@ def test_a_load_is_paused_and_goes_on(store: Store) -> None:
             "connection_rows_per_second": 9000,
             "tables_at_once": 2,
         },
+        "quarantined": 0,
     }
     told = mview("pause", "shop.lines")
     assert (told.exit_code, told.stdout) == (0, "shop.lines: paused\n")

@@ -163,10 +163,10 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
             monkeypatch.setattr(Growing, "ended", True)
         taken.append(batch.offsets.connections["a"]["p"])
 
-    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> tuple[dict[str, Any], ...]:
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> tuple[Any, ...]:
         if pieces[0].messages > 1:
             asked.set()
-        return {}, {}
+        return {}, {}, []
 
     monkeypatch.setattr(LiveQuery, "_read", read)
     spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
