@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mview.errors import DataLostError
-from mview.ingest.rereads import RereadLog, RereadRequest
+from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.relation import RelationId
 from mview.store.layout import Store
 from tests.integration.running import PATIENCE, Running, make_project
