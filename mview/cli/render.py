@@ -191,7 +191,8 @@ def status_text(store: StoreStatus) -> str:
 def _phase(table: TableStatus) -> str:
     """How far the load of a table is, and what holds or slows it."""
     if table.phase == "loaded" and table.quarantined:
-        return f"{table.phase}; {table.quarantined:,} changes in quarantine"
+        several = "" if table.quarantined == 1 else "s"
+        return f"{table.phase}; {table.quarantined:,} change{several} in quarantine"
     if table.phase == "loaded":
         return table.phase
     if table.phase == "halted":

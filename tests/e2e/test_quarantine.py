@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from mview.store.layout import Store
 from tests.e2e.running import Live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.relations import rel
+from tests.seeds import of_today
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -232,6 +237,38 @@ def test_a_run_that_ends_anywhere_puts_it_aside_once(shop: Shop, place: str) -> 
     assert bodies(config) == {1: "one", 3: "three", 4: "four"}
     left = [file for file in Store(config.store).quarantine.rglob("*") if file.is_file()]
     assert left == []
+
+
+#: Where a process is killed: what an epoch passes that puts something aside, from its changes on.
+KILLED = ["after-net", "after-mirrors", "after-stage", "after-intent", "after-sink", "file-linked",
+          "after-publish", "after-clear"]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", of_today(KILLED, 8))
+def test_a_process_that_is_killed_puts_it_aside_once(shop: Shop, place: str) -> None:
+    config, views = with_quarantine(shop), views_of(bodies=VIEWS["bodies"])
+    run_once(config, *views)
+    wrong(shop, 2)
+    shop.insert("notes", {"id": 3, "body": "three"})
+    (shop.root / "bodies.sql").write_text(VIEWS["bodies"])
+
+    def process(fault: str) -> int:
+        command = [sys.executable, "-m", "mview", "run", "bodies.sql", "--once", "-c", "mview.yml"]
+        env = {**os.environ, "MVIEW_FAILPOINT": fault}
+        return subprocess.run(command, cwd=shop.root, env=env, capture_output=True).returncode
+
+    # A take-over is an epoch, too: that of the changes comes behind `after-net`.
+    assert process(place if place == "after-net" else f"after-net>{place}") == -signal.SIGKILL
+    run_once(config)
+    assert bodies(config) == {1: "one", 3: "three"}
+    (change,) = quarantined(config)
+    mend(config, "discard", "shop.notes", [change.id], print)
+    shop.insert("notes", {"id": 4, "body": "four"})
+    assert process(place if place == "after-net" else f"after-net>{place}") == -signal.SIGKILL
+    run_once(config)
+    assert quarantined(config) == []
+    assert bodies(config) == {1: "one", 3: "three", 4: "four"}
 
 
 @pytest.mark.long

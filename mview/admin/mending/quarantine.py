@@ -146,7 +146,7 @@ def mend(
     asked_ms, store = SystemClock().now(), Store(config.store)
     file = MendLog(store.mends).ask(MendRequest(table, action, tuple(wanted)))
     if wait:
-        say(f"waiting for the run to {action} {len(wanted):,} changes of {table}")
+        say(f"waiting for the run to {action}: {', '.join(wanted[:10])} of {table}")
     return _awaited(config, table, file, wanted, asked_ms, action, wait=wait)
 
 

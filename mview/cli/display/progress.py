@@ -107,7 +107,7 @@ class _Tally:
         else:
             several = self.last > self.first
             numbers = f"epochs {self.first:,} to {self.last:,}" if several else f"epoch {self.last}"
-            said += [numbers, f"{self.changes:,} changes"]
+            said += [numbers, f"{self.changes:,} change{'' if self.changes == 1 else 's'}"]
         if self.worst_ms is not None:
             said.append(f"largest lag {duration_text(self.worst_ms)}")
         if halted := list(dict.fromkeys(self.halted)):
