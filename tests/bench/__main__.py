@@ -13,6 +13,7 @@ import sys
 #: The default set in its order: program, then options. {sf} is each scale in turn, {scales} all.
 _BENCHES: dict[str, tuple[str, ...]] = {
     "bulk_load": (),
+    "verify_source": (),
     "epoch": ("--sf", "{sf}"),
     "epoch:vectors": ("--sf", "{sf}", "--deletion-vectors", "--executors", "local"),
     "epoch:nation": ("--sf", "{sf}", "--view", "nation", "--executors", "local"),

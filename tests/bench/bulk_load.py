@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import io
 import shutil
+import sqlite3
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +33,7 @@ from mview.java.jars import resolve
 from mview.secrets import reveal
 from mview.session.spark import spark_session
 from mview.snapshot import Chunk, Marker
+from mview.store.manifest import TableState
 from mview.store.mirror import Mirror
 from tests.bench.results import Result
 from tests.relations import rel
@@ -42,11 +45,17 @@ _ROUNDS = 3
 _COLUMNS = (
     "id bigint primary key, customer int not null, amount decimal(12,2), day date, note {text}"
 )
-_DRIVERS = {"postgresql": "org.postgresql.Driver", "mariadb": "org.mariadb.jdbc.Driver"}
-#: By the scheme of MariaDB's own URLs, Spark does not know how to quote a column there.
+_DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "sqlite": "org.sqlite.JDBC",
+}
+#: By the scheme of MariaDB's own URLs, Spark does not know how to quote a column there. SQLite's
+#: driver is told how dates are written.
 _URLS = {
     "postgresql": "jdbc:postgresql://{host}:{port}/{database}",
     "mariadb": "jdbc:mysql://{host}:{port}/{database}?permitMysqlScheme",
+    "sqlite": "jdbc:sqlite:{database}?date_string_format=yyyy-MM-dd",
 }
 
 
@@ -103,6 +112,21 @@ def fill_mariadb(server: MariadbServer, database: str, name: str, rows: pa.Table
     server.execute(f"ANALYZE TABLE {name}", database)
 
 
+def fill_sqlite(file: Path, rows: pa.Table) -> Path:
+    """A new file with the table `big`; returns it."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"CREATE TABLE big ({_COLUMNS.format(text='text')})")
+        columns = [column.to_pylist() for column in rows.set_column(3, "day", _iso(rows)).columns]
+        marks = ", ".join("?" * len(columns))
+        connection.executemany(f"INSERT INTO big VALUES ({marks})", zip(*columns, strict=True))
+        connection.commit()
+    return file
+
+
+def _iso(rows: pa.Table) -> pa.ChunkedArray:
+    return rows["day"].cast(pa.string())
+
+
 class Loads:
     """Both ways to load one table."""
 
@@ -111,8 +135,8 @@ class Loads:
         self._connection, self._rows = connection, rows
         self.partitions = 0
 
-    def mview(self, folder: Path) -> float:
-        """Plan, read, stage and register; returns the seconds."""
+    def mview(self, place: Path) -> tuple[float, TableState]:
+        """Plan, read, stage and register in a mirror; returns the seconds, and what it is then."""
         config, name = self._config, f"{self._connection}.big"
         start = time.perf_counter()
         database = open_database(config, self._connection)
@@ -120,8 +144,8 @@ class Loads:
         engine = config.engine
         plan = database.plan("big", schema, engine.chunk_rows, engine.chunk_bytes)
         database.close()
-        mirror = Mirror(folder / "mirror", schema)
-        mirror.create()
+        mirror = Mirror(place, schema)
+        state = mirror.create()
         stage = mirror.stage_folder(1).relative_to(mirror.base.folder)
         spec = TableSpec(rel(name), schema, mirror.base.folder, str(stage), plan)
 
@@ -136,22 +160,25 @@ class Loads:
 
         chunks = plan.chunks
         markers = self._spark.sparkContext.parallelize(chunks, len(chunks)).map(load).collect()
-        mirror.register(1, markers, {})
+        version = mirror.register(1, markers, {})
         seconds = time.perf_counter() - start
         assert sum(marker.rows for marker in markers) == self._rows
         self.partitions = len(chunks)
-        return seconds
+        return seconds, replace(
+            state,
+            base_version=version,
+            rows=self._rows,
+            released=tuple(range(len(chunks))),
+            phase="loaded",
+        )
 
     def jdbc(self, folder: Path) -> float:
         """Spark's reader to Parquet, with the same number of partitions; returns the seconds."""
         settings = self._config.connections[self._connection]
         kind = settings.drivername
-        assert settings.password is not None
         options = {
             "url": _URLS[kind].format(**settings.model_dump()),
             "dbtable": "big",
-            "user": settings.username or "",
-            "password": reveal(settings.password, ""),
             "driver": _DRIVERS[kind],
             "fetchsize": "10000",
             "partitionColumn": "id",
@@ -159,6 +186,9 @@ class Loads:
             "upperBound": str(self._rows + 1),
             "numPartitions": str(self.partitions),
         }
+        if settings.password is not None:
+            options["user"] = settings.username or ""
+            options["password"] = reveal(settings.password, "")
         start = time.perf_counter()
         frame = self._spark.read.format("jdbc").options(**options).load()
         frame.write.mode("overwrite").parquet(str(folder / "jdbc"))
@@ -171,7 +201,7 @@ def _compare(loads: Loads, connection: str, rows: int, temp: Path, result: Resul
     ours, theirs = [], []
     for _ in range(_ROUNDS + 1):
         folder = Path(tempfile.mkdtemp(dir=temp))
-        ours.append(loads.mview(folder))
+        ours.append(loads.mview(folder / "mirror")[0])
         theirs.append(loads.jdbc(folder))
         shutil.rmtree(folder)
     mine, jdbc = median(ours[1:]), median(theirs[1:])
@@ -182,7 +212,7 @@ def main() -> None:
     """Measure and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--databases", default="postgresql,mariadb")
+    parser.add_argument("--databases", default="postgresql,mariadb,sqlite")
     parser.add_argument("--master", default="local[2]")
     options = parser.parse_args()
     result = Result(
@@ -196,10 +226,10 @@ def main() -> None:
         temp.chmod(0o755)
         # All servers before Spark: its workers get the passwords by the environment it starts in.
         connections = {
-            kind: ConnectionSettings(name=kind, **_filled(stack, temp, kind, rows))
+            kind: ConnectionSettings(name=kind, **filled(stack, temp, kind, rows))
             for kind in options.databases.split(",")
         }
-        spark, config = _session(temp, connections, options.master)
+        spark, config = session(temp, connections, options.master)
         for kind in connections:
             loads = Loads(spark, config, kind, rows.num_rows)
             _compare(loads, kind, rows.num_rows, temp, result)
@@ -207,10 +237,12 @@ def main() -> None:
     result.save()
 
 
-def _filled(stack: ExitStack, temp: Path, kind: str, rows: pa.Table) -> dict[str, Any]:
+def filled(stack: ExitStack, temp: Path, kind: str, rows: pa.Table) -> dict[str, Any]:
     """A server with the table `big`, until the end of the stack; returns its settings."""
     folder = temp / kind
     folder.mkdir()
+    if kind == "sqlite":
+        return {"drivername": kind, "database": str(fill_sqlite(folder / "big.db", rows))}
     server: Any = (PostgresqlServer if kind == "postgresql" else MariadbServer)(folder)
     stack.callback(server.stop)
     database = stack.enter_context(server.new_database())
@@ -222,7 +254,7 @@ def _filled(stack: ExitStack, temp: Path, kind: str, rows: pa.Table) -> dict[str
     return settings
 
 
-def _session(
+def session(
     folder: Path, connections: dict[str, ConnectionSettings], master: str
 ) -> tuple[SparkSession, Config]:
     drivers = ",".join(str(jar) for jar in resolve("jdbc", LOCK))

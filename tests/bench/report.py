@@ -11,7 +11,7 @@ from tests.bench.results import Result, as_markdown, read_all
 
 #: What the benches are about, in the order of the page; the programs of each.
 _TOPICS = {
-    "Loading": ("bulk_load", "load_live", "first_build"),
+    "Loading": ("bulk_load", "verify_source", "load_live", "first_build"),
     "An epoch": ("epoch", "growth", "views", "strategies"),
     "Formats": ("decode",),
     "Freshness and catching up": ("freshness", "catchup", "restart"),

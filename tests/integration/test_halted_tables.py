@@ -50,9 +50,24 @@ BATCHES = {
 
 
 class Source:
-    """A database with two tables, and a store that follows them."""
+    """A database with two tables, and a store that follows them.
 
-    def __init__(self, kind: str, server: Any, database: str, folder: Path) -> None:
+    Args:
+        kind: of the server.
+        server: the server.
+        database: its name there.
+        folder: for the configuration and the store.
+        changes: the changelog's settings; None: the server's own log.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        server: Any,
+        database: str,
+        folder: Path,
+        changes: dict[str, Any] | None = None,
+    ) -> None:
         self.kind, self._server, self.database, self._folder = kind, server, database, folder
         text = "varchar(20)"
         self.run(f"CREATE TABLE t (id int PRIMARY KEY, note {text}, x int, spare int)")
@@ -68,7 +83,7 @@ class Source:
         body = {
             "store": "store",
             "connections": {"shop": settings},
-            "changes": {"shop": {"source": source, "T": "1500ms"}},
+            "changes": {"shop": changes or {"source": source, "T": "1500ms"}},
             "engine": {"chunk_rows": 7},
         }
         (folder / "mview.yml").write_text(yaml.safe_dump(body))

@@ -33,6 +33,7 @@ ROOTS: dict[str, list[tuple[str, ...]]] = {
     "jdbc": [
         ("org.postgresql", "postgresql", "42.7.8"),
         ("org.mariadb.jdbc", "mariadb-java-client", "3.5.6"),
+        ("org.xerial", "sqlite-jdbc", "3.53.4.0"),
     ],
     # Reads what the sink for Paimon has written.
     "paimon": [("org.apache.paimon", "paimon-bundle", "1.4.2")],

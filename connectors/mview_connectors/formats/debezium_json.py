@@ -55,7 +55,7 @@ class JsonEncoding:
             DecodeError: it cannot be read.
         """
         raw = message.value or b""
-        part = _after_envelope(raw)
+        part = after_envelope(raw)
         if part is None:
             whole = parse_object(message, _AVRO_HINT if raw.startswith(b"\0") else _HINT)
             part = _of_whole(whole, raw)
@@ -75,7 +75,7 @@ class JsonEncoding:
         key = message.key
         if key is None:
             return None
-        part = _after_envelope(key)
+        part = after_envelope(key)
         if part is None:
             try:
                 parsed = orjson.loads(key)
@@ -140,7 +140,7 @@ def _of_whole(whole: dict[str, Any], text: bytes) -> _Content:
 _OPEN, _BETWEEN, _CLOSE = b'{"schema":', b',"payload":', b"}"
 
 
-def _after_envelope(raw: bytes) -> _Content | None:
+def after_envelope(raw: bytes) -> _Content | None:
     """The payload of a message whose schema has been read before; None: read the whole.
 
     JsonConverter writes the same schema, ten times as long as the row, in front of every row.
