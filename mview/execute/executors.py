@@ -227,6 +227,31 @@ class Executors:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
 
+    def whole(
+        self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema
+    ) -> pa.Table | None:
+        """The rows of a query over whole tables, in process; None: Spark has to run it.
+
+        Args:
+            sql: the same text for the same view, as it is planned once.
+            relations: what it reads, by the names that it has there.
+            result: the columns of the result.
+        """
+        try:
+            return self._evaluator.run(sql, relations, result)
+        except (NotAdmittedError, EvaluationError):
+            return None
+
+    def may_run_whole(self, sql: str, schemas: Mapping[str, pa.Schema], result: pa.Schema) -> bool:
+        """Whether a query over whole tables is admitted in process; arguments as for `whole`."""
+        if self._choice == "spark":
+            return False
+        try:
+            self._evaluator.prepare(sql, schemas, result)
+        except NotAdmittedError:
+            return False
+        return True
+
     def _groups(self, state: RelationId | None) -> _State | None:
         return None if state is None else _State(self, state, self._relations[state])
 

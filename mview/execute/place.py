@@ -19,6 +19,8 @@ from mview.schema import TableSchema
 
 Types = Mapping[str, pa.DataType]
 
+_AGAIN = "all rows are computed again"
+
 
 class _UnknownTypesError(Exception):
     """A part is read whose types only Spark knows."""
@@ -48,7 +50,7 @@ class _PlanPlace:
     def line(self) -> str:
         """Where its epochs run."""
         if self._plan.evaluation == "full":
-            return "runs on Spark: all rows are computed again"
+            return self._whole()
         try:
             self._check()
         except NotAdmittedError as error:
@@ -56,6 +58,21 @@ class _PlanPlace:
         except _UnknownTypesError as error:
             return f"runs where a run finds out: only Spark knows the types of {error}"
         return "runs in process"
+
+    def _whole(self) -> str:
+        """Where all rows are computed again."""
+        definition = self._plan.full_definition
+        names = {table: f"t{number}" for number, table in enumerate(definition.table_names)}
+        near = self._plan.is_exact
+        try:
+            schemas = {n: self._types(self._plan.schemas[t], t) for t, n in names.items() if near}
+            if near:
+                _translated(bind_tables(definition, names), schemas)
+        except (NotAdmittedError, _UnknownTypesError):
+            near = False
+        if near:
+            return f"{_AGAIN}: in process while tables are small, else on Spark"
+        return f"runs on Spark: {_AGAIN}"
 
     def result(self) -> Types | None:
         """The types of its columns; None: only Spark knows them."""

@@ -13,6 +13,7 @@ from mview.connector import WEIGHT
 from mview.ivm.aggregates.by_order import is_by_order
 from mview.ivm.aggregates.maintained import Maintained
 from mview.ivm.facts.exact import number_type
+from mview.ivm.facts.keys import unique_columns
 from mview.ivm.facts.lineage import origins
 from mview.ivm.rewrites.top import Top, part_definition
 from mview.ivm.tracing.notes import Note
@@ -90,6 +91,12 @@ class ViewPlan:
         return next((n.strategy for n in self.nodes if n.strategy != "LINEAR"), "LINEAR")
 
     @property
+    def has_proven_key(self) -> bool:
+        """Whether no two rows can have one key, by the keys of what the view reads."""
+        known = None if self.root is None else unique_columns(self.root)
+        return known is not None and {ref.column for ref in known} <= set(self.key)
+
+    @property
     def state_definition(self) -> ViewDefinition | None:
         """The state table as a query; None when the view has none."""
         if self.maintained is not None:
@@ -144,6 +151,11 @@ class ViewPlan:
     def is_by_order(self) -> bool:
         """Whether a value in it depends on the order of rows: computed again, it may differ."""
         return self.root is not None and is_by_order(self.root, self.schemas)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its rows, computed again, are the same to the last bit, at any time."""
+        return self.root is not None and not self.is_by_order and not self.clocks
 
     @property
     def clocks(self) -> tuple[RelationId, ...]:

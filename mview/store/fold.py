@@ -53,8 +53,11 @@ def settle(tail_rows: pa.Table, key: Sequence[str]) -> Upsert:
     keys = tail_rows.select(list(key))
     first, group = first_rows(row_codes([keys])[0])
     epochs = tail_rows[EPOCH].to_numpy()
-    last = np.full(len(first), np.iinfo(np.int64).min)
-    np.maximum.at(last, group, epochs)
+    last = np.empty(len(first), np.int64)
+    # The highest, as of several values the one that is assigned last stays. `np.maximum.at` would
+    # hold the interpreter all the while, and with it the epochs beside a compaction.
+    order = np.argsort(epochs, kind="stable")
+    last[group[order]] = epochs[order]
     positive = comes(tail_rows).to_numpy()
     winners = np.flatnonzero(positive & (epochs == last[group]))
     if len(winners) and np.bincount(group[winners]).max() > 1:

@@ -15,6 +15,7 @@ SCHEMAS = {
     "crm.customers": table_schema("id bigint, name string, nation bigint", "id"),
 }
 INSIDE, WHOLE = "runs in process", "runs on Spark: all rows are computed again"
+SMALL = "all rows are computed again: in process while tables are small, else on Spark"
 SOUNDEX = "runs on Spark: soundex is not admitted in process (operator)"
 
 
@@ -26,7 +27,11 @@ SOUNDEX = "runs on Spark: soundex is not admitted in process (operator)"
         ("SELECT cust, collect_list(total) AS totals FROM shop.orders GROUP BY cust", [INSIDE]),
         ("SELECT id, explode(split(name, ' ')) AS word FROM crm.customers", [INSIDE]),
         ("SELECT id, soundex(name) AS s FROM crm.customers", [SOUNDEX]),
-        ("SELECT id, row_number() OVER (ORDER BY id) AS n FROM shop.orders", [WHOLE]),
+        ("SELECT id, row_number() OVER (ORDER BY id) AS n FROM shop.orders", [SMALL]),
+        (
+            "SELECT soundex(name) AS s, row_number() OVER (ORDER BY id) AS n FROM crm.customers",
+            [WHOLE],
+        ),
         # The part's sum is a decimal, as its own translation says.
         (
             "SELECT cust, sum(total) AS t FROM shop.orders GROUP BY cust "

@@ -119,3 +119,30 @@ def test_twice_the_columns_are_twice_the_work(monkeypatch: pytest.MonkeyPatch) -
         planned(f"select {', '.join(f'cust as c{n}' for n in range(number))}, id from orders")
         counts.append(made)
     assert counts[1] < 2.5 * counts[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "query", "proven"),
+    [
+        ("id", "select id, name from orders", True),
+        ("id, name", "select id, name from orders", True),
+        ("name", "select id, name from orders", False),
+        ("cust", "select cust, max(id) as m from orders group by cust", True),
+        ("m", "select cust, max(id) as m from orders group by cust", False),
+        ("cust", "select cust, day, max(id) as m from orders group by cust, day", False),
+        ("id", "select o.id, x.name from orders o join others x on o.cust = x.id", True),
+        ("id", "select o.id, x.name from orders o join others x on o.name = x.name", False),
+        ("id", "select id from orders union all select id from others", False),
+        (
+            "cust",
+            "select cust, id from (select cust, id, row_number() over "
+            "(partition by cust order by id) as n from orders) where n = 1",
+            True,
+        ),
+        ("id", "select id, x from orders lateral view explode(array(1, 1)) e as x", False),
+    ],
+)
+def test_which_declared_keys_are_proven(key: str, query: str, proven: bool) -> None:
+    plan = planned(f"create materialized view v with (key='{key}') as {query}")
+    assert plan.key == tuple(part.strip() for part in key.split(","))
+    assert plan.has_proven_key == proven

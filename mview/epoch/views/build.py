@@ -52,6 +52,7 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
 from mview.store.frames import mirror_dataframe, read_files
 from mview.store.manifest import NEVER, Manifest, TableState, ViewState
+from mview.store.mirror import ROW
 
 #: Rows per file of a first build: an update rewrites the files it touches.
 _FILE_ROWS = 130_000
@@ -361,7 +362,9 @@ def _write(frame: DataFrame, folder: Path, key: Sequence[str], rows: int) -> lis
 
 
 def _check_key(engine: Engine, view: LiveView, folder: Path) -> None:
-    if not view.definition.key or not list(folder.glob("*.parquet")):
+    """Refuse a declared key that two rows have, unless it is known that none can have."""
+    declared = bool(view.definition.key) and not view.plan.has_proven_key
+    if not declared or not list(folder.glob("*.parquet")):
         return
     frame = read_files(engine.spark.session(), [str(folder)])
     key = [F.col(quoted(name)) for name in view.definition.key]
@@ -424,7 +427,7 @@ def _build_state(
 
 def recompute(
     engine: Engine, plan: ViewPlan, tables: Mapping[RelationId, TableState], old: Iterator[pa.Table]
-) -> ViewDelta:
+) -> tuple[ViewDelta, str]:
     """A view or part over the tables as they are after this epoch, minus what is published.
 
     Old and new rows are compared in pieces within a share of `engine.memory`; what is held whole is
@@ -434,32 +437,63 @@ def recompute(
         plan: of the view or part.
         tables: the tables after this epoch.
         old: its published rows, in parts.
+
+    Returns:
+        What changes, and the name of the executor.
     """
-    rows = _change(engine, plan.full_definition, tables, old, plan.result)
+    rows, ran = _change(engine, plan, plan.full_definition, tables, old, plan.result)
     relation = plan.state
     if relation is None or plan.state_definition is None:
-        return ViewDelta(rows)
+        return ViewDelta(rows), ran
     kept = engine.relations[relation]
     before = kept.mirror.parts(kept.state)
-    return ViewDelta(
-        rows, _change(engine, plan.state_definition, tables, before, plan.state_result)
-    )
+    state, _ = _change(engine, plan, plan.state_definition, tables, before, plan.state_result)
+    return ViewDelta(rows, state), ran
 
 
 def _change(
     engine: Engine,
+    plan: ViewPlan,
     definition: ViewDefinition,
     tables: Mapping[RelationId, TableState],
     old: Iterator[pa.Table],
     result: pa.Schema | None,
-) -> pa.Table:
+) -> tuple[pa.Table, str]:
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     most = engine.memory.whole
     mirrored = filterfalse(is_clock, definition.table_names)
     read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
+    small = is_small(read, most)
+    if small and plan.is_exact:
+        here = _computed_here(engine, definition, tables, result)
+        if here is not None:
+            return pa.concat_tables(differences([here], old, result, most)), "local"
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         folder = engine.store.comparison(definition.name)
-        new = result_parts(engine.spark.session().sql(sql), result, folder, is_small(read, most))
-        return pa.concat_tables(differences(new, old, result, most))
+        new = result_parts(engine.spark.session().sql(sql), result, folder, small)
+        return pa.concat_tables(differences(new, old, result, most)), "spark"
+
+
+def _computed_here(
+    engine: Engine,
+    definition: ViewDefinition,
+    tables: Mapping[RelationId, TableState],
+    result: pa.Schema,
+) -> pa.Table | None:
+    """The rows of a query over small tables, in process; None: Spark has to run it."""
+    names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
+    sql, shown = bind_tables(definition, names), {}
+    for name in names:
+        schema = tables[name].schema.arrow
+        # As a view reads them: of rows without a key it sees no numbers.
+        shown[name] = pa.schema([field for field in schema if field.name != ROW])
+    schemas = {names[name]: schema for name, schema in shown.items()}
+    if not engine.executors.may_run_whole(sql, schemas, result):
+        return None
+    relations = {
+        names[name]: engine.relations[name].mirror.scan(tables[name], schema.names)
+        for name, schema in shown.items()
+    }
+    return engine.executors.whole(sql, relations, result)

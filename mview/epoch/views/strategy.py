@@ -78,8 +78,9 @@ def perform(engine: Engine, task: Task) -> Done | None:
                 executor, load.changed_rows, load.foreseen, read, took
             )
     if choice.strategy == FULL:
-        began, read, executor = seconds(), load.full_rows, "spark"
-        delta = recompute(engine, task.plan, task.tables, _published(engine, task.plan))
+        began, read = seconds(), load.full_rows
+        old = _published(engine, task.plan)
+        delta, executor = recompute(engine, task.plan, task.tables, old)
         took = seconds() - began
         costs = task.costs.after_full(read, took)
     if delta is None:
