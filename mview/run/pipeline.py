@@ -377,6 +377,10 @@ class Run:
         self._epoch = threading.Lock()
         #: The query is to begin anew: views look at the time more often, or less.
         self._renews = False
+        #: Mirrors come into memory with the first change.
+        self._is_cold = False
+        #: The query is to begin anew after what is damaged: files that came into memory with it.
+        self._mends = False
 
     def go(self) -> None:
         """Load, build, follow.
@@ -427,7 +431,10 @@ class Run:
             release_heap(engine.spark.session())
         elif not self._once and any(v.plan.evaluation == "full" for v in engine.views.values()):
             engine.spark.begin()  # an epoch will wait for it: beside the mirrors it is there sooner
-        self._tell_of_far(self._warm())
+        # A bounded run that finds no change looks nothing up.
+        self._is_cold = self._once
+        if not self._is_cold:
+            self._tell_of_far(self._warm())
         if beside:
             self._build_beside(beside, kept)
         self._requests.live(all_built=not beside)
@@ -447,6 +454,7 @@ class Run:
             CorruptionError: a table is damaged.
         """
         engine = self._engine
+        self._is_cold = False
         left_out = engine.executors.warm(engine.look_up_keys())
         for name, error in engine.executors.damaged.items():
             if not (view := name.view):
@@ -459,6 +467,19 @@ class Run:
             self._build(unbuilt(engine))
             left_out = engine.executors.warm(engine.look_up_keys())
         return left_out
+
+    def _warm_for(self, batch: Batch) -> None:
+        """Bring mirrors into memory before the first epoch of a bounded run that looks rows up.
+
+        Where a file is damaged, views are built anew between two queries; the batch is read again.
+        """
+        engine = self._engine
+        if self._is_cold and (batch.changes or batch.rereads or self._tick_ms):
+            self._is_cold = False
+            left_out = engine.executors.warm(engine.look_up_keys())
+            self._mends = bool(engine.executors.damaged)
+            if not self._mends:
+                self._tell_of_far(left_out)
 
     def _tell_of_far(self, tables: Sequence[RelationId]) -> None:
         if tables:
@@ -727,7 +748,10 @@ class Run:
         while not self._stop.is_set() and not self._is_asked():
             try:
                 self._follow(load, self._once if once is None else once)
-                if not self._renews:
+                if self._mends:
+                    self._mends = False
+                    self._tell_of_far(self._warm())
+                elif not self._renews:
                     return
                 self._renews = False
             except (SparkWorkerError, AwayError) as error:
@@ -762,7 +786,9 @@ class Run:
         def on_batch(batch: Batch) -> None:
             with self._epoch:
                 self._swap()
-                in_turn(batch)
+                self._warm_for(batch)
+                if not self._mends:
+                    in_turn(batch)
 
         def in_turn(batch: Batch) -> None:
             if (generation, batch.number) <= (engine.manifest.generation, engine.manifest.batch):
@@ -807,7 +833,8 @@ class Run:
                 self._tell_of_held()
                 self._explain_a_wait(folder / CHUNKS_READ)
             loading = len(self._tables("loading")) if load else 0
-            done = self._stop.is_set() or self._renews or (load and not loading)
+            renews = self._renews or self._mends
+            done = self._stop.is_set() or renews or (load and not loading)
             return done or self._is_asked() or (loading < begun and bool(self._ready()))
 
         if load:

@@ -18,6 +18,7 @@ from pyspark.java_gateway import launch_gateway
 
 from mview.errors import RetryableError
 from mview.files.modes import PRIVATE
+from mview.java.classes import class_archive
 from mview.secrets import is_telling
 
 #: What the JVM's start itself needs, before there is a connection to tell it the rest.
@@ -65,13 +66,17 @@ def start_jvm(settings: Mapping[str, str], hidden: set[str], logs: Path) -> Spar
     if settings["spark.master"].startswith("local"):
         # What takes no address from a setting, such as the UI.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with tempfile.TemporaryDirectory(prefix="mview-") as private:
+    said = settings.get(_OPTIONS, "")
+    with (
+        tempfile.TemporaryDirectory(prefix="mview-") as private,
+        class_archive(settings.get("spark.driver.extraClassPath", ""), said) as archive,
+    ):
         options = Path(private) / "java.options"
-        _write_private(options, _options_file(settings.get(_OPTIONS, "")))
+        _write_private(options, _options_file(shlex.join(archive.options) + " " + said))
         started[_OPTIONS] = f'"@{options}"'
         raw = os.open(_words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         popen = {"stdout": raw, "stderr": raw, "cwd": str(logs), "start_new_session": True}
-        popen["umask"] = PRIVATE
+        popen |= {"umask": PRIVATE, "pass_fds": archive.handles}
         try:
             with _environment(environment):
                 conf = SparkConf(loadDefaults=False).setAll(list(started.items()))

@@ -28,6 +28,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 #: Settings whose values add up: what the user gives comes after ours, not instead of it.
 _JOINED = {
     "spark.jars": ",",
+    "spark.driver.extraClassPath": ":",
     "spark.sql.extensions": ",",
     "spark.driver.extraJavaOptions": " ",
     "spark.redaction.regex": "|",
@@ -72,9 +73,8 @@ def _new_session(config: Config) -> SparkSession:
     check_java()
     logs = config.store / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    settings = session_settings(config, jars.resolve())
-    if config.spark.master.startswith("local"):
-        settings = {**_file_system(jars.resolve("local")), **settings}
+    near = jars.resolve("local") if config.spark.master.startswith("local") else []
+    settings = session_settings(config, [*near, *jars.resolve()])
     _check_spark_home()
     _choose_python(settings)
     conf = _started(settings, _hidden(config.spark.conf), logs)
@@ -94,7 +94,6 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
     settings = {
         "spark.app.name": "mview",
         "spark.master": config.spark.master,
-        "spark.jars": ",".join(str(jar) for jar in jar_files),
         "spark.sql.extensions": _DELTA,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(config.store / "warehouse"),
@@ -122,6 +121,11 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
     }
     if config.spark.master.startswith("local"):
         settings |= _local_settings(config.spark.master)
+        # Executors are in the driver. What comes by `spark.jars` has a loader of its own, and no
+        # archive holds its classes (mview/java/classes.py).
+        settings["spark.driver.extraClassPath"] = ":".join(map(str, jar_files))
+    else:
+        settings["spark.jars"] = ",".join(map(str, jar_files))
     if _makes_its_secret(config.spark.master):
         settings["spark.authenticate"] = "true"
     for key, text in config.spark.conf.items():
@@ -147,6 +151,9 @@ def _makes_its_secret(master: str) -> bool:
 
 def _local_settings(master: str) -> dict[str, str]:
     return {
+        # A local file system in Java alone: Hadoop's forks a `chmod` for every file that it makes,
+        # of which a micro-batch makes about ten, in the checkpoint.
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "4g",
@@ -169,17 +176,6 @@ def release_heap(session: SparkSession) -> None:
     """Have the JVM give back memory that it does not need now; takes some tenths of a second."""
     assert session.sparkContext._jvm is not None
     getattr(session.sparkContext._jvm, "java.lang.System").gc()
-
-
-def _file_system(jar_files: list[Path]) -> dict[str, str]:
-    """A local file system in Java alone: Hadoop's forks a `chmod` for every file that it makes.
-
-    A micro-batch makes about ten of them, in the checkpoint.
-    """
-    return {
-        "spark.driver.extraClassPath": ":".join(str(jar) for jar in jar_files),
-        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
-    }
 
 
 def _cores(master: str) -> int:

@@ -34,6 +34,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "decode": (),
     "restart": ("--sf", "{sf}"),
     "restart:views": ("--sf", "{sf}", "--views", "50"),
+    "jvm_start": (),
     "memory": (),
     "memory:wide": ("--rows", "1200", "--width", "900000", "--changes", "80"),
     "load_live": ("--sf", "{sf}"),

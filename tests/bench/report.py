@@ -14,7 +14,7 @@ _TOPICS = {
     "Loading": ("bulk_load", "verify_source", "load_live", "first_build"),
     "An epoch": ("epoch", "growth", "views", "strategies"),
     "Formats": ("decode",),
-    "Freshness and catching up": ("freshness", "catchup", "restart"),
+    "Freshness and catching up": ("freshness", "catchup", "restart", "jvm_start"),
     "Memory": ("memory",),
     "The pilot's workload": ("w2",),
     "Sinks": ("write_amplification", "followers", "light"),

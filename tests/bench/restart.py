@@ -2,7 +2,8 @@
 
     python -m tests.bench.restart --sf 0.1 --views 1 --before OTHER/.venv/bin/python
 
-The views are those of `tests/bench/views.py`, over W1. While the run is down a change is made; then
+The views are those of `tests/bench/views.py`, over W1, of which the store has the columns that the
+views or the changes touch, as after a load. While the run is down a change is made; then
 it is started, and it is measured until an epoch that has the change is published, in seconds and
 in CPU seconds of the run with its JVM. With `--before`, the mview of another Python does the same
 on the same store, in turns with ours.
@@ -23,13 +24,24 @@ from statistics import median
 from mview.config import Config
 from mview.config.file import load_config
 from mview.ingest.spec import open_changelog
+from mview.plan.definition import parse_view
+from mview.plan.uses import uses_of
+from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from tests.bench.results import Result, variant_of
 from tests.bench.running import Meter
 from tests.bench.seed import seed_store, write_config
 from tests.bench.views import warehouse
-from tests.bench.w1 import CONNECTION, Changes, make_tables, message, view_sql
+from tests.bench.w1 import (
+    CONNECTION,
+    NARROW,
+    Changes,
+    Tables,
+    make_tables,
+    message,
+    view_sql,
+)
 
 #: Changes made while the run is down.
 _CHANGES = 10
@@ -49,7 +61,7 @@ class Restarts:
 
     def __init__(self, folder: Path, scale: float, views: int, python: dict[str, str]) -> None:
         self._folder, self._python = folder, python
-        tables = make_tables(scale)
+        tables = _touched(make_tables(scale), warehouse(views))
         self._changes, self._position = Changes(tables), 0
         (folder / "changes").mkdir()
         self._file = folder / "changes" / "000.jsonl"
@@ -122,6 +134,17 @@ class Restarts:
             if time.monotonic() > end:
                 raise TimeoutError("the change does not come")
             time.sleep(0.005)
+
+
+def _touched(tables: Tables, views: dict[str, str]) -> Tables:
+    """The columns that a load reads for some views, and those that changes are made to."""
+    definitions = [parse_view(view_sql(select, name), name) for name, select in views.items()]
+    touched = {}
+    for name, rows in tables.items():
+        uses = uses_of(definitions, RelationId.of(f"{CONNECTION}.{name}"))
+        columns = [c for c in rows.column_names if c in NARROW[name] or uses(c)]
+        touched[name] = rows.select(columns)
+    return touched
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 from mview.admin.status import status
 from mview.config import Config
 from mview.errors import CorruptionError
+from mview.execute.executors import Executors
 from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -78,6 +79,25 @@ def test_what_is_kept_of_a_view_is_built_anew(shop: Shop, relation: str) -> None
     Truth(config, shop, views).check_end()
     change(shop, 200)
     assert not [text for text in run_once(config).messages if "is built anew" in text]
+    Truth(config, shop, views).check_end()
+
+
+def test_a_bounded_run_without_a_change_brings_nothing_into_memory(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, views = shop.config(), views_of(**VIEWS)
+    run_once(config, *views)
+    warmed: list[Executors] = []
+    warm = Executors.warm
+    monkeypatch.setattr(Executors, "warm", lambda it, *a: warmed.append(it) or warm(it, *a))
+    shop.heartbeat()
+    before = newest(config).epoch
+    run_once(config)
+    assert newest(config).epoch > before
+    assert not warmed
+    change(shop, 100)
+    run_once(config)
+    assert warmed
     Truth(config, shop, views).check_end()
 
 

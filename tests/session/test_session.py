@@ -48,12 +48,15 @@ def test_user_settings_win_and_lists_are_joined(make_config):
         "local[2]",
         **{
             "spark.sql.shuffle.partitions": "7",
-            "spark.jars": "/mine.jar",
+            "spark.driver.extraClassPath": "/mine.jar",
             "spark.driver.extraJavaOptions": "-Dmine=1",
         },
     )
     assert got["spark.sql.shuffle.partitions"] == "7"
-    assert got["spark.jars"] == "/jars/a.jar,/mine.jar"
+    assert got["spark.driver.extraClassPath"] == "/jars/a.jar:/mine.jar"
+    assert "spark.jars" not in got
+    cluster = settings(make_config, "spark://host:7077", **{"spark.jars": "/mine.jar"})
+    assert cluster["spark.jars"] == "/jars/a.jar,/mine.jar"
     assert got["spark.driver.extraJavaOptions"].startswith("-Xss16m ")
     assert got["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
 

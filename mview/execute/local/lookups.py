@@ -126,8 +126,8 @@ class LocalLookups:
         return dropped
 
     def close(self) -> None:
-        """Wait for a running merge and free the tables."""
-        self._merger.shutdown()
+        """Wait for what runs beside, leave out what has not begun, and free the tables."""
+        self._merger.shutdown(cancel_futures=True)
         self._tables.clear()
 
     def _merge_when_due(self, name: RelationId, table: ResidentTable) -> None:
