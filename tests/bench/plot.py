@@ -99,3 +99,37 @@ def line_plot(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">\n'
         f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
     )
+
+
+def range_plot(title: str, spans: Mapping[str, tuple[float, float]]) -> str:
+    """Spans beneath each other, on a logarithmic scale.
+
+    Args:
+        title: above them.
+        spans: by name, from the least to the largest; all are positive.
+    """
+    left, right, step = 330, _WIDTH - 30, 34
+    bottom = _TOP + step * len(spans)
+    low = 10.0 ** math.floor(math.log10(min(start for start, _ in spans.values())))
+    high = 10.0 ** math.ceil(math.log10(max(end for _, end in spans.values())))
+    across = Axis(low, high, left, right, log=True)
+    middle = ' text-anchor="middle"'
+    parts = [_text(_WIDTH / 2, 22, title, middle + ' class="title"')]
+    tick = low
+    while tick <= high * 1.001:
+        at = across.place(tick)
+        parts.append(_line("grid", at, _TOP, at, bottom))
+        parts.append(_text(at, bottom + 18, f"{tick:g}", middle))
+        tick *= 10
+    for number, (name, (start, end)) in enumerate(spans.items()):
+        y, x1, x2 = _TOP + step * (number + 0.5), across.place(start), across.place(end)
+        colour = _COLOURS[1] if name.startswith("mview") else _COLOURS[0]
+        parts.append(_text(left - 10, y + 4, name, ' text-anchor="end"'))
+        size = f'width="{x2 - x1:.1f}" height="14"'
+        parts.append(f'<rect x="{x1:.1f}" y="{y - 7:.1f}" {size} fill="{colour}"/>')
+        parts.append(_text(x2 + 6, y + 4, f"{start:g} to {end:g}"))
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 30}">\n'
+        f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+    )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench import side_by_side
 from tests.bench.plot import Point, line_plot
 from tests.bench.results import Result, as_markdown, read_all
 
@@ -18,7 +19,7 @@ _TOPICS = {
     "Memory": ("memory",),
     "The pilot's workload": ("w2",),
     "Sinks": ("write_amplification", "followers", "light"),
-    "Beside Flink SQL": ("peers", "flink_cdc"),
+    "Beside Flink SQL": ("peers", "flink_cdc", "peers_noted"),
 }
 
 _HEAD = """# Benches
@@ -89,6 +90,7 @@ def main() -> None:
         _PLOT.write_text(growth_plot(growth[0]))
         plot = f"../../docs/{_PLOT.name}"
     target.write_text(page(results, plot))
+    side_by_side.write(results)
     print(f"{target.name}: {len(results)} results")
 
 
