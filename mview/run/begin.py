@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from mview.epoch.recover import forget_folders
 from mview.epoch.without import without
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import (
+    LoadPlan,
     LoadStart,
     begin_offsets,
     begin_positions,
@@ -20,6 +23,9 @@ from mview.ingest.load_plan import (
 )
 from mview.relation import RelationId
 from mview.schema import TableSchema
+
+#: Tables of which the chunks are asked for at the same time, each by a connection of its own.
+_AT_ONCE = 4
 
 
 def begin_anew(
@@ -75,18 +81,24 @@ def begin_tables(
     tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}
     positions = {k: v for k, v in engine.manifest.positions.items() if k not in left}
     newest = {k: v for k, v in engine.manifest.newest.items() if k not in left}
-    for name in new:
-        schema = schemas[name]
-        say(f"planning the load of {name}")
-        begin, since = begin_positions(engine.config, name, ends, positions.get(name, {}))
-        plan = plan_load(engine.config, name, schema, start, begin, since)
-        write_plan(engine.store.plan(generation, engine.lease.token, name), plan)
-        failpoint("after-plan")
-        tables[name] = engine.mirror(name, schema).create()
-        positions[name] = begin
-        # The log may be stamped by another clock than the one that was asked.
-        asked = plan.asked_ms + engine.config.changes[name.connection].delay
-        newest[name] = dict.fromkeys(begin, asked)
+    begins = {
+        name: begin_positions(engine.config, name, ends, positions.get(name, {})) for name in new
+    }
+
+    def planned(name: RelationId) -> LoadPlan:
+        return plan_load(engine.config, name, schemas[name], start, *begins[name])
+
+    with closing(_side_by_side(planned, new)) as plans:
+        for name in new:
+            say(f"planning the load of {name}")
+            plan, schema, (begin, _) = next(plans), schemas[name], begins[name]
+            write_plan(engine.store.plan(generation, engine.lease.token, name), plan)
+            failpoint("after-plan")
+            tables[name] = engine.mirror(name, schema).create()
+            positions[name] = begin
+            # The log may be stamped by another clock than the one that was asked.
+            asked = plan.asked_ms + engine.config.changes[name.connection].delay
+            newest[name] = dict.fromkeys(begin, asked)
     manifest = engine.next_manifest(
         generation=generation,
         batch=-1,
@@ -97,3 +109,14 @@ def begin_tables(
         newest=newest,
     )
     engine.commit(manifest, {})
+
+
+def _side_by_side(
+    planned: Callable[[RelationId], LoadPlan], names: Sequence[RelationId]
+) -> Generator[LoadPlan]:
+    """The plans of some tables, in their order; a database that is far away answers meanwhile."""
+    pool = ThreadPoolExecutor(_AT_ONCE, "mview-plan")
+    try:
+        yield from pool.map(planned, names)
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -37,7 +37,7 @@ from mview.ingest.sources import ChangelogReader, SnapshotReader
 from mview.ingest.spec import QuerySpec
 from mview.merge.rules import LoadingTable
 from mview.merge.stateful import _merge_group
-from mview.run import pipeline
+from mview.run import begin, pipeline
 from mview.run.begin import begin_tables
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
@@ -271,3 +271,15 @@ def is_loaded(manifest: Manifest) -> bool:
     """Whether both tables are."""
     states = manifest.tables.values()
     return len(states) == 2 and all(state.phase == "loaded" for state in states)
+
+
+def test_tables_are_planned_side_by_side(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the other: one after the other none would ever be planned."""
+    both, plan = threading.Barrier(2), begin.plan_load
+    monkeypatch.setattr(begin, "plan_load", lambda *a: (both.wait(60), plan(*a))[1])
+    config, clock = shop.config(chunk_rows=3), SetClock()
+    drive(config, clock)
+    manifest = ManifestLog(Store(config.store).manifests).latest()
+    assert manifest is not None
+    loaded = {str(name) for name, state in manifest.tables.items() if state.phase == "loaded"}
+    assert loaded == {"shop.customers", "shop.lines"}
