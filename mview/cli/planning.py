@@ -17,6 +17,7 @@ from mview.epoch.without import without
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import order_views
 from mview.relation import RelationId
+from mview.run.tables import halted_tables
 from mview.schema import TableSchema
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
@@ -103,7 +104,8 @@ def plan_run(
         by_now = {
             n: of_now(schemas[n], now[n]) for n in source_tables(new) if n in now and n in schemas
         }
-        if anew := lacking(config, new, by_now) | lacking(config, views, schemas):
+        lacks = lacking(config, new, by_now) | lacking(config, views, schemas)
+        if anew := lacks | halted_tables(views, manifest):
             names = [*map(str, anew)]
             manifest = without(load_definitions(store, manifest), manifest, names)
     read = {name for view in views for name in view.read_views}

@@ -112,13 +112,20 @@ def tables_anew(
     loaded, states = loaded_schemas(manifest), manifest.views
     new = [v for v in definitions if is_another(v, manifest) or states[v.name].stale]
     now = as_they_are(config, new, loaded)
+    halted = halted_tables(definitions, manifest)
+    return lacking(config, new, now) | lacking(config, definitions, loaded) | halted
+
+
+def halted_tables(
+    definitions: Sequence[ViewDefinition], manifest: Manifest
+) -> dict[RelationId, str]:
+    """The tables that views read and that have halted, and so why they are loaded anew."""
     read = {table for view in definitions for table in view.table_names}
-    halted = {
+    return {
         name: "it had halted"
         for name, state in manifest.source_tables.items()
         if state.halted and name in read
     }
-    return lacking(config, new, now) | lacking(config, definitions, loaded) | halted
 
 
 def loaded_schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:

@@ -49,6 +49,9 @@ class Project:
     def loaded(self, name, schema, rows):
         self._tables[rel(name)] = TableState(schema, 0, 0, phase="loaded", rows=rows)
 
+    def halt(self, name):
+        self._tables[rel(name)] = replace(self._tables[rel(name)], halted="a column is gone")
+
     def publish(self, mirrored=False, **views):
         claim_store(self.store.root)
         for name, (sql, state) in views.items():
@@ -95,6 +98,18 @@ def test_what_goes_on_is_no_work(project):
     result = project.plan(lower_view=LOWER)
     assert result.exit_code == 0, result.output
     assert result.stdout == "unchanged view lower_view\n"
+
+
+def test_a_table_that_has_halted_is_loaded_anew_for_who_reads_it(project):
+    project.halt("shop.orders")
+    halted = replace(state("order_id", "status"), halted="its table has halted")
+    project.publish(lower_view=(LOWER, halted), other=("SELECT 1 AS one", state("one")))
+    result = project.plan(lower_view=LOWER)
+    assert result.exit_code == 6, result.output
+    said = result.stdout.splitlines()
+    assert said[0].startswith("rebuilt   view lower_view: ")
+    assert "load      table shop.orders anew: it had halted" in said
+    assert json.loads(project.plan("--json").stdout)["anew"] == {"shop.orders": "it had halted"}
 
 
 def test_an_edit_tells_what_it_breaks_and_costs(project):

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 
+from mview.admin.content import StoredView
+from mview.admin.status import status
+from mview.admin.verify import verify
 from mview.errors import ExitCode
+from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
 from tests import patience
-from tests.e2e.running import PATIENCE, views_of
+from tests.e2e.running import PATIENCE, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
 
@@ -170,6 +175,42 @@ def test_ctrl_c_twice(shop: Shop) -> None:
         assert code == ExitCode.INTERRUPTED, said
         assert "Error" not in said
     assert truth.check().epoch >= latest.epoch + 2
+
+
+def test_a_run_that_is_killed_while_a_table_has_halted(shop: Shop) -> None:
+    """The table stays halted, its views keep their rows, and the next run loads it anew."""
+    config, views = shop.config(), views_of(**VIEWS)
+    table = RelationId("table", "lines", "shop")
+    with run(shop) as running:
+        wait_for(lambda: shop.heartbeat() or running._built(), running.process)
+        (path,) = (view.path for view in status(config).views if view.name == "totals")
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        line = {"order_id": 9000, "line": 1, "product": "p", "amount": "1.00"}
+        shop.log(table="lines", op="insert", after={**line, "order_id": "no number"})
+        shop.log(table="products", op="insert", after={"code": "after", "price": "1.00"})
+        wait_for(lambda: shop.heartbeat() or running.latest().tables[table].halted, running.process)
+        os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+    assert {view.name for view in status(config).views if view.halted} == {"totals", "priced"}
+    assert DeltaTable(path).to_pyarrow_table().to_pylist() == rows
+    shop.insert("lines", line)
+    shop.insert("products", {"code": "later", "price": "1.00"})
+    with run(shop) as running:
+
+        def is_whole() -> bool:
+            latest = running.latest()
+            states = [latest.tables.get(table), *map(latest.views.get, VIEWS)]
+            return all(state is not None and not state.halted for state in states)
+
+        wait_for(lambda: shop.heartbeat() or is_whole(), running.process)
+        os.killpg(running.process.pid, signal.SIGTERM)
+        code, said = running.end()
+    assert code == ExitCode.INTERRUPTED, said
+    assert "it had halted" in said
+    run_once(config)
+    for result in verify(config, views):
+        assert result.equal, result
+    assert len(StoredView(config, "priced").arrow()) == len(shop.rows("lines"))
 
 
 def wait_for(

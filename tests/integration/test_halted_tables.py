@@ -23,6 +23,7 @@ from mview.errors import MviewError
 from mview.plan.definition import parse_view
 from mview.secrets import reveal
 from tests.integration.running import PATIENCE, Running
+from tests.seeds import of_today
 from tests.services.process import wait_until
 
 pytestmark = [
@@ -44,6 +45,7 @@ BATCHES = {
     "numbers": "SELECT id, x FROM t",
     "others": "SELECT id, y FROM u",
     "both": "SELECT u.id, t.x FROM u JOIN t ON t.id = u.id",
+    "late": "SELECT id, y FROM w",
     "notes": "SELECT id, note FROM t",
     "counted": "SELECT note, count(*) FROM t GROUP BY note",
 }
@@ -185,6 +187,29 @@ def test_columns_and_tables_come_and_go(source: Source) -> None:
     with source.running() as run:
         source.until(run, *everything)
         assert source.halted() == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", of_today(["postgresql", "mariadb"], 2), indirect=True)
+def test_one_that_is_altered_while_it_is_loaded_for_a_view_that_was_never_built(
+    source: Source,
+) -> None:
+    source.run("CREATE TABLE w (id int PRIMARY KEY, y int)")
+    rows = ", ".join(f"({n}, {n})" for n in range(250))
+    source.run(f"INSERT INTO w VALUES {rows}")
+    source.views.append(parse_view("SELECT id, y FROM shop.w", "late"))
+    with ends_by(run := source.running(), "'y'"):
+        wait_until(lambda: run.seen.get("shop.w"), "a chunk of it", PATIENCE, run.check)
+        assert "shop.w" not in run.loaded
+        source.run("ALTER TABLE w DROP COLUMN y")
+        source.until(run, *VIEWS)
+        source.run("INSERT INTO u VALUES (90, 1)")
+        source.until(run, *VIEWS)
+    source.run("ALTER TABLE w ADD COLUMN y int; UPDATE w SET y = id")
+    with source.running() as run:
+        source.until(run, *VIEWS, "late")
+        source.run("INSERT INTO w VALUES (900, 1)")
+        source.until(run, *VIEWS, "late")
 
 
 @pytest.mark.long

@@ -447,13 +447,13 @@ class PostgresqlDatabase(SqlDatabase):
         parameters: Sequence[Any],
     ) -> Iterator[pa.RecordBatch]:
         categories = {row[0]: row[3] for row in self.query(_COLUMNS, (self._regclass(table),))}
-        types = [
-            self._read_type(
-                table, column.name, own, categories[column.name], column.type if said else None
-            )
-            for column in schema.columns
-            for own, said in [column.read_as]
-        ]
+        types = []
+        for column in schema.columns:
+            own, said = column.read_as
+            # Of one that has gone since, the query says so.
+            category = categories.get(column.name, "")
+            wanted = column.type if said else None
+            types.append(self._read_type(table, column.name, own, category, wanted))
         names = [self.quote(column.name) for column in schema.columns]
         selected = ", ".join(type_.select(name) for type_, name in zip(types, names, strict=True))
         sql = f"COPY (SELECT {selected} FROM {self.relation(table)}{where}) TO STDOUT (FORMAT csv)"
