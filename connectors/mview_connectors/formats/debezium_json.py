@@ -55,44 +55,44 @@ class JsonEncoding:
             DecodeError: it cannot be read.
         """
         raw = message.value or b""
-        part = after_envelope(raw)
-        if part is None:
+        told = after_envelope(raw) if raw.startswith(_OPEN) else None
+        if told is None:
             whole = parse_object(message, _AVRO_HINT if raw.startswith(b"\0") else _HINT)
-            part = _of_whole(whole, raw)
+            body, columns = _of_whole(whole)
         else:
-            refuse_repeated(message, part.text, part.body)
-        body = part.body
+            body, raw, columns = told
+            refuse_repeated(message, raw, body)
         if body is None:
             return Opened(None, None, raw)
         if type(body) is not dict:
             raise undecodable(message, "'payload' is not a JSON object", _HINT)
-        if holds_reals(part.text, body.get("before"), body.get("after")):
-            body = part.with_digits()
-        return Opened(body, part.columns, part.text)
+        if holds_reals(raw, body.get("before"), body.get("after")):
+            body = with_digits(raw) if told else payload(with_digits(raw))
+        return Opened(body, columns, raw)
 
     def key(self, message: Message) -> dict[str, Any] | None:
         """The key columns; None when there are none, or another converter has written the key."""
         key = message.key
         if key is None:
             return None
-        part = after_envelope(key)
-        if part is None:
+        told = after_envelope(key) if key.startswith(_OPEN) else None
+        if told is None:
             try:
-                parsed = orjson.loads(key)
+                whole = orjson.loads(key)
             except orjson.JSONDecodeError:
                 return None
-            if type(parsed) is not dict:
+            if type(whole) is not dict:
                 return None
-            refuse_repeated(message, key, parsed)
-            part = _of_whole(parsed, key)
+            refuse_repeated(message, key, whole)
+            body, columns = _of_whole(whole)
         else:
-            refuse_repeated(message, part.text, part.body)
-        columns = part.body
-        if type(columns) is not dict:
+            body, key, columns = told
+            refuse_repeated(message, key, body)
+        if type(body) is not dict:
             return None
-        if holds_reals(part.text, columns):
-            columns = part.with_digits()
-        return columns if part.columns is None else read(columns, part.columns(""), UNCHANGED)
+        if holds_reals(key, body):
+            body = with_digits(key) if told else payload(with_digits(key))
+        return body if columns is None else read(body, columns(""), UNCHANGED)
 
     def marks(self, forms: Sequence[Any]) -> list[bytes]:
         """What a message has in it that has one of some values."""
@@ -108,42 +108,22 @@ def payload(body: dict[str, Any]) -> Any:
     return body
 
 
-class _Content(NamedTuple):
-    """What is in the envelope, if there is one.
-
-    Attributes:
-        body: parsed.
-        text: the bytes of which it is.
-        columns: of the envelope's schema; None: there is none.
-        is_whole: `text` has the envelope, too.
-    """
-
-    body: Any
-    text: bytes
-    columns: Columns | None
-    is_whole: bool
-
-    def with_digits(self) -> Any:
-        """The body, with the digits of its numbers."""
-        again = with_digits(self.text)
-        return payload(again) if self.is_whole else again
-
-
-def _of_whole(whole: dict[str, Any], text: bytes) -> _Content:
+def _of_whole(whole: dict[str, Any]) -> tuple[Any, Columns | None]:
+    """What is in an envelope, if there is one, and what that says."""
     body = payload(whole)
     schema = None if body is whole else whole["schema"]
-    columns = None if schema is None else lambda image: readers(schema, image)
-    return _Content(body, text, columns, is_whole=True)
+    return body, None if schema is None else lambda image: readers(schema, image)
 
 
 #: What stands in front of the schema, between it and the payload, and at the end.
 _OPEN, _BETWEEN, _CLOSE = b'{"schema":', b',"payload":', b"}"
 
 
-def after_envelope(raw: bytes) -> _Content | None:
-    """The payload of a message whose schema has been read before; None: read the whole.
+def after_envelope(raw: bytes) -> tuple[Any, bytes, Columns] | None:
+    """The payload of a message, its text, and what the schema in front of it says.
 
-    JsonConverter writes the same schema, ten times as long as the row, in front of every row.
+    JsonConverter writes the same schema, ten times as long as the row, in front of every row: it is
+    read once. None where the message is not written so: it is to be read whole.
     """
     if not raw.startswith(_OPEN) or not raw.endswith(_CLOSE):
         return None
@@ -153,7 +133,7 @@ def after_envelope(raw: bytes) -> _Content | None:
         return None
     text = raw[end:-1]
     try:
-        return _Content(orjson.loads(text), text, columns, is_whole=False)
+        return orjson.loads(text), text, columns
     except orjson.JSONDecodeError:
         return None
 
