@@ -34,6 +34,7 @@ from mview.plan.definition import load_views
 from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark import spark_session
+from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.bench.running import Meter
@@ -195,6 +196,7 @@ def opened(
     with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
         changes = "{source: files, format: unified, path: changes, T: 1s}"
         config = load_config(write_config(Path(temp), changes, extra))
+        claim_store(config.store)
         with Lease(Store(config.store).lease, SystemClock()) as lease:
             bench = Bench(config, tables, views, lease, vectors)
             try:
