@@ -30,12 +30,21 @@ class MariadbServer:
             raise ServiceError(f"mariadbd is not installed; `make services` or: {_DEBIAN}")
         self.port = free_port()
         self._names = count(1)
-        data = folder / "data"
+        data, scratch = folder / "data", folder / "tmp"
+        scratch.mkdir(parents=True)  # its own: a server that starts clears it of others' files
         user = ["--user=root"] if os.geteuid() == 0 else []
         normal = "--auth-root-authentication-method=normal"
         run(
             "mariadb-install-db",
-            [install, "--no-defaults", f"--datadir={data}", normal, "--skip-test-db", *user],
+            [
+                install,
+                "--no-defaults",
+                f"--datadir={data}",
+                f"--tmpdir={scratch}",
+                normal,
+                "--skip-test-db",
+                *user,
+            ],
         )
         init = folder / "init.sql"
         password = f"ALTER USER root@localhost IDENTIFIED BY '{_PASSWORD}';"
@@ -43,6 +52,7 @@ class MariadbServer:
         command = [
             *(server, "--no-defaults", f"--datadir={data}", f"--init-file={init}", *user),
             *(f"--socket={folder}/s", f"--pid-file={folder}/pid"),
+            f"--tmpdir={scratch}",
             *("--bind-address=127.0.0.1", f"--server-id={number}"),
             *("--log-bin", "--log-slave-updates", "--binlog-format=ROW", "--binlog-row-image=FULL"),
             *("--binlog-row-metadata=FULL", "--gtid-strict-mode=1"),
