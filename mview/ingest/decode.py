@@ -82,8 +82,9 @@ def decode_split(
             try:
                 _check_order(event, table)
                 if changed := _changes(event, table):
-                    for change in changed:
-                        change.origin = (message, number)
+                    if rejects is not None:  # a message is kept as long as it may be needed
+                        for change in changed:
+                            change.origin = (message, number)
                     taken[event.table] += changed
             except DecodeError as error:
                 if rejects is not None and _is_of_rows(event, table):
