@@ -47,7 +47,8 @@ class Output:
         """Within it nothing that is printed waits for who reads it; all is written at its end.
 
         Raises:
-            OSError: something could not be written; raised by what is printed next, or at the end.
+            Exception: why something could not be written; what is printed next raises it, or the
+                end.
         """
         self._writer = writer = AsideWriter(self._write)
         try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.execute.program import Request
 from mview.execute.slices import distinct, weighted
-from mview.ivm.tracing.fetches import comparable
+from mview.ivm.facts.exact import comparable
 from mview.relation import RelationId
 from mview.rows.equality import as_shown
 from mview.rows.match import Positions, row_codes

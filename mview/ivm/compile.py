@@ -9,13 +9,13 @@ from functools import singledispatch
 
 from mview.errors import UserError
 from mview.ivm.aggregates.maintained import maintain, top_aggregate
+from mview.ivm.facts.exact import comparable
 from mview.ivm.facts.keys import equal_columns, unique_columns
 from mview.ivm.facts.result_types import check_result_types
 from mview.ivm.plan import Evaluation, NodeNote, Strategy, ViewPlan
 from mview.ivm.rewrites.parts import ViewParts, split
 from mview.ivm.rewrites.top import Top
 from mview.ivm.rewrites.total_order import in_total_order
-from mview.ivm.tracing.fetches import comparable
 from mview.ivm.tracing.indexes import Indexer
 from mview.ivm.tracing.notes import COMPUTED_KEY, EXTREME, NO_EQUALITY, TOP, Note
 from mview.ivm.tracing.steps import Band, Step, Trace, Whole

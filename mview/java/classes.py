@@ -13,7 +13,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import stat
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,8 +30,16 @@ from mview.java.runtime import find_java
 _MAGIC = (0xF00BABA8).to_bytes(4, "little")
 #: Seconds after which an archive goes that nobody has used; each takes some 200 MB.
 _UNUSED_S = 30 * 86_400
-#: Java's words for a user who decides about archives; they do not go with ours.
-_DECIDED = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "SharedClassListFile")
+#: Java's words for what does not go with ours: a user who decides about archives, agents, with
+#: which it writes none and does not even start, and recordings, which it then leaves out.
+_OTHERS = (
+    "-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit", "SharedClassListFile",
+    "-agentlib", "-agentpath", "-javaagent", "-Xrun", "FlightRecord",
+)  # fmt: skip
+#: Where Java, or Spark's start of it, finds further options.
+_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+#: Seconds that Java may take to show that it can write archives.
+_PROBE_S = 20
 #: Java warns of each class that it leaves out.
 _QUIET = "-Xlog:cds*=off"
 
@@ -57,9 +67,10 @@ def class_archive(class_path: str, options: str) -> Iterator[Archive]:
         options: of Java, by the user.
     """
     archive = Archive()
-    if not any(word in options for word in _DECIDED):
+    said = " ".join([options, *(os.environ.get(name, "") for name in _VARIABLES)])
+    if not any(word in said for word in _OTHERS):
         with suppress(OSError):
-            archive = _archive(_own_folder(), _key(class_path))
+            archive = _archive(_own_folder(), _key(class_path), options)
     try:
         yield archive
     finally:
@@ -67,7 +78,7 @@ def class_archive(class_path: str, options: str) -> Iterator[Archive]:
             os.close(handle)  # the JVM has its own
 
 
-def _archive(folder: Path, key: str) -> Archive:
+def _archive(folder: Path, key: str, options: str) -> Archive:
     whole, part = folder / f"{key}.jsa", folder / f"{key}.part"
     if not whole.exists():
         lock = os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -75,14 +86,36 @@ def _archive(folder: Path, key: str) -> Archive:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _take(part, whole):
                 part.unlink(missing_ok=True)
+                _check_writes(part.with_suffix(".probe"), options)
                 return Archive((f"-XX:ArchiveClassesAtExit={part}", _QUIET), (lock,))
         except OSError:
-            os.close(lock)  # another JVM is to write it
+            os.close(lock)  # another JVM is to write it, or none can
             raise
         os.close(lock)
         _forget_unused(folder)
     os.utime(whole)
     return Archive((f"-XX:SharedArchiveFile={whole}", _QUIET))
+
+
+def _check_writes(probe: Path, options: str) -> None:
+    """Raise OSError where Java cannot write archives: asked to, it would end instead of starting.
+
+    So are those without an archive of their own, and some options that only Java knows.
+    """
+    submit = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    try:
+        said = shlex.split(f"{options} {submit}")
+        subprocess.run(
+            [find_java(), f"-XX:ArchiveClassesAtExit={probe}", _QUIET, *said, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_S,
+            check=True,
+        )
+        probe.unlink()
+    except (ValueError, subprocess.SubprocessError) as error:
+        probe.unlink(missing_ok=True)
+        raise OSError("Java writes no archive of classes") from error
 
 
 def _take(part: Path, whole: Path) -> bool:
@@ -99,7 +132,7 @@ def _take(part: Path, whole: Path) -> bool:
 
 
 def _forget_unused(folder: Path) -> None:
-    for file in folder.glob("*.jsa"):
+    for file in (*folder.glob("*.jsa"), *folder.glob("*.part")):
         if time.time() - file.stat().st_mtime > _UNUSED_S:
             file.unlink(missing_ok=True)
 

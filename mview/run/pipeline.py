@@ -308,6 +308,10 @@ _STARTS = 3
 _EXPLAIN_EVERY_S = 30
 
 
+class _ColdDamageError(Exception):
+    """A file that was to come into memory with the first change is damaged."""
+
+
 class Requests(Protocol):
     """What others ask of a run."""
 
@@ -379,8 +383,6 @@ class Run:
         self._renews = False
         #: Mirrors come into memory with the first change.
         self._is_cold = False
-        #: The query is to begin anew after what is damaged: files that came into memory with it.
-        self._mends = False
 
     def go(self) -> None:
         """Load, build, follow.
@@ -471,15 +473,17 @@ class Run:
     def _warm_for(self, batch: Batch) -> None:
         """Bring mirrors into memory before the first epoch of a bounded run that looks rows up.
 
-        Where a file is damaged, views are built anew between two queries; the batch is read again.
+        Raises:
+            _ColdDamageError: a file is damaged: views are built anew between two queries, and the
+                batch is read again.
         """
         engine = self._engine
-        if self._is_cold and (batch.changes or batch.rereads or self._tick_ms):
+        if self._is_cold and (batch.changes or batch.rereads or batch.mends or self._tick_ms):
             self._is_cold = False
             left_out = engine.executors.warm(engine.look_up_keys())
-            self._mends = bool(engine.executors.damaged)
-            if not self._mends:
-                self._tell_of_far(left_out)
+            if engine.executors.damaged:
+                raise _ColdDamageError
+            self._tell_of_far(left_out)
 
     def _tell_of_far(self, tables: Sequence[RelationId]) -> None:
         if tables:
@@ -748,12 +752,11 @@ class Run:
         while not self._stop.is_set() and not self._is_asked():
             try:
                 self._follow(load, self._once if once is None else once)
-                if self._mends:
-                    self._mends = False
-                    self._tell_of_far(self._warm())
-                elif not self._renews:
+                if not self._renews:
                     return
                 self._renews = False
+            except _ColdDamageError:
+                self._tell_of_far(self._warm())
             except (SparkWorkerError, AwayError) as error:
                 self._upkeep.take_back()
                 # What fails again and again is given up, not what fails now and then for months.
@@ -787,8 +790,7 @@ class Run:
             with self._epoch:
                 self._swap()
                 self._warm_for(batch)
-                if not self._mends:
-                    in_turn(batch)
+                in_turn(batch)
 
         def in_turn(batch: Batch) -> None:
             if (generation, batch.number) <= (engine.manifest.generation, engine.manifest.batch):
@@ -833,8 +835,7 @@ class Run:
                 self._tell_of_held()
                 self._explain_a_wait(folder / CHUNKS_READ)
             loading = len(self._tables("loading")) if load else 0
-            renews = self._renews or self._mends
-            done = self._stop.is_set() or renews or (load and not loading)
+            done = self._stop.is_set() or self._renews or (load and not loading)
             return done or self._is_asked() or (loading < begun and bool(self._ready()))
 
         if load:

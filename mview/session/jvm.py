@@ -67,9 +67,12 @@ def start_jvm(settings: Mapping[str, str], hidden: set[str], logs: Path) -> Spar
         # What takes no address from a setting, such as the UI.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     said = settings.get(_OPTIONS, "")
+    by_default = settings.get("spark.driver.defaultJavaOptions", "")
     with (
         tempfile.TemporaryDirectory(prefix="mview-") as private,
-        class_archive(settings.get("spark.driver.extraClassPath", ""), said) as archive,
+        class_archive(
+            settings.get("spark.driver.extraClassPath", ""), f"{by_default} {said}"
+        ) as archive,
     ):
         options = Path(private) / "java.options"
         _write_private(options, _options_file(shlex.join(archive.options) + " " + said))

@@ -121,6 +121,7 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
     }
     if config.spark.master.startswith("local"):
         settings |= _local_settings(config.spark.master)
+    if config.spark.master.startswith("local") and not _is_small_cluster(config.spark.master):
         # Executors are in the driver. What comes by `spark.jars` has a loader of its own, and no
         # archive holds its classes (mview/java/classes.py).
         settings["spark.driver.extraClassPath"] = ":".join(map(str, jar_files))
@@ -146,7 +147,12 @@ def _redacted(hidden: set[str]) -> str:
 
 
 def _makes_its_secret(master: str) -> bool:
-    return master.startswith(_OWN_SECRET) and not master.startswith("local-cluster")
+    return master.startswith(_OWN_SECRET) and not _is_small_cluster(master)
+
+
+def _is_small_cluster(master: str) -> bool:
+    """Whether executors are processes of their own beside the driver, as tests of Spark have it."""
+    return master.startswith("local-cluster")
 
 
 def _local_settings(master: str) -> dict[str, str]:

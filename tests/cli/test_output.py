@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,25 @@ def test_a_secret_of_several_lines_is_masked_where_a_margin_is_put_into_it(secre
     for text in (block, f"{secret!r}", secret, json.dumps(secret)):
         shown = Mask([secret])(text)
         assert not [word for word in secret.split() if word in shown], shown
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), UnicodeEncodeError("ascii", "é", 0, 1, "")])
+def test_what_cannot_be_written_beside_is_raised_by_what_comes_next(monkeypatch, error):
+    output, tried = Output(), threading.Event()
+
+    def fail(text, err):
+        tried.set()
+        raise error
+
+    monkeypatch.setattr("mview.cli.output.click.echo", fail)
+
+    def say(end):
+        with output.beside():
+            output.line("is lost")
+            assert tried.wait(20)
+            end()
+
+    with pytest.raises(type(error)):
+        say(lambda: None)
+    with pytest.raises(ZeroDivisionError):  # what ends a run counts
+        say(lambda: 1 / 0)

@@ -19,6 +19,7 @@ from mview.config.file import load_config
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.mirror import Mirror
+from tests.e2e.hidden import Hidden
 from tests.e2e.running import beating, live, run_once, views_of
 from tests.e2e.shop import TABLES, Changes, Row, Shop
 from tests.relations import rel
@@ -41,16 +42,6 @@ def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
     shop = loaded_shop(tmp_path)
     yield shop
     shop.close()
-
-
-class Hidden(Shop):
-    """Changes the database of a shop; the log has nothing of it."""
-
-    def __init__(self, shop: Shop) -> None:
-        self.__dict__ = dict(shop.__dict__)
-
-    def log(self, **change: object) -> None:
-        """Nothing."""
 
 
 def is_right(shop: Shop, config: Config, views: Mapping[str, str] = PLAIN) -> None:

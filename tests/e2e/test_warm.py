@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mview.admin.content import StoredView
+from mview.admin.mending.backfill import backfill
 from mview.admin.status import status
 from mview.config import Config
 from mview.errors import CorruptionError
@@ -15,6 +17,7 @@ from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
+from tests.e2e.hidden import Hidden
 from tests.e2e.running import run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -99,6 +102,24 @@ def test_a_bounded_run_without_a_change_brings_nothing_into_memory(
     run_once(config)
     assert warmed
     Truth(config, shop, views).check_end()
+
+
+def test_what_was_asked_for_is_done_after_what_is_damaged_is_built_anew(shop: Shop) -> None:
+    """The batch that meets the damage is read again; a request in it is not done before."""
+    config, views = shop.config(), views_of(**VIEWS)
+    run_once(config, *views)
+    hidden = Hidden(shop)
+    hidden.delete("customers", shop.rows("customers")[0])
+    hidden.insert("customers", {"id": 900, "name": "unseen", "segment": None})
+    assert [told.state for told in backfill(config, ["shop.customers"], str)] == ["asked"]
+    assert damage(config, "totals")
+    shop.heartbeat()
+    notes = run_once(config)
+    said = "\n".join(notes.messages)
+    assert said.index("view totals is built anew") < said.index("is as its database has it again")
+    names = StoredView(config, "names").arrow().to_pylist()
+    assert {row["id"] for row in names} == {row["id"] for row in shop.rows("customers")}
+    assert not list(Store(config.store).rereads.glob("*"))
 
 
 @pytest.mark.days(3)

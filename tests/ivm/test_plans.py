@@ -19,6 +19,8 @@ from tests.relations import keyed, rel
 SCHEMAS = {
     "orders": table_schema("id bigint, cust bigint, name string, day date, at timestamp", "id"),
     "others": table_schema("id bigint, name string", "id"),
+    "codes": table_schema("code string, num bigint, name string", "code"),
+    "halves": table_schema("half double, name string", "half"),
 }
 
 
@@ -139,6 +141,12 @@ def test_twice_the_columns_are_twice_the_work(monkeypatch: pytest.MonkeyPatch) -
             "(partition by cust order by id) as n from orders) where n = 1",
             True,
         ),
+        # '1' and '01' are one number, and so are whole numbers beyond 2^53 as DOUBLE.
+        ("id", "select o.id, c.name from orders o left join codes c on o.cust = c.code", False),
+        ("num", "select o.id as num, c.name from codes c join orders o on c.code = o.id", False),
+        ("half", "select h.half, o.name from orders o join halves h on o.id = h.half", False),
+        ("id", "select o.id, c.name from orders o left join codes c on o.name = c.code", True),
+        ("id", "select o.id from orders o left semi join codes c on o.cust = c.code", True),
         ("id", "select id, x from orders lateral view explode(array(1, 1)) e as x", False),
     ],
 )

@@ -14,7 +14,7 @@ from mview.execute.slices import (
     distinct,
     key_values,
 )
-from mview.ivm.tracing.fetches import comparable
+from mview.ivm.facts.exact import comparable
 from tests.ivm.world import table_schema
 
 KEY = pa.schema([pa.field("k", pa.int32(), False)])

@@ -20,14 +20,18 @@ from tests.patience import end_of, wait_for
 #: What Java's own archives begin with.
 WHOLE = (0xF00BABA8).to_bytes(4, "little") + b"classes"
 
+#: A Java that writes its archive at its end, and one that ends where it is asked to.
+WRITES = '#!/bin/sh\necho classes > "${1#*=}"\n'
+REFUSES = "#!/bin/sh\nexit 1\n"
+
 
 @pytest.fixture(autouse=True)
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, and a Java that is a file."""
+    """A cache of its own, and a Java that is a file, which writes what it is asked to."""
     monkeypatch.setenv("MVIEW_CACHE", str(tmp_path / "cache"))
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\n")
+    java.write_text(WRITES)
     java.chmod(0o700)
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.1"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
@@ -109,7 +113,33 @@ def test_one_jvm_at_a_time_writes_it() -> None:
     assert taken() is not None
 
 
-@pytest.mark.parametrize("options", ["-Xshare:off", "-XX:SharedArchiveFile=mine.jsa"])
+@pytest.mark.parametrize("body", [REFUSES, "#!/bin/sh\n"])
+def test_a_java_that_writes_no_archive_is_not_asked_to(java: Path, body: str, folder: Path) -> None:
+    """It would not start: a small one has no archive of its own, on which ours stands."""
+    java.write_text(body)
+    assert begun() == Archive()
+    assert not list(folder.glob("*.probe"))
+    java.write_text(WRITES)
+    written()
+    assert taken() is not None
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS"])
+@pytest.mark.parametrize("option", ["-javaagent:metrics.jar=8080", "-agentlib:jdwp=server=y"])
+def test_an_agent_leaves_it_out(
+    option: str, variable: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM with one writes none, and does not start where it is to."""
+    assert begun(options=f"-Xss1m {option}") == Archive()
+    monkeypatch.setenv(variable, option)
+    assert begun() == Archive()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-Xshare:off", "-XX:SharedArchiveFile=mine.jsa", "-XX:StartFlightRecording=filename=a.jfr"],
+)
 def test_a_user_who_decides_about_archives_is_left_alone(options: str, folder: Path) -> None:
     assert begun(options=f"-Xss1m {options}") == Archive()
     assert not folder.exists()

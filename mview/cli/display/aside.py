@@ -28,7 +28,7 @@ class AsideWriter:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, bool]] = deque()
         self._left_out = 0
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._ended = False
         self._hurried = False
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
@@ -38,7 +38,7 @@ class AsideWriter:
         """Have a line written.
 
         Raises:
-            OSError: one of those before could not be.
+            Exception: why one of those before could not be.
         """
         with self._changed:
             if self._error is not None:
@@ -55,7 +55,7 @@ class AsideWriter:
             self._hurried = True
             self._changed.notify_all()
 
-    def close(self, code: int) -> BaseException | None:
+    def close(self, code: int) -> Exception | None:
         """Wait until all is written; where that is hurried, not for long.
 
         Args:
@@ -79,7 +79,7 @@ class AsideWriter:
         try:
             while (line := self._next()) is not None:
                 self._write(*line)
-        except OSError as error:
+        except Exception as error:  # raised by what is printed next, or at the end
             with self._changed:
                 self._error = error
                 self._waiting.clear()

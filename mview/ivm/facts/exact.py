@@ -175,3 +175,14 @@ def _(node: ir.Values, ref: Ref, schemas: Mapping[RelationId, TableSchema]) -> s
 def _column(ref: Ref, node: ir.Node, schemas: Mapping[RelationId, TableSchema]) -> str | None:
     """The type of a column, by the operator that makes it."""
     return _made(node, ref, schemas) if ref in node.columns else None
+
+
+def comparable(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Whether equality of the two types is equality of values, without rounding or parsing."""
+    if pa.types.is_integer(kind) and pa.types.is_integer(other):
+        return True
+    if pa.types.is_floating(kind) or pa.types.is_floating(other):
+        return False
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
+        return bool(kind.scale == other.scale)
+    return bool(kind == other) and not pa.types.is_nested(kind)

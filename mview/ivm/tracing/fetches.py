@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from mview.ivm.facts.exact import comparable
 from mview.ivm.facts.lineage import Alternative, Origin, origins
 from mview.ivm.tracing.notes import Note
 from mview.ivm.tracing.steps import Band, Fetch, KeySource, Step, Whole
@@ -52,17 +53,6 @@ def merge(*parts: Env) -> Env:
         for relation, steps in part.items():
             merged[relation] = merged.get(relation, frozenset()) | steps
     return merged
-
-
-def comparable(kind: pa.DataType, other: pa.DataType) -> bool:
-    """Whether equality of the two types is equality of values, without rounding or parsing."""
-    if pa.types.is_integer(kind) and pa.types.is_integer(other):
-        return True
-    if pa.types.is_floating(kind) or pa.types.is_floating(other):
-        return False
-    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
-        return bool(kind.scale == other.scale)
-    return bool(kind == other) and not pa.types.is_nested(kind)
 
 
 @dataclass

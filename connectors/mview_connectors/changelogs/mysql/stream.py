@@ -55,13 +55,11 @@ class BinlogStream(LogStream):
             start: a place; nobody asks of one before it any more.
             end: a place after it, or the same.
         """
-        if not known:
-            return known
         with self._news:
             ends = self._events.ends
             del ends[: bisect_right(ends, start, key=itemgetter(0))]
             gtids = [gtid for _, gtid in ends[: bisect_right(ends, end, key=itemgetter(0))]]
-        return gtid_text(passed(gtids_of(known), gtids)) if gtids else known
+        return gtid_text(passed(gtids_of(known), gtids)) if known and gtids else known
 
     def has_ended_one(self, end: int) -> bool:
         """Whether a transaction of MariaDB has come that was committed before a place."""
