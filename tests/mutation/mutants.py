@@ -190,7 +190,6 @@ _IVM = [
     *_of(
         "mview/ivm/tracing/fetches.py",
         ("if null_safe and nullable and other.extended:", "if False:"),
-        ("return bool(kind.scale == other.scale)", "return True"),
         ("has_key = bool(key) and key <= set(columns)", "has_key = bool(key)"),
         (
             "return Keys(tuple(other[p] for p in best), tuple(first), safe, safe and extended)",
@@ -205,7 +204,8 @@ _IVM = [
         ('return kind if kind == "decimal" else None', "return kind"),
         ("if not known or None in known:", "if not known:"),
         ("return None if None in kinds else", "return"),
-        ("pa.types.is_floating(kind) or pa.types", "pa.types"),
+        ("pa.types.is_floating(kind) or pa.types.is_nested", "pa.types.is_nested"),
+        ("return bool(kind.scale == other.scale)", "return True"),
     ),
     *_of(
         "mview/ivm/facts/lineage.py",
