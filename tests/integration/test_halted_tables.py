@@ -138,13 +138,14 @@ def ends_by(run: Running, said: str) -> Iterator[None]:
         assert said in str(error), error
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture
 def source(request: Any, spark: Any, tmp_path: Path) -> Iterator[Source]:
     server = request.getfixturevalue(request.param)
     with server.new_database() as database:
         yield Source(request.param, server, database, tmp_path)
 
 
+@pytest.mark.parametrize("source", of_today(["postgresql", "mariadb"], 2), indirect=True)
 def test_columns_and_tables_come_and_go(source: Source) -> None:
     everything = tuple(VIEWS)
     with ends_by(run := source.running(), "needs column 'note' of table shop.t"):
@@ -213,6 +214,7 @@ def test_one_that_is_altered_while_it_is_loaded_for_a_view_that_was_never_built(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("source", of_today(["mariadb", "postgresql"], 2), indirect=True)
 def test_what_happens_while_nobody_looks(source: Source) -> None:
     everything = tuple(VIEWS)
     with source.running() as run:

@@ -36,7 +36,7 @@ CONNECTOR = {
 }
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", of_today(["mariadb", "postgresql"], 2))
 def test_it_is_waited_for_and_every_epoch_is_right(spark, request, kind, kafka, debezium, tmp_path):
     server = request.getfixturevalue(kind)
     size = {"customers": 60, "orders": 200}
