@@ -6,7 +6,6 @@ the key wins, and the epoch that nets it notes that. Taken again, it counts wher
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +68,7 @@ class Quarantines:
         for request in batch.mends:
             self._mends[request.table].append(request)
         self._formats: dict[str, Format] = {}
-        self._now_ms = time.time_ns() // 1_000_000
+        self._now_ms = int(engine.clock.now())
         #: By table, what is in quarantine after the epoch.
         self.asides: dict[RelationId, Aside] = {}
 
@@ -444,7 +443,6 @@ def _changes(number: int) -> str:
 def sweep(engine: Engine, names: Collection[RelationId]) -> None:
     """Delete what is of no published quarantine of these tables; between epochs."""
     for name in names:
-        engine.lease.check()
         state = engine.manifest.tables.get(name)
         quarantine = None if state is None else state.quarantine
-        Quarantine(engine.store.quarantined(name)).sweep(quarantine)
+        Quarantine(engine.store.quarantined(name)).sweep(quarantine, engine.lease.check)

@@ -6,11 +6,11 @@ the manifest that names the list, and never changed: another epoch writes anothe
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mview.changelog import from_ipc
 from mview.connector import TableHalt
-from mview.files.durable import put
+from mview.files.durable import is_aside, put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import fields, plain, record
 from mview.relation import RelationId
@@ -29,6 +29,9 @@ from mview.store.manifest import QuarantineState
 #: Whether newer changes have overtaken the rows that a change is of. Partly: a newer change has
 #: left cells as they were before it, which is what the one in quarantine would have told.
 Overtaken = Literal["no", "partly", "wholly"]
+
+#: Its files: epoch and token of their writer, so that no two runners write one.
+_FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
 
 _HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
 
@@ -149,13 +152,21 @@ class Quarantine:
         )
         return messages[change.number]
 
-    def sweep(self, state: QuarantineState | None) -> None:
-        """Delete what is not of a published state; only between epochs, by who holds the lease."""
+    def sweep(self, state: QuarantineState | None, check: Callable[[], None]) -> None:
+        """Delete what is not of a published state; between two epochs.
+
+        Args:
+            state: the newest one.
+            check: called when it is known what would be deleted; what it raises is raised. So what
+                a successor makes is never among it, however long a pause before.
+        """
+        files = [*self._folder.iterdir()] if self._folder.is_dir() else []
         named = set() if state is None else {state.list, *(c.messages for c in self.read(state))}
-        with suppress(FileNotFoundError):
-            for file in self._folder.iterdir():
-                if file.name not in named:
-                    file.unlink(missing_ok=True)
+        ours = [f for f in files if _FILE.fullmatch(f.name) or is_aside(f.name)]
+        check()
+        for file in ours:
+            if file.name not in named:
+                file.unlink(missing_ok=True)
 
     def _put(self, name: str, body: dict[str, Any]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,202 @@
+"""What epochs put into quarantine and take out of it, from messages to manifests; without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from mview_connectors.formats.debezium import DebeziumFormat
+
+from mview.config.file import load_config
+from mview.connector import Message, TableHalt
+from mview.epoch.engine import Engine
+from mview.epoch.quarantine import sweep
+from mview.epoch.report import EpochReport
+from mview.epoch.steps import run_epoch
+from mview.epoch.upkeep import Upkeep
+from mview.errors import FencedError
+from mview.files import durable
+from mview.ingest.batches import Batch, BatchOffsets
+from mview.ingest.decode import decode_split
+from mview.ingest.mending.reject import Rejects
+from mview.ingest.spec import TableSpec, open_format
+from mview.relation import RelationId
+from mview.schema import Column, TableSchema, parse_type
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.lease import Lease, fenced
+from mview.store.manifest import FIRST_EPOCH, Manifest
+from mview.store.mirror import Mirror
+from mview.store.quarantine import MendRequest, Quarantine, Quarantined
+from tests.epoch.runners import TTL_MS, SetClock
+from tests.relations import rel
+
+TABLE = rel("shop.t")
+SCHEMA = TableSchema(
+    (
+        Column("id", parse_type("bigint"), nullable=False),
+        Column("n", parse_type("int")),
+        Column("big", parse_type("string")),
+    ),
+    ("id",),
+)
+SPEC = TableSpec(TABLE, SCHEMA, Path(), "", None, rereads=True)
+
+#: A cell that an update leaves out, as Debezium sends those of PostgreSQL's TOAST.
+UNSENT = "__debezium_unavailable_value"
+
+_CONFIG = """
+store: store
+connections: {shop: {drivername: sqlite, database: none.db}}
+changes:
+  shop: {source: files, format: debezium, path: changes, T: 1s, on_error: quarantine}
+"""
+
+
+class Log:
+    """A table of a store, its engine, and its log: `five` is a number that nobody can read yet."""
+
+    def __init__(self, folder: Path, clock: SetClock) -> None:
+        self.clock, self.sent = clock, 0
+        file = folder / "mview.yml"
+        if not file.exists():
+            file.write_text(_CONFIG)
+        self.config = load_config(file)
+        self.store = Store(self.config.store)
+
+    def seed(self) -> Log:
+        state = replace(Mirror(self.store.mirror(TABLE), SCHEMA).create(), phase="loaded")
+        manifest = Manifest(
+            FIRST_EPOCH, 0, self.clock.now(), 1, -1, offsets={"shop": {}}, tables={TABLE: state}
+        )
+        ManifestLog(self.store.manifests).publish(manifest)
+        return self
+
+    @contextmanager
+    def opened(self) -> Iterator[Log]:
+        with Lease(self.store.lease, self.clock, TTL_MS) as lease:
+            spark = SimpleNamespace(slots=1)
+            self.engine = Engine(self.config, cast(Any, spark), lease, self.clock)
+            self.engine.open_relations()
+            self.upkeep = Upkeep(self.engine)
+            try:
+                yield self
+            finally:
+                self.upkeep.close()
+                self.engine.executors.close()
+
+    def message(self, op: str, at: int | None = None, file: str = "log", **row: Any) -> Message:
+        """A message of a change, the next one of the log; `at`: its position, where it is older."""
+        self.sent += 1
+        position = self.sent if at is None else at
+        source = {"connector": "postgresql", "table": "t", "ts_ms": position}
+        source["sequence"] = f'[null,"{position}"]'
+        before, after = (row, None) if op == "d" else (None, {"n": None, "big": None} | row)
+        body = {"op": op, "before": before, "after": after if op != "t" else None, "source": source}
+        return Message(file, self.sent, None, json.dumps(body).encode())
+
+    def epoch(self, *messages: Message, mends: Sequence[MendRequest] = ()) -> EpochReport:
+        halts: dict[RelationId, TableHalt] = {}
+        rejects, decoder = Rejects(lambda _: [SPEC]), open_format(self.config, "shop")
+        rows = decode_split(messages, decoder, {"t": SPEC}, halts=halts, rejects=rejects)
+        manifest = self.engine.manifest
+        offsets = BatchOffsets({"shop": {"log": self.sent + 1}}, -1, {})
+        changes = {TABLE: [row.changes for row in rows]} if rows else {}
+        number = (manifest.generation, manifest.batch + 1)
+        batch = Batch(
+            changes, {}, offsets, *number, halts=halts, rejects=rejects.taken, mends=mends
+        )
+        self.clock.ms += 1_000
+        return run_epoch(self.engine, self.upkeep, batch, {})
+
+    def mend(self, action: Any, *ids: str, before_ms: int = 0) -> EpochReport:
+        return self.epoch(mends=[MendRequest(TABLE, action, ids, before_ms)])
+
+    @property
+    def files(self) -> Quarantine:
+        return Quarantine(self.store.quarantined(TABLE))
+
+    @property
+    def aside(self) -> list[Quarantined]:
+        return self.files.read(self.engine.manifest.tables[TABLE].quarantine)
+
+    @property
+    def rows(self) -> dict[int, tuple[int | None, str | None]]:
+        kept = Mirror(self.store.mirror(TABLE), SCHEMA).scan(self.engine.manifest.tables[TABLE])
+        return {row["id"]: (row["n"], row["big"]) for row in kept.to_pylist()}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    # Processes are stopped here, not the power: what is written is there without being forced.
+    monkeypatch.setattr(durable, "force", lambda path: None)
+    return SetClock()
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: SetClock) -> Iterator[Log]:
+    with Log(tmp_path, clock).seed().opened() as log:
+        yield log
+
+
+@pytest.fixture
+def learn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the format read `five`."""
+    convert = DebeziumFormat.convert
+
+    def lenient(self: Any, values: Sequence[Any], column: Column) -> Any:
+        return convert(self, [5 if value == "five" else value for value in values], column)
+
+    return lambda: monkeypatch.setattr(DebeziumFormat, "convert", lenient)
+
+
+def test_it_comes_back_by_a_retry(log: Log, learn: Any) -> None:
+    log.epoch(log.message("c", id=1, n="five"), log.message("c", id=2, n=2))
+    assert log.rows == {2: (2, None)}
+    (change,) = log.aside
+    log.mend("retry", change.id)
+    assert [c.tried_ms for c in log.aside] == [log.clock.ms]
+    learn()
+    log.mend("retry", change.id)
+    assert (log.aside, log.rows) == ([], {1: (5, None), 2: (2, None)})
+
+
+# --- who wakes late ------------------------------------------------------------------------------
+
+
+def test_a_runner_that_was_paused_deletes_nothing_of_its_successor(
+    tmp_path: Path, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Quarantine.read
+    with Log(tmp_path, clock).seed().opened() as log:
+        log.epoch(log.message("c", id=1, n="five"))
+        state = log.engine.manifest.tables[TABLE].quarantine
+
+        def paused(self: Quarantine, named: Any) -> list[Quarantined]:
+            """Another runner takes over meanwhile, and puts something aside."""
+            monkeypatch.setattr(Quarantine, "read", read)
+            clock.ms += TTL_MS + 1
+            later = Log(tmp_path, clock)
+            later.sent = 10
+            with later.opened():
+                later.epoch(later.message("c", id=2, n="five"))
+            aside = self._folder / f"_{'0' * 32}{durable.ASIDE}"
+            aside.touch()  # it is at the next one
+            return read(self, named)
+
+        monkeypatch.setattr(Quarantine, "read", paused)
+        with pytest.raises(FencedError), fenced(log.engine.lease):
+            sweep(log.engine, [TABLE])
+        assert log.engine.manifest.tables[TABLE].quarantine == state
+        newest = ManifestLog(log.store.manifests).latest()
+        assert newest is not None
+        changes = log.files.read(newest.tables[TABLE].quarantine)
+        assert [c.rows.to_pylist() for c in changes if c.rows] == [[{"id": 1}], [{"id": 2}]]
+        assert [log.files.message(change)["offset"] for change in changes] == [1, 11]
+        assert [*log.store.quarantined(TABLE).glob(f"_*{durable.ASIDE}")]
