@@ -21,12 +21,12 @@ from mview.changelog import OP, from_ipc
 from mview.clock import SourceMs, SystemClock
 from mview.connector import AHEAD_MS, Format, TableHalt
 from mview.epoch.engine import Engine
-from mview.errors import UserError
+from mview.errors import CorruptionError, UserError
 from mview.ingest.batches import Batch
 from mview.ingest.decode import decode_again
 from mview.ingest.mending.reject import Reject, message_bytes, message_form, message_of
 from mview.ingest.spec import TableSpec, open_format
-from mview.merge.net import Netted, net_changes
+from mview.merge.net import EVERY_PARTITION, Netted, net_changes
 from mview.relation import RelationId
 from mview.rows.match import row_codes
 from mview.schema import TableSchema
@@ -111,7 +111,7 @@ class Quarantines:
         if (aside := self.asides.get(name)) is None or not aside.changes:
             return netted
         schema, changes = self._engine.manifest.tables[name].schema, list(aside.changes)
-        unsent = pc.greater(pc.fill_null(pc.list_value_length(netted.upserts["__unchanged"]), 0), 0)
+        unsent = _unsent(netted.upserts)
         ours, there = row_codes([_keys(netted.upserts, schema), _keys(old_rows, schema)])
         lost = _flags(unsent) & ~np.isin(ours, there)
         if not lost.any():
@@ -129,7 +129,7 @@ class Quarantines:
                     "partly" if is_hit else mark
                     for is_hit, mark in zip(hit, change.overtaken, strict=True)
                 ]
-                changes[number] = replace(change, overtaken=tuple(marks), at_ms=self._now_ms)
+                changes[number] = replace(change, overtaken=tuple(marks), needed_ms=self._now_ms)
         gone = lost.copy()
         gone[lost] = covered
         self.asides[name] = replace(aside, changes=tuple(changes))
@@ -160,6 +160,7 @@ class Quarantines:
         """What the epoch puts aside, without what was sent again, and the messages."""
         manifest, token = self._engine.manifest, self._engine.lease.token
         known, epoch = manifest.positions.get(name, {}), manifest.epoch + 1
+        floor = known.get(EVERY_PARTITION, "")
         file = Quarantine.messages_name(epoch, token)
         has = {(c.position, c.keys) for c in before if c.position}
         new: list[Quarantined] = []
@@ -167,7 +168,8 @@ class Quarantines:
         for reject in sorted(rejects, key=_place):
             partition, keys = reject.message.partition, kept_keys(reject.keys)
             if reject.position:
-                if reject.position < known.get(partition, "") or (reject.position, keys) in has:
+                is_old = reject.position < known.get(partition, "") or reject.position <= floor
+                if is_old or (reject.position, keys) in has:
                     continue
                 has.add((reject.position, keys))
             not_yet: list[Overtaken] = ["no"] * (from_ipc(reject.keys).num_rows if keys else 1)
@@ -176,6 +178,7 @@ class Quarantines:
                     id=f"{epoch}.{len(new) + 1}",
                     epoch=epoch,
                     at_ms=self._now_ms,
+                    needed_ms=self._now_ms,
                     partition=partition,
                     offset=reject.message.offset,
                     event=reject.event,
@@ -196,11 +199,12 @@ class Quarantines:
     ) -> tuple[list[Quarantined], list[pa.Table], list[str]]:
         """What is left in quarantine, the changes that are taken out of it, and what to say."""
         left = {change.id: change for change in changes}
+        files = Quarantine(self._engine.store.quarantined(name))
         applied: list[pa.Table] = []
         said = []
         for request in self._mends.get(name, []):
             if request.action == "reread":
-                gone = [c.id for c in left.values() if c.at_ms < request.before_ms]
+                gone = [c.id for c in left.values() if c.needed_ms < request.before_ms]
             else:
                 gone = [id_ for id_ in request.ids if id_ in left]
             if request.action != "retry":
@@ -210,19 +214,23 @@ class Quarantines:
                 said += [f"{name}: {_changes(len(gone))} in quarantine {what}"] if gone else []
                 continue
             for id_ in sorted(gone, key=lambda id_: _order(left[id_])):
-                told = self._retried(name, left, left[id_], schema)
+                told = self._retried(name, left, left[id_], schema, files)
                 if isinstance(told, TableHalt):
                     why = self._masked(told)
                     left[id_] = replace(left[id_], why=why, tried_ms=self._now_ms)
                     said.append(f"{name}: change {id_} stays in quarantine: {told.what}")
                     continue
                 del left[id_]
-                # What is older and still there has been overtaken, as by any change.
+                # What is older and still there has been overtaken, as by any change; and what is
+                # newer is needed again, though its row may have been read anew meanwhile.
                 rest = overtaken([*left.values()], told, schema, self._now_ms)
-                left = {change.id: change for change in rest}
+                left = {c.id: self._needed(c) if told and not c.keys else c for c in rest}
                 applied += told
                 said.append(f"{name}: change {id_} is taken out of quarantine")
         return [*left.values()], applied, said
+
+    def _needed(self, change: Quarantined) -> Quarantined:
+        return replace(change, needed_ms=self._now_ms)
 
     def _retried(
         self,
@@ -230,13 +238,17 @@ class Quarantines:
         left: Mapping[str, Quarantined],
         change: Quarantined,
         schema: TableSchema,
+        files: Quarantine,
     ) -> list[pa.Table] | TableHalt:
         """The rows of a change that count, or why it still cannot be taken."""
         if change.is_overtaken:
             return []
         if change.needs_reread:
             return replace(change.why, hint=f"mview backfill {name}")
-        form = Quarantine(self._engine.store.quarantined(name)).message(change)
+        try:
+            form = files.message(change)
+        except CorruptionError as error:
+            return TableHalt.of(error)
         reject = Reject(name, message_of(form), change.why, change.event)
         spec = TableSpec(name, schema, Path(), "", None)
         latest = SourceMs(SystemClock().now() + AHEAD_MS)
@@ -311,44 +323,47 @@ def overtaken(
 def _overtaken(
     changes: Sequence[Quarantined], batch: pa.Table, schema: TableSchema, now_ms: int
 ) -> list[Quarantined]:
-    rows = [change.rows for change in changes]
-    owners = [n for n, keys in enumerate(rows) for _ in range(0 if keys is None else len(keys))]
-    known = [_keys(keys, schema) for keys in rows if keys is not None]
+    open_ = [change for change in changes if not change.is_overtaken]
+    known = [_keys(change.rows, schema) for change in open_ if change.rows is not None]
     every = pa.concat_tables([_loose(schema).empty_table(), *known])
     ours, theirs = row_codes([every, _keys(batch, schema)])
     is_truncate = _flags(pc.equal(batch[OP], "truncate"))
     near = np.flatnonzero(np.isin(theirs, ours) | is_truncate)
-    if not near.size:
+    unsent = _has_unsent(batch)
+    if not near.size and not unsent:
         return list(changes)
     columns = [OP, "__position", "__partition", "__offset", "__unchanged"]
-    told = list(zip(near, batch.select(columns).take(pa.array(near)).to_pylist(), strict=True))
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, owner in enumerate(owners):
-        places[owner].append(ours[place])
-    after = []
-    for number, change in enumerate(changes):
-        marks: list[Overtaken] = list(change.overtaken)
-        for row, cells in told:
-            for place in range(len(marks)):
-                is_of = cells[OP] == "truncate" or (
-                    number in places and places[number][place] == theirs[row]
-                )
-                if is_of:
-                    marks[place] = _mark(marks[place], change, cells)
-        # Rows were read anew for it before this change came: not for what it has left out.
-        worse = any(
-            new == "partly" and old != new for old, new in zip(change.overtaken, marks, strict=True)
-        )
-        at_ms = now_ms if worse else change.at_ms
-        is_same = tuple(marks) == change.overtaken
-        after.append(change if is_same else replace(change, overtaken=tuple(marks), at_ms=at_ms))
+    truncates: list[Mapping[str, Any]] = []
+    told: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row, cells in zip(
+        near, batch.select(columns).take(pa.array(near)).to_pylist(), strict=True
+    ):
+        (truncates if cells[OP] == "truncate" else told[theirs[row]]).append(cells)
+    codes, after = iter(ours), []
+    for change in changes:
+        if change.is_overtaken:
+            after.append(change)
+            continue
+        rows = [None] * len(change.overtaken) if change.rows is None else codes
+        # Of a key that is unknown: it may be any whose cells were left out.
+        is_needed = change.rows is None and unsent
+        marks: list[Overtaken] = []
+        for mark, code in zip(change.overtaken, rows, strict=False):
+            of_it = [*truncates, *(told.get(code, ()) if code is not None else ())]
+            marks.append(max([mark, *(_mark(change, cells) for cells in of_it)], key=_MARKS.index))
+            # The row is not read anew at the time of any change of it.
+            is_needed = is_needed or (bool(of_it) and marks[-1] != "wholly")
+        needed_ms = now_ms if is_needed else change.needed_ms
+        after.append(replace(change, overtaken=tuple(marks), needed_ms=needed_ms))
     return after
 
 
-def _mark(mark: Overtaken, change: Quarantined, cells: Mapping[str, Any]) -> Overtaken:
+#: The later, the more.
+_MARKS: Sequence[Overtaken] = ("no", "partly", "wholly")
+
+
+def _mark(change: Quarantined, cells: Mapping[str, Any]) -> Overtaken:
     """What a change of the same row makes of one in quarantine."""
-    if mark == "wholly":
-        return mark
     if cells["__position"] and change.position:
         is_newer: bool | None = cells["__position"] > change.position
     elif cells["__partition"] == change.partition:
@@ -358,7 +373,7 @@ def _mark(mark: Overtaken, change: Quarantined, cells: Mapping[str, Any]) -> Ove
     if is_newer is None:
         return "partly"  # nobody knows which is newer
     if not is_newer:
-        return mark
+        return "no"
     return "partly" if cells["__unchanged"] else "wholly"
 
 
@@ -404,7 +419,12 @@ def _without_overtaken(part: pa.Table, change: Quarantined, schema: TableSchema)
 
 
 def _has_unsent(part: pa.Table) -> bool:
-    return any(part["__unchanged"].to_pylist())
+    return bool(pc.any(_unsent(part)).as_py())
+
+
+def _unsent(part: pa.Table) -> pa.ChunkedArray:
+    """Which rows leave cells out."""
+    return pc.greater(pc.fill_null(pc.list_value_length(part["__unchanged"]), 0), 0)
 
 
 def _share(a: Quarantined, b: Quarantined) -> bool:

@@ -43,7 +43,9 @@ class Quarantined:
     Attributes:
         id: `<epoch>.<number>`, of the table.
         epoch: the epoch that put it aside.
-        at_ms: wall time of that; or when another change was found to need it, later.
+        at_ms: wall time of that.
+        needed_ms: the same; or when, later, a change of its rows came that does not make them right
+            by itself. What was read anew since makes them so.
         partition: where its message stands, …
         offset: … and at which offset.
         event: which event of the message; None: the message itself cannot be read.
@@ -60,6 +62,7 @@ class Quarantined:
     id: str
     epoch: int
     at_ms: int
+    needed_ms: int
     partition: str
     offset: int
     event: int | None
@@ -102,6 +105,8 @@ class Quarantine:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: By file; read once, however many changes of it are asked for.
+        self._messages: dict[str, list[dict[str, Any]]] = {}
 
     def read(self, state: QuarantineState | None) -> list[Quarantined]:
         """What is in it, the oldest first.
@@ -143,14 +148,16 @@ class Quarantine:
         Raises:
             CorruptionError: the file is damaged.
         """
-        file = self._folder / change.messages
-        messages: list[dict[str, Any]] = read_checked(
-            file,
-            lambda data: list(fields(data, {"messages": list[dict[str, Any]]})["messages"]),
-            "a message in quarantine cannot be read",
-            _HINT,
-        )
-        return messages[change.number]
+        name = change.messages
+        if name not in self._messages:
+            self._messages[name] = read_checked(
+                self._folder / name,
+                lambda data: list(fields(data, {"messages": list[dict[str, Any]]})["messages"]),
+                "a message in quarantine cannot be read",
+                "restore the file from a copy of the store; or discard the change, and `mview "
+                "backfill` its table",
+            )
+        return self._messages[name][change.number]
 
     def sweep(self, state: QuarantineState | None, check: Callable[[], None]) -> None:
         """Delete what is not of a published state; between two epochs.
@@ -182,10 +189,10 @@ class MendRequest:
 
     Attributes:
         table: their table.
-        action: `retry`: try to take them again; `discard`: leave them; `reread`: those that were
-            put aside before `before_ms` are right, as their table was read anew.
+        action: `retry`: try to take them again; `discard`: leave them; `reread`: those that are
+            needed since before `before_ms` only are right, as their table was read anew.
         ids: of the changes, but for `reread`.
-        before_ms: wall time.
+        before_ms: wall time of the runner, when it began to read the table anew.
     """
 
     table: RelationId

@@ -200,3 +200,101 @@ def test_a_runner_that_was_paused_deletes_nothing_of_its_successor(
         assert [c.rows.to_pylist() for c in changes if c.rows] == [[{"id": 1}], [{"id": 2}]]
         assert [log.files.message(change)["offset"] for change in changes] == [1, 11]
         assert [*log.store.quarantined(TABLE).glob(f"_*{durable.ASIDE}")]
+
+
+# --- rows that are read anew ---------------------------------------------------------------------
+
+
+def test_what_stays_of_a_row_that_was_taken_again_waits_for_the_next_backfill(
+    log: Log, learn: Any
+) -> None:
+    """The backfill may have read the row before: then the retry has put it back."""
+    log.epoch(log.message("c", id=1, n="five"), log.message("c", id=2, n="five"))
+    log.epoch(log.message("u", id=1, n="six"), log.message("u", id=3, n="six"))
+    first, other, second, apart = (change.id for change in log.aside)
+    begun = log.clock.ms + 500  # the backfill
+    learn()
+    log.mend("retry", first)
+    assert (log.rows, [c.id for c in log.aside]) == ({1: (5, None)}, [other, second, apart])
+    log.mend("reread", before_ms=begun)
+    assert [change.id for change in log.aside] == [second]
+    log.mend("reread", before_ms=log.clock.ms + 1)
+    assert log.aside == []
+
+
+@pytest.mark.parametrize("before", ["nothing", "an update"])
+def test_an_update_that_leaves_cells_out_holds_back_what_is_read_anew(
+    log: Log, before: str
+) -> None:
+    """Its row does not count in the chunk that is read at that time."""
+    log.epoch(log.message("c", id=1, n=1, big="x"), log.message("c", id=2, n=2, big="y"))
+    log.epoch(log.message("u", id=1, n="five", big="new"))
+    if before == "an update":
+        log.epoch(log.message("u", id=1, n=3, big=UNSENT))
+    begun = log.clock.ms + 500
+    log.epoch(log.message("u", id=2, n=3, big=UNSENT), log.message("c", id=3, n=3))
+    log.mend("reread", before_ms=begun)
+    assert log.aside == []
+    log.epoch(log.message("u", id=1, n="five", big="new"))
+    if before == "an update":
+        log.epoch(log.message("u", id=1, n=4, big=UNSENT))
+    begun = log.clock.ms + 500
+    log.epoch(log.message("u", id=1, n=6, big=UNSENT))
+    log.mend("reread", before_ms=begun)
+    assert [change.overtaken for change in log.aside] == [("partly",)]
+    log.mend("reread", before_ms=log.clock.ms + 1)
+    assert log.aside == []
+
+
+def test_a_change_that_is_sent_again_holds_back_what_is_read_anew(log: Log) -> None:
+    log.epoch(log.message("c", id=1, n=1), log.message("u", id=1, n="five"))
+    begun = log.clock.ms + 500
+    log.epoch(log.message("c", at=1, id=1, n=1))
+    log.mend("reread", before_ms=begun)
+    assert [change.overtaken for change in log.aside] == [("no",)]
+    # A newer change that tells the whole row is right by itself.
+    log.epoch(log.message("u", id=1, n=7))
+    log.mend("reread", before_ms=log.clock.ms)
+    assert log.aside == []
+
+
+def test_with_an_unknown_key_any_update_that_leaves_cells_out_holds_it_back(log: Log) -> None:
+    torn = log.message("u", id=1, n=5)
+    log.epoch(log.message("c", id=1, n=1, big="x"), replace(torn, value=(torn.value or b"")[:-9]))
+    begun = log.clock.ms + 500
+    log.epoch(log.message("u", id=1, n=2, big="whole"))
+    assert log.aside[0].needed_ms < begun
+    log.epoch(log.message("u", id=1, n=2, big=UNSENT))
+    assert log.aside[0].at_ms < begun < log.aside[0].needed_ms
+    log.mend("reread", before_ms=begun)
+    assert len(log.aside) == 1
+
+
+# --- what is in no row any more -------------------------------------------------------------------
+
+
+def test_a_late_change_from_before_a_truncate_is_not_put_aside(log: Log) -> None:
+    log.epoch(log.message("c", id=1, n=1), log.message("c", file="other", id=2, n="five"))
+    log.epoch(log.message("t"))
+    assert [change.overtaken for change in log.aside] == [("wholly",)]
+    log.mend("discard", log.aside[0].id)
+    log.epoch(log.message("c", at=2, file="third", id=3, n="five"))
+    assert log.aside == []
+    log.epoch(log.message("c", id=4, n="five"))
+    assert [c.rows.to_pylist() for c in log.aside if c.rows] == [[{"id": 4}]]
+
+
+def test_messages_that_are_damaged_are_told_and_the_run_goes_on(log: Log, learn: Any) -> None:
+    log.epoch(log.message("c", id=1, n="five"))
+    log.epoch(log.message("c", id=2, n="five"))
+    learn()
+    damaged, sound = log.aside
+    (log.store.quarantined(TABLE) / damaged.messages).write_bytes(b"torn")
+    report = log.mend("retry", damaged.id, sound.id)
+    assert "cannot be read" in report.quarantine[0]
+    assert log.rows == {2: (5, None)}
+    (left,) = log.aside
+    assert (left.id, left.why.what) == (damaged.id, "a message in quarantine cannot be read")
+    assert "`mview backfill`" in left.why.hint
+    log.mend("discard", damaged.id)
+    assert log.aside == []

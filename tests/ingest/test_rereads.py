@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,14 @@ def test_a_table_that_is_not_followed_keeps_its_request(following):
     following.requests.ask(RereadRequest(rel("shop.others")))
     assert is_quiet(following.run())
     assert len(following.requests.waiting()) == 1
+
+
+def test_what_is_in_quarantine_is_right_by_the_clock_of_the_run(following):
+    """Whoever asked may have another clock, and quarantine is dated by the run's."""
+    asked = following.requests.ask(RereadRequest(NOTES))
+    later = time.time_ns() + 3_600_000_000_000
+    asked.rename(asked.with_name(f"{later:020d}-ahead.json"))
+    before_ms = time.time_ns() // 1_000_000
+    (mend,) = (mend for batch in following.run() for mend in batch.mends)
+    assert (mend.table, mend.action) == (NOTES, "reread")
+    assert before_ms <= mend.before_ms <= time.time_ns() // 1_000_000

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import OP
+from mview.clock import steady_clock
 from mview.config import Config
 from mview.errors import UserError
 from mview.files.durable import put
@@ -130,6 +131,7 @@ class _Taken:
         left: chunks to be read.
         unpublished: chunks that are read, and not known to be published.
         is_whole: the whole table is asked for.
+        begun_ms: wall time, before anything of it was read.
     """
 
     spec: TableSpec
@@ -137,6 +139,7 @@ class _Taken:
     left: list[int]
     unpublished: set[int] = field(default_factory=set)
     is_whole: bool = False
+    begun_ms: int = field(default_factory=lambda: int(steady_clock().now()))
 
     @property
     def is_read(self) -> bool:
@@ -220,9 +223,9 @@ class Rereads:
         for file, taken in [*self._taken.items()]:
             if taken.is_read and not taken.unpublished:
                 if taken.is_whole:
-                    asked_ms = int(file.name.partition("-")[0]) // 1_000_000
-                    table = taken.spec.name
-                    self._mends.ask(MendRequest(table, "reread", before_ms=asked_ms))
+                    # By our clock, as what is in quarantine has it; who asked may have another.
+                    begun_ms = taken.begun_ms
+                    self._mends.ask(MendRequest(taken.spec.name, "reread", before_ms=begun_ms))
                 file.unlink(missing_ok=True)
                 del self._taken[file]
                 self._say(f"{taken.spec.name} is as its database has it again")
