@@ -19,19 +19,32 @@ import pyarrow.compute as pc
 
 from mview.changelog import OP, from_ipc
 from mview.clock import SourceMs, SystemClock
-from mview.connector import AHEAD_MS, Format, TableHalt
+from mview.connector import AHEAD_MS, Format, Message, TableHalt
 from mview.epoch.engine import Engine
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError
 from mview.ingest.batches import Batch
 from mview.ingest.decode import decode_again
-from mview.ingest.mending.reject import Reject, message_bytes, message_form, message_of
+from mview.ingest.mending.reject import (
+    QuarantineRoom,
+    Reject,
+    message_bytes,
+    message_form,
+    message_of,
+)
 from mview.ingest.spec import TableSpec, open_format
 from mview.merge.net import EVERY_PARTITION, Netted, net_changes
 from mview.relation import RelationId
 from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
-from mview.store.quarantine import MendRequest, Overtaken, Quarantine, Quarantined, kept_keys
+from mview.store.quarantine import (
+    MendRequest,
+    Overtaken,
+    Quarantine,
+    Quarantined,
+    kept_keys,
+    size_of,
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class Quarantines:
         """Net changes with what is taken out of the quarantine; notes what is in it then.
 
         Raises:
-            UserError: more changes are to be put aside than may be.
+            DecodeError: more changes are to be put aside than may be.
         """
         state = self._engine.manifest.tables[name]
         rejects = self._rejects.get(name, [])
@@ -164,7 +177,7 @@ class Quarantines:
         file = Quarantine.messages_name(epoch, token)
         has = {(c.position, c.keys) for c in before if c.position}
         new: list[Quarantined] = []
-        messages: list[dict[str, Any]] = []
+        messages: dict[Message, int] = {}
         for reject in sorted(rejects, key=_place):
             partition, keys = reject.message.partition, kept_keys(reject.keys)
             if reject.position:
@@ -188,11 +201,10 @@ class Quarantines:
                     why=self._masked(reject.why),
                     bytes=message_bytes(reject.message),
                     messages=file,
-                    number=len(messages),
+                    number=messages.setdefault(reject.message, len(messages)),
                 )
             )
-            messages.append(message_form(reject.message))
-        return new, messages
+        return new, [message_form(message) for message in messages]
 
     def _mended(
         self, name: RelationId, changes: Sequence[Quarantined], schema: TableSchema
@@ -284,23 +296,13 @@ class Quarantines:
                 continue
             if (aside := self.asides.get(table)) is not None:
                 changes += len(aside.changes)
-                size += sum(change.bytes for change in aside.changes)
+                size += size_of(aside.changes)
             elif state.quarantine is not None:
                 changes += state.quarantine.changes
                 size += state.quarantine.bytes
-        if changes <= settings.quarantine_changes and size <= settings.quarantine_bytes:
-            return
-        why = self.asides.pop(name).changes[-1].why
-        raise UserError(
-            f"the quarantine of connection {name.connection} is full: {why.what}",
-            where=why.where,
-            # What halts a table has no room for what is allowed.
-            got=f"{changes:,} changes of {size:,} bytes; allowed are "
-            f"{settings.quarantine_changes:,} (quarantine_changes) of "
-            f"{settings.quarantine_bytes:,} bytes (quarantine_bytes)",
-            hint="mview quarantine list; correct what writes such changes, then run again: "
-            f"{name} is loaded anew",
-        )
+        room = QuarantineRoom(settings.quarantine_changes, settings.quarantine_bytes)
+        if not room.is_enough(changes, size):
+            raise room.full(name, self.asides.pop(name).changes[-1].why, changes, size)
 
 
 def overtaken(

@@ -19,7 +19,7 @@ from mview.changelog import StreamRow, from_ipc
 from mview.connector import TableHalt
 from mview.files.jsonfile import damage_told
 from mview.files.records import fields, plain, record
-from mview.ingest.mending.reject import Reject
+from mview.ingest.mending.reject import Reject, of_body
 from mview.merge.rules import Release
 from mview.relation import RelationId
 from mview.snapshot import ChunkPlan
@@ -128,7 +128,7 @@ def sorted_rows(rows: pa.Table) -> Sorted:
             halt = record(TableHalt, orjson.loads(body.as_py()))
             halts.setdefault(RelationId.of(table.as_py()), halt)
         elif kind.as_py() == "reject":
-            rejects.append(Reject.from_body(body.as_py()))
+            rejects += of_body(body.as_py())
         elif kind.as_py() != "heartbeat":
             raise TypeError(f"nobody knows what an epoch does with a row {kind}")
     return Sorted(dict(changes), dict(releases), halts, rejects)

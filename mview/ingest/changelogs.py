@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from mview.files.records import plain
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
 from mview.ingest.decode import Decoded, decode_split
-from mview.ingest.mending.reject import Reject, Rejects
+from mview.ingest.mending.reject import QuarantineRoom, Reject, Rejects, to_bodies
 from mview.ingest.spec import (
     QuerySpec,
     TableSpec,
@@ -276,7 +276,7 @@ class Changelogs:
             for table, chunk, changes in self.changes(piece, halts, rejects)
         ]
         rows += [halt_row(table, halt) for table, halt in halts.items()]
-        rows += [StreamRow("reject", str(r.table), body=r.to_body()) for r in rejects]
+        rows += [StreamRow("reject", str(t), body=body) for t, body in to_bodies(rejects)]
         if piece.watermark >= 0:
             rows.append(StreamRow("heartbeat", event_time=SourceMs(piece.watermark)))
         if rows:
@@ -303,11 +303,15 @@ class Changelogs:
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
                 decoder = open_format(spec.config, name)
-                kept = None
-                if rejects is not None and spec.config.changes[name].on_error == "quarantine":
-                    kept = Rejects(partial(_suspects, spec, name), rejects)
+                kept, settings = None, spec.config.changes[name]
+                if rejects is not None and settings.on_error == "quarantine":
+                    room = QuarantineRoom(settings.quarantine_changes, settings.quarantine_bytes)
+                    kept = Rejects(cache(partial(_suspects, spec, name)), room)
                 read = changelog.read(splits)
-                yield from decode_split(read, decoder, tables, latest, halts, kept)
+                decoded = decode_split(read, decoder, tables, latest, halts, kept)
+                if rejects is not None and kept is not None:
+                    rejects += kept.taken
+                yield from decoded
             finally:
                 changelog.close()
 

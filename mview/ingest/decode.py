@@ -66,12 +66,27 @@ def decode_split(
     """
     taken: dict[str, list[_Change]] = defaultdict(list)
     gone: dict[RelationId, TableHalt] = {}
+
+    def halt(name: RelationId, error: DecodeError, *, altered: bool = False) -> None:
+        if halts is None:
+            raise error
+        gone[name] = TableHalt.of(error, altered=altered)
+
+    def put_aside(reject: Reject, rejects: Rejects) -> None:
+        try:
+            rejects.take(reject)
+        except DecodeError as error:
+            halt(reject.table, error)
+
     for message in messages:
         try:
             events = events_of(decoder, message, latest)
         except DecodeError as error:
-            if rejects is None or not rejects.take_unread(message, error):
+            if rejects is None or not rejects.suspects(message.partition):
                 raise
+            for meant in rejects.meant(message):
+                if meant.name not in gone:
+                    put_aside(Reject(meant.name, message, TableHalt.of(error)), rejects)
             continue
         for number, event in enumerate(events):
             table = tables.get(event.table)
@@ -89,12 +104,9 @@ def decode_split(
             except DecodeError as error:
                 if rejects is not None and _is_of_rows(event, table):
                     origin = (message, number)
-                    rejects.taken.append(_rejected(event, origin, table, decoder, error))
-                    continue
-                if halts is None:
-                    raise
-                is_altered = event.kind in ("ddl", "altered")
-                gone[table.name] = TableHalt.of(error, altered=is_altered)
+                    put_aside(_rejected(event, origin, table, decoder, error), rejects)
+                else:
+                    halt(table.name, error, altered=event.kind in ("ddl", "altered"))
     rows: list[Decoded] = []
     for name, changes in taken.items():
         table = tables[name]
@@ -103,9 +115,7 @@ def decode_split(
         try:
             rows += _rows(changes, table, decoder, rejects)
         except DecodeError as error:
-            if halts is None:
-                raise
-            gone[table.name] = TableHalt.of(error)
+            halt(table.name, error)
     if halts is not None:
         halts |= gone
     return rows
@@ -322,7 +332,11 @@ def _batch(
 def _sound(
     changes: list[_Change], table: TableSpec, decoder: Format, rejects: Rejects
 ) -> tuple[list[_Change], pa.Table]:
-    """As `_batch`, without the changes that cannot be taken: these are rejected."""
+    """As `_batch`, without the changes that cannot be taken: these are rejected.
+
+    Raises:
+        DecodeError: these are more than there is room for.
+    """
     try:
         kept, batch = _batch(changes, table, decoder)
         _check_not_null(kept, batch, table)
@@ -333,18 +347,21 @@ def _sound(
     events: dict[int, list[_Change]] = defaultdict(list)
     for change in changes:
         events[id(change.event)].append(change)
-    for some, error in _misfits([*events.values()], table, decoder):
+    for some, error in _misfits([*events.values()], table, decoder, rejects.left):
         event, origin = some[0].event, some[0].origin
         assert origin is not None, "the change came in a message"
-        rejects.taken.append(_rejected(event, origin, table, decoder, error))
+        rejects.take(_rejected(event, origin, table, decoder, error))
         del events[id(event)]
     return _batch([change for some in events.values() for change in some], table, decoder)
 
 
 def _misfits(
-    events: list[list[_Change]], table: TableSpec, decoder: Format
+    events: list[list[_Change]], table: TableSpec, decoder: Format, most: int
 ) -> list[tuple[list[_Change], DecodeError]]:
-    """The events whose changes are none of the table's, and why; by halves, as most have none."""
+    """The events whose changes are none of the table's, and why; by halves, as most have none.
+
+    Of more than `most` some are told only: they halt the table.
+    """
     try:
         changes, batch = _batch([change for some in events for change in some], table, decoder)
         _check_not_null(changes, batch, table)
@@ -353,7 +370,10 @@ def _misfits(
         if len(events) == 1:
             return [(events[0], error)]
     half = len(events) // 2
-    return [*_misfits(events[:half], table, decoder), *_misfits(events[half:], table, decoder)]
+    told = _misfits(events[:half], table, decoder, most)
+    if len(told) <= most:
+        told += _misfits(events[half:], table, decoder, most - len(told))
+    return told
 
 
 def _check_not_null(changes: list[_Change], batch: pa.Table, table: TableSpec) -> None:

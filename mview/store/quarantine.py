@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -96,6 +96,11 @@ def kept_keys(keys: bytes) -> str:
     return b64encode(keys).decode()
 
 
+def size_of(changes: Iterable[Quarantined]) -> int:
+    """The bytes of the messages of changes; of which several may be in one."""
+    return sum({(change.messages, change.number): change.bytes for change in changes}.values())
+
+
 class Quarantine:
     """What of one table is in quarantine.
 
@@ -131,7 +136,7 @@ class Quarantine:
             return None
         name = f"{epoch:012d}-{token:06d}.list.json"
         self._put(name, {"changes": [plain(change) for change in changes]})
-        return QuarantineState(name, len(changes), sum(change.bytes for change in changes))
+        return QuarantineState(name, len(changes), size_of(changes))
 
     @staticmethod
     def messages_name(epoch: int, token: int) -> str:

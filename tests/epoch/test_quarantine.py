@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from mview_connectors.formats.debezium import DebeziumFormat
 
+from mview.changelog import encode_position
 from mview.config.file import load_config
 from mview.connector import Message, TableHalt
 from mview.epoch.engine import Engine
@@ -24,7 +25,7 @@ from mview.errors import FencedError
 from mview.files import durable
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
-from mview.ingest.mending.reject import Rejects
+from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec, open_format
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
@@ -101,9 +102,15 @@ class Log:
         body = {"op": op, "before": before, "after": after if op != "t" else None, "source": source}
         return Message(file, self.sent, None, json.dumps(body).encode())
 
-    def epoch(self, *messages: Message, mends: Sequence[MendRequest] = ()) -> EpochReport:
+    def epoch(
+        self,
+        *messages: Message,
+        mends: Sequence[MendRequest] = (),
+        rejected: Sequence[Reject] = (),
+    ) -> EpochReport:
         halts: dict[RelationId, TableHalt] = {}
-        rejects, decoder = Rejects(lambda _: [SPEC]), open_format(self.config, "shop")
+        rejects = Rejects(lambda _: [SPEC], taken=[*rejected])
+        decoder = open_format(self.config, "shop")
         rows = decode_split(messages, decoder, {"t": SPEC}, halts=halts, rejects=rejects)
         manifest = self.engine.manifest
         offsets = BatchOffsets({"shop": {"log": self.sent + 1}}, -1, {})
@@ -298,3 +305,31 @@ def test_messages_that_are_damaged_are_told_and_the_run_goes_on(log: Log, learn:
     assert "`mview backfill`" in left.why.hint
     log.mend("discard", damaged.id)
     assert log.aside == []
+
+
+# --- how much there may be ------------------------------------------------------------------------
+
+
+def test_a_message_of_many_changes_is_kept_once(log: Log) -> None:
+    """A database's own log has blocks of changes; each of them is one in quarantine."""
+    block = Message("log", 1, None, b"x" * 10_000)
+    why = TableHalt("no such value")
+    changes = [Reject(TABLE, block, why, n, encode_position((n + 1,))) for n in range(100)]
+    log.epoch(rejected=changes)
+    assert [(change.bytes, change.number) for change in log.aside] == [(10_000, 0)] * 100
+    state = log.engine.manifest.tables[TABLE].quarantine
+    assert state is not None
+    assert (state.changes, state.bytes) == (100, 10_000)
+    messages = log.store.quarantined(TABLE) / log.aside[0].messages
+    assert messages.stat().st_size < 20_000
+
+
+def test_a_table_halts_where_its_quarantine_is_full(log: Log) -> None:
+    why = TableHalt("no such value")
+    blocks = [Message("log", n, None, b"x" * (5 << 20)) for n in range(1, 5)]
+    changes = [Reject(TABLE, m, why, 0, encode_position((m.offset,))) for m in blocks]
+    report = log.epoch(rejected=changes[:3])
+    assert (report.tables, len(log.aside)) == ({}, 3)
+    report = log.epoch(rejected=changes[3:])
+    assert "the quarantine of connection shop is full" in report.tables[TABLE].what
+    assert "4 changes of 20,971,520 bytes" in report.tables[TABLE].got

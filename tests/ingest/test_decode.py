@@ -17,7 +17,7 @@ from mview.connector import Message, TableHalt, load
 from mview.errors import DecodeError
 from mview.ingest.batches import halt_row, sorted_rows
 from mview.ingest.decode import decode_split
-from mview.ingest.mending.reject import Rejects
+from mview.ingest.mending.reject import QuarantineRoom, Rejects, to_bodies
 from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
@@ -314,9 +314,11 @@ def test_changes_that_cannot_be_taken_are_rejected_and_the_others_given() -> Non
         assert bool(reject.keys) == (kind in ("value", "null")), kind
         if reject.keys:
             assert from_ipc(reject.keys)["id"].to_pylist() == [reject.message.offset]
-        # It is told in one way, also from another process.
-        told = stream_batch([StreamRow("reject", str(reject.table), body=reject.to_body())])
-        assert sorted_rows(pa.Table.from_batches([told])).rejects == [reject]
+    # They are told in one way, also from another process.
+    told = stream_batch(
+        [StreamRow("reject", str(table), body=body) for table, body in to_bodies(rejects.taken)]
+    )
+    assert sorted_rows(pa.Table.from_batches([told])).rejects == rejects.taken
     # What nobody knows a table of is an error as before.
     with pytest.raises(DecodeError):
         decode_split(messages, decoder, {"orders": table}, halts={}, rejects=Rejects(lambda _: []))
@@ -328,6 +330,87 @@ def test_what_is_wrong_with_a_table_is_no_change_to_put_aside() -> None:
     decoder = load("formats", "unified")({})
     assert decode_split([gone], decoder, {"orders": LIVE}, halts=halts, rejects=rejects) == []
     assert (rejects.taken, [*halts]) == ([], [rel("shop.orders")])
+
+
+class Blocks:
+    """Messages of many rows: those of the database's own log. `bad` numbers are none."""
+
+    in_band_heartbeats = True
+    converted = 0
+
+    def decode(self, message: Message) -> list[ChangeEvent]:
+        rows = json.loads(message.value or b"")
+        return [
+            ChangeEvent("orders", "u", None, None, row, (message.offset, n), None, "log", 1)
+            for n, row in enumerate(rows)
+        ]
+
+    def convert(self, values: Any, column: Column) -> pa.Array:
+        self.converted += len(values)
+        return load("formats", "unified")({}).convert(values, column)
+
+
+def blocks(number: int, rows: int, bad: set[int] | range) -> list[Message]:
+    return [
+        Message(
+            "log",
+            block,
+            None,
+            json.dumps(
+                [row(n, amount="much" if n in bad else "1.50") for n in range(first, first + rows)]
+            ).encode(),
+        )
+        for block, first in enumerate(range(0, number * rows, rows), 1)
+    ]
+
+
+def test_a_message_of_many_changes_goes_through_tasks_once() -> None:
+    rejects = Rejects(lambda _: [])
+    messages = blocks(2, 100, range(150))
+    decode_split(messages, Blocks(), {"orders": LIVE}, halts={}, rejects=rejects)
+    assert len(rejects.taken) == 150
+    bodies = [body for _, body in to_bodies(rejects.taken)]
+    assert [body.count(b'"value":') for body in bodies] == [1, 1]
+    told = stream_batch([StreamRow("reject", body=body) for body in bodies])
+    assert sorted_rows(pa.Table.from_batches([told])).rejects == rejects.taken
+
+
+@pytest.mark.parametrize("wrong", ["values", "keys", "messages"])
+def test_a_table_halts_where_more_is_wrong_than_there_is_room_for(wrong: str) -> None:
+    """Without keeping it, nor looking at each."""
+    decoder, others = Blocks(), replace(LIVE, name=rel("shop.others"))
+    messages = blocks(10, 1_000, range(20, 10_000) if wrong == "values" else {3})
+    if wrong == "keys":
+        no_key = json.dumps([{"name": "a", "amount": "1.00"}] * 30).encode()
+        messages += [Message("log", 11, None, no_key)]
+        decoder.decode = lambda m: [  # type: ignore[method-assign]
+            replace_op(event) if m.offset == 11 else event for event in Blocks.decode(decoder, m)
+        ]
+    if wrong == "messages":
+        messages += [Message("log", n, None, b"torn") for n in range(11, 41)]
+    rejects = Rejects(lambda _: [LIVE, others], QuarantineRoom(20, 1 << 30))
+    halts: dict[RelationId, TableHalt] = {}
+    rows = decode_split(messages, decoder, {"orders": LIVE}, halts=halts, rejects=rejects)
+    assert rows == []
+    assert "the quarantine of connection shop is full" in halts[LIVE.name].what
+    assert "21 changes of" in halts[LIVE.name].got
+    assert not [reject for reject in rejects.taken if reject.table == LIVE.name]
+    if wrong == "values":
+        assert decoder.converted < 120_000  # where each is looked at by itself: more than 400,000
+
+
+def replace_op(event: ChangeEvent) -> ChangeEvent:
+    return event._replace(kind="d", before=event.after, after=None)
+
+
+def test_bytes_of_a_message_count_once_for_its_table() -> None:
+    messages = blocks(3, 100, range(300))
+    size = sum(len(message.value or b"") for message in messages)
+    for room, halted in [(size, False), (size - 1, True)]:
+        rejects = Rejects(lambda _: [], QuarantineRoom(1_000, room))
+        halts: dict[RelationId, TableHalt] = {}
+        decode_split(messages, Blocks(), {"orders": LIVE}, halts=halts, rejects=rejects)
+        assert (bool(halts), bool(rejects.taken)) == (halted, not halted)
 
 
 @pytest.mark.parametrize("kind", ["altered", "ddl"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -39,31 +41,74 @@ class Reject:
     source_ms: int | None = None
     keys: bytes = b""
 
-    def to_body(self) -> bytes:
-        """A form that goes through tasks; see `from_body`."""
-        form = {
-            "table": str(self.table),
-            "message": message_form(self.message),
-            "why": plain(self.why),
-            "event": self.event,
-            "position": self.position,
-            "source_ms": self.source_ms,
-            "keys": b64encode(self.keys).decode(),
-        }
-        return orjson.dumps(form)
 
-    @classmethod
-    def from_body(cls, body: bytes) -> Reject:
-        """The reject of `to_body`."""
-        form = orjson.loads(body)
-        return cls(
-            RelationId.of(form["table"]),
-            message_of(form["message"]),
-            record(TableHalt, form["why"]),
-            form["event"],
-            form["position"],
-            form["source_ms"],
-            b64decode(form["keys"]),
+def to_bodies(rejects: Sequence[Reject]) -> Iterator[tuple[RelationId, bytes]]:
+    """Rejects in a form that goes through tasks; see `of_body`. A message is in it once per table.
+
+    Yields:
+        The table, and what was rejected of a message.
+    """
+    some: dict[tuple[RelationId, Message], list[Reject]] = defaultdict(list)
+    for reject in rejects:
+        some[reject.table, reject.message].append(reject)
+    for (table, message), changes in some.items():
+        told = [
+            {
+                "why": plain(reject.why),
+                "event": reject.event,
+                "position": reject.position,
+                "source_ms": reject.source_ms,
+                "keys": b64encode(reject.keys).decode(),
+            }
+            for reject in changes
+        ]
+        form = {"table": str(table), "message": message_form(message), "rejects": told}
+        yield table, orjson.dumps(form)
+
+
+def of_body(body: bytes) -> list[Reject]:
+    """The rejects of one of `to_bodies`."""
+    form = orjson.loads(body)
+    table, message = RelationId.of(form["table"]), message_of(form["message"])
+    return [
+        Reject(
+            table,
+            message,
+            record(TableHalt, told["why"]),
+            told["event"],
+            told["position"],
+            told["source_ms"],
+            b64decode(told["keys"]),
+        )
+        for told in form["rejects"]
+    ]
+
+
+class QuarantineRoom(NamedTuple):
+    """What a connection may have in quarantine.
+
+    Attributes:
+        changes: how many.
+        bytes: of their messages.
+    """
+
+    changes: int = sys.maxsize
+    bytes: int = sys.maxsize
+
+    def is_enough(self, changes: int, size: int) -> bool:
+        """Whether so many changes, in messages of so many bytes, may be there."""
+        return changes <= self.changes and size <= self.bytes
+
+    def full(self, table: RelationId, why: TableHalt, changes: int, size: int) -> DecodeError:
+        """The error of a table with a change for which there is no room."""
+        return DecodeError(
+            f"the quarantine of connection {table.connection} is full: {why.what}",
+            where=why.where,
+            # What halts a table has no room for what is allowed.
+            got=f"{changes:,} changes of {size:,} bytes; allowed are "
+            f"{self.changes:,} (quarantine_changes) of {self.bytes:,} bytes (quarantine_bytes)",
+            hint="mview quarantine list; correct what writes such changes, then run again: "
+            f"{table} is loaded anew",
         )
 
 
@@ -74,21 +119,45 @@ class Rejects:
     Attributes:
         suspects: tables of which a partition may have changes: any of them may be meant by a
             message of it that cannot be read. Where there is none, nobody can go on after it.
+        room: what there is, whatever is there already: more would halt in any case.
         taken: what was rejected.
     """
 
     suspects: Callable[[str], Sequence[TableSpec]]
+    room: QuarantineRoom = field(default_factory=QuarantineRoom)
     taken: list[Reject] = field(default_factory=list)
+    _messages: dict[RelationId, set[Message]] = field(default_factory=lambda: defaultdict(set))
+    _bytes: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
 
-    def take_unread(self, message: Message, error: DecodeError) -> bool:
-        """Take a message that cannot be read; returns whether any table is known to be meant."""
-        tables = self.suspects(message.partition)
-        self.taken += [
-            Reject(table.name, message, TableHalt.of(error))
-            for table in tables
+    @property
+    def left(self) -> int:
+        """How many changes more there is room for."""
+        return self.room.changes - len(self.taken)
+
+    def take(self, reject: Reject) -> None:
+        """Take a change.
+
+        Raises:
+            DecodeError: there is no room for it. Nothing of its table is kept then.
+        """
+        table = reject.table
+        self.taken.append(reject)
+        if reject.message not in self._messages[table]:
+            self._messages[table].add(reject.message)
+            self._bytes[table] += message_bytes(reject.message)
+        changes, size = len(self.taken), sum(self._bytes.values())
+        if not self.room.is_enough(changes, size):
+            self.taken = [taken for taken in self.taken if taken.table != table]
+            del self._messages[table], self._bytes[table]
+            raise self.room.full(table, reject.why, changes, size)
+
+    def meant(self, message: Message) -> list[TableSpec]:
+        """The tables that a message may be of which cannot be read."""
+        return [
+            table
+            for table in self.suspects(message.partition)
             if message.offset >= table.since.get(message.partition, 0)
         ]
-        return bool(tables)
 
 
 def message_form(message: Message) -> dict[str, Any]:
