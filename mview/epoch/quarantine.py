@@ -225,34 +225,34 @@ class Quarantines:
                 what = "discarded" if request.action == "discard" else "read anew from the database"
                 said += [f"{name}: {_changes(len(gone))} in quarantine {what}"] if gone else []
                 continue
-            for id_ in sorted(gone, key=lambda id_: _order(left[id_])):
-                told = self._retried(name, left, left[id_], schema, files)
+            near = _of_the_same_rows([*left.values()], schema)
+            for id_ in sorted(gone, key=lambda gone_id: _order(left[gone_id])):
+                change = left.pop(id_)
+                rest = [left[other] for other in near[id_] if other in left]
+                told = self._retried(name, rest, change, schema, files)
                 if isinstance(told, TableHalt):
                     why = self._masked(told)
-                    left[id_] = replace(left[id_], why=why, tried_ms=self._now_ms)
+                    left[id_] = replace(change, why=why, tried_ms=self._now_ms)
                     said.append(f"{name}: change {id_} stays in quarantine: {told.what}")
                     continue
-                del left[id_]
                 # What is older and still there has been overtaken, as by any change; and what is
                 # newer is needed again, though its row may have been read anew meanwhile.
-                rest = overtaken([*left.values()], told, schema, self._now_ms)
-                left = {c.id: self._needed(c) if told and not c.keys else c for c in rest}
+                for other in overtaken(rest, told, schema, self._now_ms) if told else ():
+                    needed_ms = other.needed_ms if other.keys else self._now_ms
+                    left[other.id] = replace(other, needed_ms=needed_ms)
                 applied += told
                 said.append(f"{name}: change {id_} is taken out of quarantine")
-        return [*left.values()], applied, said
-
-    def _needed(self, change: Quarantined) -> Quarantined:
-        return replace(change, needed_ms=self._now_ms)
+        return [left[change.id] for change in changes if change.id in left], applied, said
 
     def _retried(
         self,
         name: RelationId,
-        left: Mapping[str, Quarantined],
+        others: Sequence[Quarantined],
         change: Quarantined,
         schema: TableSchema,
         files: Quarantine,
     ) -> list[pa.Table] | TableHalt:
-        """The rows of a change that count, or why it still cannot be taken."""
+        """The rows of a change that count, or why it still cannot be taken; beside others of it."""
         if change.is_overtaken:
             return []
         if change.needs_reread:
@@ -268,8 +268,8 @@ class Quarantines:
         if isinstance(told, TableHalt):
             return told
         rows = [_without_overtaken(part, change, schema) for part in told]
-        older = [c for c in left.values() if c.id != change.id and _order(c) < _order(change)]
-        if any(_has_unsent(part) for part in rows) and any(_share(c, change) for c in older):
+        is_first = not any(_order(other) < _order(change) for other in others)
+        if not is_first and any(_has_unsent(part) for part in rows):
             return replace(
                 change.why,
                 what="an older change of the same key is in quarantine, and this one builds on it",
@@ -326,9 +326,7 @@ def _overtaken(
     changes: Sequence[Quarantined], batch: pa.Table, schema: TableSchema, now_ms: int
 ) -> list[Quarantined]:
     open_ = [change for change in changes if not change.is_overtaken]
-    known = [_keys(change.rows, schema) for change in open_ if change.rows is not None]
-    every = pa.concat_tables([_loose(schema).empty_table(), *known])
-    ours, theirs = row_codes([every, _keys(batch, schema)])
+    ours, theirs = row_codes([_rows_of(open_, schema), _keys(batch, schema)])
     is_truncate = _flags(pc.equal(batch[OP], "truncate"))
     near = np.flatnonzero(np.isin(theirs, ours) | is_truncate)
     unsent = _has_unsent(batch)
@@ -403,6 +401,12 @@ def _loose(schema: TableSchema) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in schema.key_arrow])
 
 
+def _rows_of(changes: Sequence[Quarantined], schema: TableSchema) -> pa.Table:
+    """The keys of the rows of changes, one after another."""
+    rows = [change.rows for change in changes if change.rows is not None]
+    return _keys(pa.concat_tables([schema.key_arrow.empty_table(), *rows]), schema)
+
+
 def _keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return rows.select(list(schema.key)).cast(_loose(schema))
 
@@ -429,12 +433,23 @@ def _unsent(part: pa.Table) -> pa.ChunkedArray:
     return pc.greater(pc.fill_null(pc.list_value_length(part["__unchanged"]), 0), 0)
 
 
-def _share(a: Quarantined, b: Quarantined) -> bool:
-    """Whether two changes are of the same row, or may be."""
-    if a.rows is None or b.rows is None:
-        return True
-    ours, theirs = row_codes([a.rows, b.rows])
-    return bool(np.isin(ours, theirs).any())
+def _of_the_same_rows(changes: Sequence[Quarantined], schema: TableSchema) -> dict[str, list[str]]:
+    """By id, the changes of the same rows as a change, or that may be; the change itself, too."""
+    (codes,) = row_codes([_rows_of(changes, schema)])
+    unknown = [change.id for change in changes if change.rows is None]
+    rows, owners, mine = iter(codes), defaultdict(list), defaultdict(list)
+    for change in changes:
+        for _ in range(0 if change.rows is None else len(change.rows)):
+            code = next(rows)
+            owners[code].append(change.id)
+            mine[change.id].append(code)
+    return {
+        change.id: [
+            *dict.fromkeys(id_ for code in mine[change.id] for id_ in owners[code]),
+            *unknown,
+        ]
+        for change in changes
+    }
 
 
 def _raised(netted: Netted, rejects: Sequence[Reject]) -> Netted:

@@ -17,12 +17,13 @@ from mview.changelog import encode_position
 from mview.config.file import load_config
 from mview.connector import Message, TableHalt
 from mview.epoch.engine import Engine
-from mview.epoch.quarantine import sweep
+from mview.epoch.quarantine import overtaken, sweep
 from mview.epoch.report import EpochReport
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
 from mview.errors import FencedError
 from mview.files import durable
+from mview.files.jsonfile import read_checked
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode import decode_split
 from mview.ingest.mending.reject import Reject, Rejects
@@ -305,6 +306,43 @@ def test_messages_that_are_damaged_are_told_and_the_run_goes_on(log: Log, learn:
     assert "`mview backfill`" in left.why.hint
     log.mend("discard", damaged.id)
     assert log.aside == []
+
+
+def test_what_builds_on_another_one_in_quarantine_waits_for_it(log: Log, learn: Any) -> None:
+    log.epoch(log.message("c", id=1, n="six", big="x"), log.message("c", id=2, n="six", big="x"))
+    log.epoch(log.message("u", id=1, n="five", big=UNSENT), log.message("c", id=3, n="five"))
+    learn()
+    report = log.mend("retry", *(change.id for change in log.aside))
+    assert [text.partition(": change ")[2][:22] for text in report.quarantine] == [
+        "2.1 stays in quarantin",
+        "2.2 stays in quarantin",
+        "3.1 stays in quarantin",
+        "3.2 is taken out of qu",
+    ]
+    assert "this one builds on it" in log.aside[2].why.what
+    assert log.rows == {3: (5, None)}
+
+
+def test_a_retry_of_all_takes_about_as_long_as_its_changes(
+    log: Log, learn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the messages of an epoch once, and looks at what is of the same rows only."""
+    log.epoch(*(log.message("c", id=n % 20, n="five") for n in range(40)))
+    reads, looked_at = [], []
+    monkeypatch.setattr(
+        "mview.store.quarantine.read_checked",
+        lambda file, *more: reads.append(file.name) or read_checked(file, *more),
+    )
+    monkeypatch.setattr(
+        "mview.epoch.quarantine.overtaken",
+        lambda changes, *more: looked_at.append(len(changes)) or overtaken(changes, *more),
+    )
+    learn()
+    log.mend("retry", *(change.id for change in log.aside))
+    assert len(log.rows) == 20
+    # The list for this test and for the epoch; and all messages at once.
+    assert [name.split(".")[1] for name in reads] == ["list", "list", "messages"]
+    assert sum(looked_at) <= 40 + 20
 
 
 # --- how much there may be ------------------------------------------------------------------------
