@@ -262,7 +262,7 @@ class Quarantines:
         except CorruptionError as error:
             return TableHalt.of(error)
         reject = Reject(name, message_of(form), change.why, change.event)
-        spec = TableSpec(name, schema, Path(), "", None)
+        spec = TableSpec(name, schema, Path(), "", None, rereads=True)  # as it was put aside
         latest = SourceMs(SystemClock().now() + AHEAD_MS)
         told = decode_again(reject, self._format(name.connection), spec, latest)
         if isinstance(told, TableHalt):

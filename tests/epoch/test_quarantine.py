@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from mview_connectors.formats.debezium import DebeziumFormat
 
+from mview.admin.mending.quarantine import mend
 from mview.changelog import encode_position
 from mview.config.file import load_config
 from mview.connector import Message, TableHalt
@@ -21,7 +22,7 @@ from mview.epoch.quarantine import overtaken, sweep
 from mview.epoch.report import EpochReport
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.errors import FencedError
+from mview.errors import FencedError, UserError
 from mview.files import durable
 from mview.files.jsonfile import read_checked
 from mview.ingest.batches import Batch, BatchOffsets
@@ -35,7 +36,7 @@ from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import FIRST_EPOCH, Manifest
 from mview.store.mirror import Mirror
-from mview.store.quarantine import MendRequest, Quarantine, Quarantined
+from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
 from tests.epoch.runners import TTL_MS, SetClock
 from tests.relations import rel
 
@@ -371,3 +372,56 @@ def test_a_table_halts_where_its_quarantine_is_full(log: Log) -> None:
     report = log.epoch(rejected=changes[3:])
     assert "the quarantine of connection shop is full" in report.tables[TABLE].what
     assert "4 changes of 20,971,520 bytes" in report.tables[TABLE].got
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def test_a_row_of_a_snapshot_is_taken_again(log: Log, learn: Any) -> None:
+    """The connector reads the table anew, which is followed: then the run does so, too."""
+    log.epoch(log.message("r", id=1, n="five"))
+    assert [change.position for change in log.aside] == [""]
+    learn()
+    log.mend("retry", log.aside[0].id)
+    assert (log.aside, log.rows) == ([], {1: (5, None)})
+
+
+def test_all_are_discarded_only_where_nothing_builds_on_them(log: Log) -> None:
+    log.epoch(log.message("c", id=1, n="five", big="x"), log.message("c", id=2, n="five"))
+    log.epoch(log.message("u", id=1, n=6, big=UNSENT))
+    first, second = (change.id for change in log.aside)
+    with pytest.raises(UserError, match=r"build on changes in quarantine") as caught:
+        mend(log.config, "discard", str(TABLE), [], print, wait=False)
+    assert caught.value.got == first
+    assert "mview backfill shop.t" in str(caught.value)
+    for ids in ([second], [first, second]):
+        answers = mend(log.config, "discard", str(TABLE), ids, print, wait=False)
+        assert [answer.state for answer in answers] == ["asked"] * len(ids)
+
+
+@pytest.mark.parametrize("how", ["halted", "dropped", "retried"])
+def test_a_request_of_a_table_that_is_loaded_anew_is_not_told_as_taken(
+    log: Log, learn: Any, how: str
+) -> None:
+    log.epoch(log.message("c", id=1, n="five"))
+    (change,) = log.aside
+    learn()
+
+    def meanwhile(_: str) -> None:
+        engine, requests = log.engine, MendLog(log.store.mends)
+        if how == "retried":
+            log.epoch(mends=[*requests.waiting().values()])
+        else:
+            state = engine.manifest.tables[TABLE]
+            after = {TABLE: replace(state, halted="no such column")} if how == "halted" else {}
+            anew = {TABLE: replace(state, quarantine=None)}
+            for number, tables in enumerate((after, anew), engine.manifest.generation + 1):
+                engine.commit(engine.next_manifest(generation=number, tables=tables), {})
+        assert requests.of([]) == {}
+
+    (answer,) = mend(log.config, "retry", str(TABLE), [change.id], meanwhile)
+    if how == "retried":
+        assert (answer.state, answer.why) == ("taken", "")
+    else:
+        assert answer.state == "discarded"
+        assert "its table has halted" in answer.why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.failure import last_failure
+from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest, QuarantineState
@@ -71,7 +73,7 @@ class QuarantineAnswer:
         id: of the table's changes in quarantine.
         state: `taken`: it counts, where no newer change of its key does; `discarded`: it is gone;
             `stays`: it still cannot be taken, see `why`; `asked`: the next run does it.
-        why: why it is still there; empty: it is not.
+        why: why it is still there, or is gone though that was not asked for; else empty.
     """
 
     table: str
@@ -125,10 +127,11 @@ def mend(
         wait: until it is done, as long as somebody runs the store.
 
     Raises:
-        UserError: there is no such table or change, or a change that was named cannot be taken
-            again; nothing was asked for.
+        UserError: there is no such table or change, a change that was named cannot be taken again,
+            or one that was not named has more to it; nothing was asked for.
     """
-    table = _known(published(config), name)
+    manifest = published(config)
+    table = _known(manifest, name)
     there = {change.id: change for change in _read(config, table)}
     for id_ in ids:
         if id_ not in there:
@@ -143,11 +146,26 @@ def mend(
     wanted = [*dict.fromkeys(ids)] or [*there]
     if not wanted:
         return []
+    if action == "discard" and not ids:
+        _check_alone(table, there)
     asked_ms, store = SystemClock().now(), Store(config.store)
     file = MendLog(store.mends).ask(MendRequest(table, action, tuple(wanted)))
     if wait:
         say(f"waiting for the run to {action}: {', '.join(wanted[:10])} of {table}")
-    return _awaited(config, table, file, wanted, asked_ms, action, wait=wait)
+    return _awaited(config, table, file, wanted, asked_ms, manifest.epoch, action, wait=wait)
+
+
+def _check_alone(table: RelationId, changes: Mapping[str, Quarantined]) -> None:
+    """Raise where a later change builds on one in quarantine: it would be lost with it."""
+    builds = [id_ for id_, change in changes.items() if "partly" in change.overtaken]
+    if builds:
+        raise UserError(
+            f"later changes of {table} build on changes in quarantine: what they left out is lost "
+            "where these are discarded",
+            got=", ".join(builds[:10]),
+            safe="nothing was changed",
+            hint=f"mview backfill {table}: it reads the table anew; or discard them by their ids",
+        )
 
 
 def _awaited(
@@ -156,6 +174,7 @@ def _awaited(
     file: Path,
     ids: Sequence[str],
     asked_ms: int,
+    asked_at: int,
     action: Literal["retry", "discard"],
     *,
     wait: bool,
@@ -172,12 +191,26 @@ def _awaited(
         return [QuarantineAnswer(str(table), id_, "asked", why) for id_ in ids]
     left = {change.id: change for change in _read(config, table)}
     done: Literal["taken", "discarded"] = "taken" if action == "retry" else "discarded"
+    why = ""
+    if action == "retry" and _has_halted(store, table, asked_at):
+        done, why = "discarded", "its table has halted: it is loaded anew, with all rows"
     return [
         QuarantineAnswer(str(table), id_, "stays", _stays(table, left[id_]))
         if id_ in left
-        else QuarantineAnswer(str(table), id_, done)
+        else QuarantineAnswer(str(table), id_, done, why)
         for id_ in ids
     ]
+
+
+def _has_halted(store: Store, table: RelationId, since: int) -> bool:
+    """Whether a table has halted, or was dropped, in an epoch or later."""
+    log = ManifestLog(store.manifests)
+    for epoch in (epoch for epoch in log.epochs() if epoch >= since):
+        with suppress(CorruptionError):  # deleted meanwhile, as it is old
+            state = log.read(epoch).tables.get(table)
+            if state is None or state.halted:
+                return True
+    return False
 
 
 def aside_below(
