@@ -106,6 +106,11 @@ class Quarantines:
         new, messages = self._new(name, rejects, before)
         netted = _raised(netted, rejects)
         kept = overtaken([*before, *new], batches, schema, self._now_ms)
+        known = self._engine.manifest.positions.get(name, {})
+        if any(_is_sent_again(batch, known) for batch in batches):
+            # Its row is not read anew at that time; and nobody knows whether it is that one.
+            now_ms = self._now_ms
+            kept = [c if c.keys else replace(c, needed_ms=now_ms) for c in kept]
         kept, applied, said = self._mended(name, kept, schema)
         if applied:
             netted = with_retried(netted, applied, schema)
@@ -450,6 +455,17 @@ def _of_the_same_rows(changes: Sequence[Quarantined], schema: TableSchema) -> di
         ]
         for change in changes
     }
+
+
+def _is_sent_again(batch: pa.Table, known: Mapping[str, str]) -> bool:
+    """Whether there is a change that may have been taken before."""
+    for partition, mark in known.items():
+        old = pc.and_(
+            pc.equal(batch["__partition"], partition), pc.less_equal(batch["__position"], mark)
+        )
+        if pc.any(pc.and_(old, pc.not_equal(batch["__position"], ""))).as_py():
+            return True
+    return False
 
 
 def _raised(netted: Netted, rejects: Sequence[Reject]) -> Netted:

@@ -121,6 +121,7 @@ class LiveQuery:
                     ends = True
             with _reading():
                 mends = self._mends.of(self._spec.tables)
+                rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
             end, pieces = self._next(logs, at, epochs)
             if end != at or rereads.is_due(end["watermark"]) or mends:
                 with _reading():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mview_connectors.formats.debezium import DebeziumFormat
 
@@ -25,12 +28,15 @@ from mview.epoch.upkeep import Upkeep
 from mview.errors import FencedError, UserError
 from mview.files import durable
 from mview.files.jsonfile import read_checked
-from mview.ingest.batches import Batch, BatchOffsets
+from mview.ingest.batches import Batch, BatchOffsets, Reloaded
 from mview.ingest.decode import decode_split
 from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec, open_format
+from mview.merge.rules import ChunkState, LoadingTable, Release, on_changes
 from mview.relation import RelationId
+from mview.rows.key_sets import KeySet
 from mview.schema import Column, TableSchema, parse_type
+from mview.snapshot import ChunkPlan, Marker
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
@@ -39,6 +45,7 @@ from mview.store.mirror import Mirror
 from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
 from tests.epoch.runners import TTL_MS, SetClock
 from tests.relations import rel
+from tests.seeds import seeds
 
 TABLE = rel("shop.t")
 SCHEMA = TableSchema(
@@ -66,7 +73,7 @@ class Log:
     """A table of a store, its engine, and its log: `five` is a number that nobody can read yet."""
 
     def __init__(self, folder: Path, clock: SetClock) -> None:
-        self.clock, self.sent = clock, 0
+        self.clock, self.sent, self.read = clock, 0, 0
         file = folder / "mview.yml"
         if not file.exists():
             file.write_text(_CONFIG)
@@ -109,6 +116,7 @@ class Log:
         *messages: Message,
         mends: Sequence[MendRequest] = (),
         rejected: Sequence[Reject] = (),
+        anew: Sequence[Reloaded] = (),
     ) -> EpochReport:
         halts: dict[RelationId, TableHalt] = {}
         rejects = Rejects(lambda _: [SPEC], taken=[*rejected])
@@ -119,13 +127,29 @@ class Log:
         changes = {TABLE: [row.changes for row in rows]} if rows else {}
         number = (manifest.generation, manifest.batch + 1)
         batch = Batch(
-            changes, {}, offsets, *number, halts=halts, rejects=rejects.taken, mends=mends
+            changes,
+            {},
+            offsets,
+            *number,
+            {TABLE: anew} if anew else {},
+            halts,
+            rejects.taken,
+            mends,
         )
         self.clock.ms += 1_000
         return run_epoch(self.engine, self.upkeep, batch, {})
 
     def mend(self, action: Any, *ids: str, before_ms: int = 0) -> EpochReport:
         return self.epoch(mends=[MendRequest(TABLE, action, ids, before_ms)])
+
+    def chunk(self, rows: dict[int, tuple[int, str]], state: ChunkState) -> Reloaded:
+        """All rows of the table, as they were read anew."""
+        self.read += 1
+        told = [{"id": id_, "n": n, "big": big} for id_, (n, big) in rows.items()]
+        file = self.engine.relations[TABLE].mirror.staged(f"anew-{self.read}.parquet")
+        pq.write_table(pa.Table.from_pylist(told, SCHEMA.arrow), file)
+        marker = Marker(str(TABLE), 0, file.name, len(rows), file.stat().st_size, "", 1)
+        return Reloaded(ChunkPlan(str(TABLE), (), (), None, 0), Release(marker, state.seen))
 
     @property
     def files(self) -> Quarantine:
@@ -425,3 +449,120 @@ def test_a_request_of_a_table_that_is_loaded_anew_is_not_told_as_taken(
     else:
         assert answer.state == "discarded"
         assert "its table has halted" in answer.why
+
+
+# --- any order of all of it -----------------------------------------------------------------------
+
+
+class World:
+    """A database and its log, of which some changes cannot be read, or are sent again."""
+
+    KEYS = range(2)
+
+    def __init__(self, log: Log, random: Random, learn: Callable[[bool], None]) -> None:
+        self.log, self.random, self.learn = log, random, learn
+        self.rows: dict[int, tuple[int, str]] = {}
+        self.told: list[str] = []
+        self._older: list[dict[str, Any]] = []
+        #: What is being read anew: since when, the rows (None: not read yet), and the keys seen.
+        self._anew: tuple[int, dict[int, tuple[int, str]] | None, ChunkState] | None = None
+        self._done_ms = 0
+
+    def step(self) -> None:
+        """An epoch: some changes, and what is asked for; then what is wrong is in quarantine."""
+        random, log = self.random, self.log
+        messages = [self._change() for _ in range(random.choice([0, 0, 1, 1, 2]))]
+        mends, anew = [], []
+        if self._done_ms and random.random() < 0.5:  # when other chunks are done, too
+            mends.append(MendRequest(TABLE, "reread", before_ms=self._done_ms))
+            self._done_ms = 0
+        ids = [change.id for change in log.aside]
+        if ids and random.random() < 0.3:
+            some = random.sample(ids, random.choice([1, 1, len(ids)]))
+            mends.insert(random.randint(0, len(mends)), MendRequest(TABLE, "retry", tuple(some)))
+            if self._anew is not None:  # as the run does it: what was read is read again
+                self._anew = (self._anew[0], None, ChunkState(KeySet.empty(SCHEMA.key_arrow)))
+        self.learn(random.random() < 0.5)
+        if self._anew is None:
+            if not self._done_ms and random.random() < 0.7:
+                self._anew = (log.clock.ms, None, ChunkState(KeySet.empty(SCHEMA.key_arrow)))
+        else:
+            anew = self._read_on(messages)
+        self.told.append(f"{[m.value for m in messages]} {mends} {anew}")
+        report = log.epoch(*messages, mends=mends, anew=anew)
+        assert not report.tables, self.told
+        covered: set[int] = set()
+        for change in log.aside:
+            if change.rows is None:
+                return  # it may be of any row
+            keys = change.rows["id"].to_pylist()
+            marked = zip(keys, change.overtaken, strict=True)
+            covered |= {key for key, mark in marked if mark != "wholly"}
+        for key in self.KEYS:
+            assert key in covered or log.rows.get(key) == self.rows.get(key), (key, self.told)
+
+    def _read_on(self, messages: list[Message]) -> list[Reloaded]:
+        assert self._anew is not None
+        begun_ms, read, state = self._anew
+        loading = LoadingTable(TABLE, SCHEMA, 0)
+        decoder = open_format(self.log.config, "shop")
+        rejects = Rejects(lambda _: [SPEC])
+        for part in decode_split(messages, decoder, {"t": SPEC}, halts={}, rejects=rejects):
+            state = on_changes(state, part.changes, loading)
+        if state.emptied:
+            read, state = None, ChunkState(KeySet.empty(SCHEMA.key_arrow))
+        elif read is not None and self.random.random() < 0.5:
+            self._anew, self._done_ms = None, begun_ms
+            return [self.log.chunk(read, state)]
+        elif read is None:
+            read = dict(self.rows)
+        self._anew = (begun_ms, read, state)
+        return []
+
+    def _change(self) -> Message:
+        random, log = self.random, self.log
+        if self._older and random.random() < 0.1:
+            return log.message(**random.choice(self._older))
+        key = random.choice(self.KEYS)
+        before = self.rows.get(key)
+        if random.random() < 0.02:
+            self.rows.clear()
+            return log.message("t")
+        body: dict[str, Any] = {"id": key}
+        if before is not None and random.random() < 0.1:
+            del self.rows[key]
+            op = "d"
+        else:
+            op, number = ("c" if before is None else "u"), random.randint(0, 9)
+            big = random.choice("xyz") if before is None or random.random() < 0.3 else before[1]
+            self.rows[key] = (number, big)
+            body["n"] = f"learned {number}" if number > 4 else number
+            body["big"] = UNSENT if before is not None and big == before[1] else big
+        told = log.message(op, **body)
+        self._older.append({"op": op, "at": log.sent, **body})
+        if op == "u" and key in log.rows and random.random() < 0.06:
+            self._older.pop()
+            return replace(told, value=(told.value or b"")[:-9])
+        return told
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_a_row_is_as_its_database_has_it_or_in_quarantine(
+    log: Log, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    convert = DebeziumFormat.convert
+    is_lenient = False
+
+    def learn(value: bool) -> None:
+        nonlocal is_lenient
+        is_lenient = value
+
+    def lenient(self: Any, values: Sequence[Any], column: Column) -> Any:
+        if is_lenient and column.name == "n":
+            values = [int(v[-1:]) if type(v) is str and "learned" in v else v for v in values]
+        return convert(self, values, column)
+
+    monkeypatch.setattr(DebeziumFormat, "convert", lenient)
+    world = World(log, Random(seed), learn)
+    for _ in range(40):
+        world.step()

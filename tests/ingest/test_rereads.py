@@ -16,8 +16,10 @@ from mview.config.file import load_config
 from mview.errors import UserError
 from mview.ingest.batches import Batch
 from mview.ingest.live import LiveQuery
+from mview.ingest.mending import rereads
 from mview.ingest.mending.rereads import RereadLog, RereadRequest, plan_anew
 from mview.ingest.spec import QuerySpec, TableSpec, open_changelog, open_database
+from mview.store.quarantine import MendLog, MendRequest
 from tests.relations import rel
 
 _CONFIG = """
@@ -151,3 +153,32 @@ def test_what_is_in_quarantine_is_right_by_the_clock_of_the_run(following):
     (mend,) = (mend for batch in following.run() for mend in batch.mends)
     assert (mend.table, mend.action) == (NOTES, "reread")
     assert before_ms <= mend.before_ms <= time.time_ns() // 1_000_000
+
+
+def test_a_chunk_is_read_again_where_changes_are_taken_out_of_quarantine(following, monkeypatch):
+    """They may be newer than what was read, and no batch has them: their rows would go back."""
+    asked: list[MendRequest] = []
+
+    def waiting(log: MendLog, tables: object) -> dict[Path, MendRequest]:
+        """The request comes when the chunk was read, and before it counts."""
+        if not asked and "0" in read:
+            asked.append(MendRequest(NOTES, "retry", ("1.1",)))
+            following.db.execute("update notes set body = 'retried' where id = 3")
+            return {following.folder / "asked.json": asked[0]}
+        return {}
+
+    read: list[str] = []
+    monkeypatch.setattr(MendLog, "of", waiting)
+    take = rereads.Rereads._take
+    monkeypatch.setattr(
+        rereads.Rereads,
+        "_take",
+        lambda self, some: (take(self, some), read.append(str(some.number))),
+    )
+    plan = plan_anew(following.config, NOTES, following.schema)
+    following.requests.ask(RereadRequest(NOTES, plan, (0,)))
+    batches = following.run()
+    assert read == ["0", "0"]
+    (marker,) = (r.release.marker for b in batches for r in b.rereads.get(NOTES, ()))
+    rows = pq.read_table(following.folder / "base" / marker.file).to_pylist()
+    assert {row["id"]: row["body"] for row in rows}[3] == "retried"

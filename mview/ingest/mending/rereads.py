@@ -119,6 +119,7 @@ class _Reading:
     future: Future[Marker]
     state: ChunkState
     marker: Marker | None = None
+    is_outdated: bool = False
 
 
 @dataclass
@@ -214,6 +215,15 @@ class Rereads:
             return {reading.table.table: [Reloaded(reading.spec.plan, release)]}
         return {}
 
+    def read_again(self, tables: Collection[RelationId]) -> None:
+        """Have what was read of tables, and does not count yet, be read once more.
+
+        Changes are taken out of quarantine that may be newer, and are in no batch.
+        """
+        for reading in self._readings:
+            if reading.table.table in tables:
+                reading.is_outdated = True
+
     def is_due(self, watermark: int) -> bool:
         """Whether a chunk counts, without a change more."""
         return any(map(partial(_is_due, watermark=watermark), self._readings))
@@ -239,7 +249,8 @@ class Rereads:
         for reading in [*self._readings]:
             if reading.marker is None and reading.future.done():
                 self._take(reading)
-            if reading.state.emptied:  # what was read before a TRUNCATE says nothing
+            # What was read before a TRUNCATE says nothing.
+            if reading.state.emptied or reading.is_outdated:
                 self._discard(reading)
                 self._readings.remove(reading)
                 taken = self._taken[reading.request]
