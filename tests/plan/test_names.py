@@ -188,6 +188,7 @@ CUT = {
     "mview/merge/net.py": "parts of a position",
     "mview/plan/definition.py": "<sink>.<option> of a property",
     "mview/java/jars.py": "coordinates of a jar",
+    "mview/java/classes.py": "class paths",
     "mview/cli/watch/access.py": "user:password",
 }
 
