@@ -144,7 +144,7 @@ class Applying:
             self._ahead[1].join()
 
     def _next(self) -> Path | None:
-        return next((file for file in self._log.waiting() if file not in self._taken), None)
+        return next((file for file in self._log.files() if file not in self._taken), None)
 
     def take(self) -> None:
         """Take up the oldest request, or refuse it; `kept` and the engine's views are then so.
@@ -441,7 +441,7 @@ def _told(name: str, fate: Fate, manifest: Manifest) -> str:
 
 def refuse_requests(log: ApplyLog) -> None:
     """Refuse what a run cannot take up that has views in light mode alone."""
-    for file in log.waiting():
+    for file in log.files():
         why = UserError(
             "the run has views in light mode alone: it takes views up at its start only",
             safe="nothing was changed",

@@ -1,13 +1,11 @@
 """What a run is asked for while it goes on: views to add or replace, views to take away.
 
-A request is a file, from any process, and stands until it is answered: a run that was killed before
-that leaves it to the next one. To do it once more changes nothing.
+A request stands until it is answered; see `mview.store.requests`.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +16,7 @@ from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
 from mview.plan.definition import ViewDefinition
+from mview.store.requests import RequestLog
 
 #: Seconds after which an answer is not looked for any more.
 _FORGOTTEN_S = 86_400
@@ -58,44 +57,24 @@ class ApplyAnswer:
     epoch: int = 0
 
 
-class ApplyLog:
+class ApplyLog(RequestLog[ApplyRequest]):
     """The requests to the runs of a store, and their answers.
 
     Args:
         folder: where they are.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    kind = ApplyRequest
+    damaged = ("a request to take views up cannot be read", "ask again: mview apply")
 
     def ask(self, request: ApplyRequest) -> Path:
         """Note a request, for the run that has the store; returns its file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         for answer in self._folder.glob("*.answer"):
             if time.time() - answer.stat().st_mtime > _FORGOTTEN_S:
                 answer.unlink(missing_ok=True)
-        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
         # What functions it calls is known where it is taken up, by the configuration of that run.
         views = tuple(replace(view, functions=()) for view in request.views)
-        put(file, checked(plain(replace(request, views=views))))
-        return file
-
-    def waiting(self) -> list[Path]:
-        """The files of the requests that are not done, the oldest first."""
-        return sorted(self._folder.glob("*.json"))
-
-    def read(self, file: Path) -> ApplyRequest:
-        """A request.
-
-        Raises:
-            CorruptionError: it is not what was written.
-        """
-        return read_checked(
-            file,
-            partial(record, ApplyRequest),
-            "a request to take views up cannot be read",
-            "ask again: mview apply",
-        )
+        return super().ask(replace(request, views=views))
 
     def note(self, file: Path, answer: ApplyAnswer) -> None:
         """Tell how far a request is."""

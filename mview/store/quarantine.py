@@ -7,12 +7,10 @@ the manifest that names the list, and never changed: another epoch writes anothe
 from __future__ import annotations
 
 import re
-import time
-import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +20,10 @@ from mview.changelog import from_ipc
 from mview.connector import TableHalt
 from mview.files.durable import is_aside, put
 from mview.files.jsonfile import checked, read_checked
-from mview.files.records import fields, plain, record
+from mview.files.records import fields, plain
 from mview.relation import RelationId
 from mview.store.manifest import QuarantineState
+from mview.store.requests import RequestLog
 
 #: Whether newer changes have overtaken the rows that a change is of. Partly: a newer change has
 #: left cells as they were before it, which is what the one in quarantine would have told.
@@ -206,38 +205,18 @@ class MendRequest:
     before_ms: int = 0
 
 
-class MendLog:
-    """The requests that are not done: a file each.
+class MendLog(RequestLog[MendRequest]):
+    """The requests about what is in quarantine.
 
     Args:
         folder: where they are.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def ask(self, request: MendRequest) -> Path:
-        """Note a request; from any process. Its file goes when it is done."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
-        put(file, checked(plain(request)))
-        return file
-
-    def waiting(self) -> dict[Path, MendRequest]:
-        """What is asked for, the oldest first.
-
-        Raises:
-            CorruptionError: a file is damaged.
-        """
-        return {
-            file: read_checked(
-                file,
-                partial(record, MendRequest),
-                "a request about changes in quarantine cannot be read",
-                "remove the file, and ask again: mview quarantine",
-            )
-            for file in sorted(self._folder.glob("*.json"))
-        }
+    kind = MendRequest
+    damaged = (
+        "a request about changes in quarantine cannot be read",
+        "remove the file, and ask again: mview quarantine",
+    )
 
     def of(self, tables: Collection[RelationId]) -> dict[Path, MendRequest]:
         """The requests of tables that are followed; those of others are forgotten.

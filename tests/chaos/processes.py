@@ -217,7 +217,7 @@ class Life:
 
     def is_asked(self) -> bool:
         """Whether a request waits for the next run."""
-        return bool(ApplyLog(Store(self.config.store).applies).waiting())
+        return bool(ApplyLog(Store(self.config.store).applies).files())
 
     def ask(self, edited: str, removed: str) -> None:
         """Ask the next run for another text of a view, and that one goes."""

@@ -32,7 +32,7 @@ class Answering:
 
     def look(self, seconds: float) -> None:
         assert seconds > 0
-        for file in self.log.waiting():
+        for file in self.log.files():
             if not self.answers:
                 self.end()
                 return
@@ -123,7 +123,7 @@ def test_a_run_that_ends(run: Answering, monkeypatch: pytest.MonkeyPatch) -> Non
     run.end = end
     told = mview("apply", "views")
     assert (told.exit_code, "before it looked" in told.stderr) == (1, True)
-    assert not run.log.waiting()
+    assert not run.log.files()
     monkeypatch.undo()
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_ends_when_it_has_taken_the_views_up(
     run.end = lambda: monkeypatch.setattr(Lease, "holder", lambda self: None)
     told = mview("apply", "views")
     assert "the next run of this store does the rest" in told.stderr
-    assert len(run.log.waiting()) == 1
+    assert len(run.log.files()) == 1
 
 
 def test_ctrl_c_takes_back_what_nobody_has_looked_at(run: Answering) -> None:
@@ -143,7 +143,7 @@ def test_ctrl_c_takes_back_what_nobody_has_looked_at(run: Answering) -> None:
 
     run.end = interrupt
     assert mview("apply", "views").exit_code == 130
-    assert not run.log.waiting()
+    assert not run.log.files()
 
 
 def test_without_files_that_are_known(run: Answering) -> None:

@@ -172,11 +172,11 @@ def test_views_are_built_while_a_table_is_loaded_that_they_do_not_read(new_shop:
             assert ask(running, [view("bodies")]).views["bodies"].startswith("built, ")
             running.epochs("bodies", 1)
             assert is_loading()
-            assert log.waiting() == [slow]
+            assert log.files() == [slow]
         with live(config) as running:
             running.until(is_loading)
             resume_loads(config, ["shop.lines"])
-            running.until(lambda: not log.waiting())
+            running.until(lambda: not log.files())
             running.epochs("above", 1)
     truth.check()
     assert set(built(config)) == {"names", "bodies", "spent", "above"}
@@ -292,6 +292,6 @@ def test_a_run_that_fails_in_it_leaves_it_to_the_next(shop: Shop, place: str) ->
     answer = log.answer(file)
     assert answer is not None
     assert (answer.state, answer.halted) == ("done", {})
-    assert not log.waiting()
+    assert not log.files()
     assert set(truth.check_end().views) == {"names", "spent"}
     assert "segment" in StoredView(config, "names").arrow().column_names

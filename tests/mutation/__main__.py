@@ -32,6 +32,7 @@ _TESTS = {
     "mview/follow/": ["tests/follow"],
     "mview/store/paused.py": ["tests/ingest", "tests/cli"],
     "mview/store/applies.py": ["tests/cli", "tests/store"],
+    "mview/store/requests.py": ["tests/cli", "tests/store"],
     "mview/store/failure.py": ["tests/cli"],
     "mview/store/identity.py": ["tests/epoch", "tests/catalog", "tests/store"],
     "mview/store/": ["tests/store", "tests/delta"],

@@ -367,11 +367,14 @@ _STORE = [
     *_of(
         "mview/store/applies.py",
         ("replace(view, functions=())", "view"),
+        ("        if not answer.exists():\n            return None\n", ""),
+    ),
+    *_of(
+        "mview/store/requests.py",
         (
             'return sorted(self._folder.glob("*.json"))',
             'return sorted(self._folder.glob("*.json"))[::-1]',
         ),
-        ("        if not answer.exists():\n            return None\n", ""),
     ),
     *_of(
         "mview/store/lease.py",

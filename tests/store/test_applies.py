@@ -13,9 +13,9 @@ from mview.store.applies import ApplyLog, ApplyRequest
 def test_the_oldest_comes_first(tmp_path: Path) -> None:
     log = ApplyLog(tmp_path / "applies")
     files = [log.ask(ApplyRequest((), (name,))) for name in "abc"]
-    assert log.waiting() == files
+    assert log.files() == files
     log.done(files[0])
-    assert [log.read(file).remove for file in log.waiting()] == [("b",), ("c",)]
+    assert [log.read(file).remove for file in log.files()] == [("b",), ("c",)]
 
 
 def test_functions_are_those_of_the_run_that_takes_it_up(tmp_path: Path) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from mview.admin.content import published
+from mview.admin.mending.awaiting import wait_for_run, why_ended
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import UserError
 from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
-from mview.store.failure import last_failure
 from mview.store.layout import Store
-from mview.store.lease import Lease
-
-#: Seconds between two looks at whether it is done.
-_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -90,9 +85,8 @@ def _awaited(
     config: Config, table: RelationId, file: Path, asked_ms: int, *, wait: bool
 ) -> Backfilled:
     store = Store(config.store)
-    lease = Lease(store.lease, SystemClock())
-    while wait and file.exists() and lease.holder() is not None:
-        time.sleep(_LOOK_S)
+    if wait:
+        wait_for_run(store, file)
     manifest = published(config)
     state = manifest.tables[table]
     told = Backfilled(str(table), "done", state.rows, manifest.epoch)
@@ -100,7 +94,6 @@ def _awaited(
         why = "nobody runs the store: the next run reads it" if wait else "the run reads it"
         return replace(told, state="asked", why=why)
     # A run that cannot read it takes the request back and ends.
-    failure = last_failure(store, manifest.epoch)
-    if failure is not None and failure.at_ms >= asked_ms:
-        return replace(told, state="failed", why=f"the run ended by an error: {failure.what}")
+    if why := why_ended(store, manifest.epoch, asked_ms):
+        return replace(told, state="failed", why=why)
     return told

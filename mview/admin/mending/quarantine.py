@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from mview.admin.content import published
+from mview.admin.mending.awaiting import wait_for_run, why_ended
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import CorruptionError, UserError
@@ -17,15 +17,10 @@ from mview.ingest.mending.reject import message_of
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
-from mview.store.failure import last_failure
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
-from mview.store.lease import Lease
 from mview.store.manifest import Manifest, QuarantineState
 from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
-
-#: Seconds between two looks at whether it is done.
-_LOOK_S = 0.2
 
 #: Reads of a list that a runner replaces at the same time.
 _TRIES = 5
@@ -180,14 +175,11 @@ def _awaited(
     wait: bool,
 ) -> list[QuarantineAnswer]:
     store = Store(config.store)
-    lease = Lease(store.lease, SystemClock())
-    while wait and file.exists() and lease.holder() is not None:
-        time.sleep(_LOOK_S)
+    if wait:
+        wait_for_run(store, file)
     if file.exists():
         why = "nobody runs the store: the next run does it" if wait else "the run does it"
-        failure = last_failure(store, published(config).epoch)
-        if failure is not None and failure.at_ms >= asked_ms:
-            why = f"the run ended by an error: {failure.what}"
+        why = why_ended(store, published(config).epoch, asked_ms) or why
         return [QuarantineAnswer(str(table), id_, "asked", why) for id_ in ids]
     left = {change.id: change for change in _read(config, table)}
     done: Literal["taken", "discarded"] = "taken" if action == "retry" else "discarded"

@@ -9,7 +9,6 @@ table. To do it once more changes nothing, so a request goes only when all of it
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,9 +23,6 @@ from mview.changelog import OP
 from mview.clock import steady_clock
 from mview.config import Config
 from mview.errors import UserError
-from mview.files.durable import put
-from mview.files.jsonfile import checked, read_checked
-from mview.files.records import plain, record
 from mview.ingest.batches import Reloaded
 from mview.ingest.chunks import read_chunk
 from mview.ingest.spec import QuerySpec, TableSpec, chunk_bytes, open_database
@@ -36,6 +32,7 @@ from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan, Marker
 from mview.store.quarantine import MendLog, MendRequest
+from mview.store.requests import RequestLog
 
 Changes: TypeAlias = Mapping[RelationId, Sequence[pa.Table]]
 
@@ -63,38 +60,18 @@ class RereadRequest:
     chunks: tuple[int, ...] = ()
 
 
-class RereadLog:
-    """The requests that are not done: a file each.
+class RereadLog(RequestLog[RereadRequest]):
+    """The requests to read chunks anew.
 
     Args:
         folder: where they are.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def ask(self, request: RereadRequest) -> Path:
-        """Note a request; from any process. Its file goes when it is done."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
-        put(file, checked(plain(request)))
-        return file
-
-    def waiting(self) -> dict[Path, RereadRequest]:
-        """What is asked for, the oldest first.
-
-        Raises:
-            CorruptionError: a file is damaged.
-        """
-        return {
-            file: read_checked(
-                file,
-                partial(record, RereadRequest),
-                "a request to read chunks anew cannot be read",
-                "remove the file, and ask again: mview verify --source --repair",
-            )
-            for file in sorted(self._folder.glob("*.json"))
-        }
+    kind = RereadRequest
+    damaged = (
+        "a request to read chunks anew cannot be read",
+        "remove the file, and ask again: mview verify --source --repair",
+    )
 
 
 def plan_anew(config: Config, table: RelationId, schema: TableSchema) -> ChunkPlan:

@@ -1,0 +1,35 @@
+"""Waiting for the run of a store to do what it was asked for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from mview.clock import SystemClock
+from mview.store.failure import last_failure
+from mview.store.layout import Store
+from mview.store.lease import Lease
+
+#: Seconds between two looks at whether it is done.
+_LOOK_S = 0.2
+
+
+def wait_for_run(store: Store, request: Path) -> None:
+    """Wait until a request is done, as long as somebody runs the store."""
+    lease = Lease(store.lease, SystemClock())
+    while request.exists() and lease.holder() is not None:
+        time.sleep(_LOOK_S)
+
+
+def why_ended(store: Store, epoch: int, asked_ms: int) -> str:
+    """By which error the run has ended since something was asked for; empty: by none.
+
+    Args:
+        store: the store.
+        epoch: the newest one that is published.
+        asked_ms: wall time when it was asked for.
+    """
+    failure = last_failure(store, epoch)
+    if failure is None or failure.at_ms < asked_ms:
+        return ""
+    return f"the run ended by an error: {failure.what}"
