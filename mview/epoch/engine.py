@@ -36,6 +36,7 @@ from mview.store.layout import Store
 from mview.store.lease import Lease, insist
 from mview.store.manifest import FIRST_EPOCH, Manifest, TableState, ViewState
 from mview.store.mirror import Mirror
+from mview.store.quarantine import Quarantine
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ class Engine:
         self.reads_beside: Manifest | None = None
         self.relations: dict[RelationId, Relation] = {}
         self.views: dict[str, LiveView] = {}
+        #: By table; see `quarantine`.
+        self._quarantines: dict[RelationId, Quarantine] = {}
         #: Views that are not worked on in this run, and why.
         self.refused: dict[str, MviewError] = {}
         self.followers: Listeners = Nobody()
@@ -165,6 +168,12 @@ class Engine:
             self.memory,
             lambda: self.manifest.pinned_ms,
         )
+
+    def quarantine(self, name: RelationId) -> Quarantine:
+        """What of a table is in quarantine; it keeps what it has read for the next epoch."""
+        if name not in self._quarantines:
+            self._quarantines[name] = Quarantine(self.store.quarantined(name))
+        return self._quarantines[name]
 
     def look_up_keys(self) -> dict[RelationId, set[tuple[str, ...]]]:
         """The columns by which views look rows up, by keys or in bands, per relation."""

@@ -102,7 +102,7 @@ class Quarantines:
         if state.quarantine is None and not rejects:
             return netted
         schema, batches = state.schema, self._batch.changes.get(name, ())
-        before = tuple(Quarantine(self._engine.store.quarantined(name)).read(state.quarantine))
+        before = tuple(self._engine.quarantine(name).read(state.quarantine))
         new, messages = self._new(name, rejects, before)
         netted = _raised(netted, rejects)
         kept = overtaken([*before, *new], batches, schema, self._now_ms)
@@ -159,7 +159,7 @@ class Quarantines:
         if aside is None or (aside.changes == aside.before and not aside.messages):
             return state
         epoch, token = engine.manifest.epoch + 1, engine.lease.token
-        files = Quarantine(engine.store.quarantined(name))
+        files = engine.quarantine(name)
         if aside.messages:
             files.put_messages(epoch, token, aside.messages)
         return replace(state, quarantine=files.write(epoch, token, aside.changes))
@@ -216,7 +216,7 @@ class Quarantines:
     ) -> tuple[list[Quarantined], list[pa.Table], list[str]]:
         """What is left in quarantine, the changes that are taken out of it, and what to say."""
         left = {change.id: change for change in changes}
-        files = Quarantine(self._engine.store.quarantined(name))
+        files = self._engine.quarantine(name)
         applied: list[pa.Table] = []
         said = []
         for request in self._mends.get(name, []):
@@ -498,4 +498,4 @@ def sweep(engine: Engine, names: Collection[RelationId]) -> None:
     for name in names:
         state = engine.manifest.tables.get(name)
         quarantine = None if state is None else state.quarantine
-        Quarantine(engine.store.quarantined(name)).sweep(quarantine, engine.lease.check)
+        engine.quarantine(name).sweep(quarantine, engine.lease.check)

@@ -37,16 +37,14 @@ from mview.store.layout import Store
 from mview.store.lease import Lease, insist
 from mview.store.manifest import Manifest
 from mview.store.mirror import Mirror
+from mview.store.quarantine import FILE as QUARANTINE_FILE
 
 #: The sinks of the views of a manifest.
 OpenSinks = Callable[[Manifest], Mapping[str, Sink]]
 
 
 #: Names of checkpoints; of what is in the folder of a mirror or a view, also half of it.
-_OF_A_FOLDER = re.compile(
-    r"\d{6}-\d{6}|base|changelog|data|definition-[0-9a-f]{16}\.json"
-    r"|\d{12,}-\d{6,}\.(?:list|messages)\.json"
-)
+_OF_A_FOLDER = re.compile(r"\d{6}-\d{6}|base|changelog|data|definition-[0-9a-f]{16}\.json")
 
 
 class Recovered(NamedTuple):
@@ -215,7 +213,8 @@ def _is_ours(folder: Path) -> bool:
         return False
     held = [entry.name for entry in folder.iterdir()]
     return not held or any(
-        _OF_A_FOLDER.fullmatch(name) or is_aside(name) for name in (folder.name, *held)
+        _OF_A_FOLDER.fullmatch(name) or is_aside(name) or QUARANTINE_FILE.fullmatch(name)
+        for name in (folder.name, *held)
     )
 
 

@@ -30,7 +30,7 @@ from mview.store.requests import RequestLog
 Overtaken = Literal["no", "partly", "wholly"]
 
 #: Its files: epoch and token of their writer, so that no two runners write one.
-_FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
+FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
 
 _HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
 
@@ -103,12 +103,16 @@ def size_of(changes: Iterable[Quarantined]) -> int:
 class Quarantine:
     """What of one table is in quarantine.
 
+    Its files never change, so the newest list is kept: each epoch of the table looks through it.
+
     Args:
         folder: the table's.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: A list, by the name of its file.
+        self._kept: tuple[str, tuple[Quarantined, ...]] = "", ()
         #: By file; read once, however many changes of it are asked for.
         self._messages: dict[str, list[dict[str, Any]]] = {}
 
@@ -120,12 +124,15 @@ class Quarantine:
         """
         if state is None:
             return []
-        return read_checked(
-            self._folder / state.list,
-            lambda data: list(fields(data, {"changes": list[Quarantined]})["changes"]),
-            "the list of changes in quarantine cannot be read",
-            _HINT,
-        )
+        if self._kept[0] != state.list:
+            changes = read_checked(
+                self._folder / state.list,
+                lambda data: tuple(fields(data, {"changes": list[Quarantined]})["changes"]),
+                "the list of changes in quarantine cannot be read",
+                _HINT,
+            )
+            self._kept = state.list, changes
+        return [*self._kept[1]]
 
     def write(
         self, epoch: int, token: int, changes: Sequence[Quarantined]
@@ -135,6 +142,7 @@ class Quarantine:
             return None
         name = f"{epoch:012d}-{token:06d}.list.json"
         self._put(name, {"changes": [plain(change) for change in changes]})
+        self._kept = name, tuple(changes)
         return QuarantineState(name, len(changes), size_of(changes))
 
     @staticmethod
@@ -164,7 +172,7 @@ class Quarantine:
         return self._messages[name][change.number]
 
     def sweep(self, state: QuarantineState | None, check: Callable[[], None]) -> None:
-        """Delete what is not of a published state; between two epochs.
+        """Delete what is not of a published state, and forget messages; between two epochs.
 
         Args:
             state: the newest one.
@@ -173,8 +181,9 @@ class Quarantine:
         """
         files = [*self._folder.iterdir()] if self._folder.is_dir() else []
         named = set() if state is None else {state.list, *(c.messages for c in self.read(state))}
-        ours = [f for f in files if _FILE.fullmatch(f.name) or is_aside(f.name)]
+        ours = [f for f in files if FILE.fullmatch(f.name) or is_aside(f.name)]
         check()
+        self._messages.clear()
         for file in ours:
             if file.name not in named:
                 file.unlink(missing_ok=True)
