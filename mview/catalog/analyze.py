@@ -110,16 +110,11 @@ def _schema(definition: ViewDefinition, struct: StructType) -> TableSchema:
 
 def _column(definition: ViewDefinition, field: StructField) -> Column:
     try:
-        arrow = _plain(to_arrow_type(field.dataType, timezone="UTC"))
+        arrow = to_arrow_type(field.dataType, timezone="UTC")
         type_name(arrow)
     except (UserError, PySparkException):
         raise no_such_type(definition, field.name, field.dataType.simpleString()) from None
     return Column(field.name, arrow, field.nullable)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type as it is named: of lists Spark also says whether their elements can be NULL."""
-    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 # --- kept ----------------------------------------------------------------------------------------
@@ -165,7 +160,7 @@ class Analyst:
         said = self._answer(
             asked, lambda: analyze(self._spark.session(), definition, schemas).arrow
         )
-        columns = (Column(field.name, _plain(field.type), field.nullable) for field in said)
+        columns = (Column(field.name, field.type, field.nullable) for field in said)
         return TableSchema(tuple(columns), ())
 
     def types(self, sql: str, reads: Mapping[str, pa.Schema]) -> list[pa.DataType]:
@@ -180,7 +175,7 @@ class Analyst:
         }
         asked = {"types": sql, "reads": ddls}
         said = self._answer(asked, lambda: _types(self._spark.session(), sql, ddls))
-        return [_plain(kind) for kind in said.types]
+        return list(said.types)
 
     def keep(self) -> None:
         """Write what was asked for since the beginning, where that is not what the file has."""
@@ -189,6 +184,10 @@ class Analyst:
             self._kept = dict(self._used)
 
     def _answer(self, asked: Mapping[str, Any], ask: Callable[[], pa.Schema]) -> pa.Schema:
+        said = self._said(asked, ask)
+        return pa.schema([field.with_type(_plain(field.type)) for field in said])
+
+    def _said(self, asked: Mapping[str, Any], ask: Callable[[], pa.Schema]) -> pa.Schema:
         if self._file is None:
             return ask()
         key = hashlib.sha256(orjson.dumps([self._basis, asked])).hexdigest()
@@ -197,6 +196,11 @@ class Analyst:
             known = ask()
         self._used[key] = b64encode(known.serialize().to_pybytes()).decode()
         return known
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type as it is named: of lists Spark also says whether their elements can be NULL."""
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _schema_of(text: str | None) -> pa.Schema | None:

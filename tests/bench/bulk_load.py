@@ -14,7 +14,8 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -221,18 +222,10 @@ def main() -> None:
         ["database", "rows", "partitions", "mview rows/s", "Spark JDBC rows/s", "ratio"],
     )
     rows = make_rows(options.rows)
-    with ExitStack() as stack:
-        temp = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mview-bench-")))
-        temp.chmod(0o755)
-        # All servers before Spark: its workers get the passwords by the environment it starts in.
-        connections = {
-            kind: ConnectionSettings(name=kind, **filled(stack, temp, kind, rows))
-            for kind in options.databases.split(",")
-        }
-        spark, config = session(temp, connections, options.master)
-        for kind in connections:
+    with session(options.databases.split(","), rows, options.master) as (spark, config):
+        for kind in config.connections:
             loads = Loads(spark, config, kind, rows.num_rows)
-            _compare(loads, kind, rows.num_rows, temp, result)
+            _compare(loads, kind, rows.num_rows, config.path.parent, result)
     result.notes.append(f"median of {_ROUNDS} rounds after one to warm up, both in turns")
     result.save()
 
@@ -254,17 +247,26 @@ def filled(stack: ExitStack, temp: Path, kind: str, rows: pa.Table) -> dict[str,
     return settings
 
 
+@contextmanager
 def session(
-    folder: Path, connections: dict[str, ConnectionSettings], master: str
-) -> tuple[SparkSession, Config]:
+    kinds: Sequence[str], rows: pa.Table, master: str
+) -> Iterator[tuple[SparkSession, Config]]:
+    """Spark, and a configuration with a connection to a filled server of each kind."""
     drivers = ",".join(str(jar) for jar in resolve("jdbc", LOCK))
-    config = Config(
-        path=folder / "mview.yml",
-        store=folder / "store",
-        connections=connections,
-        spark=SparkSettings(master=master, conf={"spark.jars": drivers}),
-    )
-    return spark_session(config), config
+    with ExitStack() as stack:
+        temp = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mview-bench-")))
+        temp.chmod(0o755)
+        # All servers before Spark: its workers get the passwords by the environment it starts in.
+        connections = {
+            kind: ConnectionSettings(name=kind, **filled(stack, temp, kind, rows)) for kind in kinds
+        }
+        config = Config(
+            path=temp / "mview.yml",
+            store=temp / "store",
+            connections=connections,
+            spark=SparkSettings(master=master, conf={"spark.jars": drivers}),
+        )
+        yield spark_session(config), config
 
 
 if __name__ == "__main__":

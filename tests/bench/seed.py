@@ -5,6 +5,7 @@ The load has its own bench; the others begin here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,13 +40,20 @@ def seed_store(config: Config, tables: Tables, offsets: Offsets) -> None:
     store = Store(config.store)
     claim_store(store.root)
     states = {f"{CONNECTION}.{name}": _mirror(store, name, rows) for name, rows in tables.items()}
+    publish(store, CONNECTION, states, offsets)
+
+
+def publish(
+    store: Store, connection: str, states: Mapping[str, TableState], offsets: Offsets
+) -> None:
+    """Publish loaded tables of a connection, by their names in SQL, as the first epoch."""
     manifest = Manifest(
         FIRST_EPOCH,
         token=0,
         created_ms=SystemClock().now(),
         generation=1,
         batch=-1,
-        offsets={CONNECTION: offsets},
+        offsets={connection: offsets},
         tables=keyed(states),
     )
     ManifestLog(store.manifests).publish(manifest)

@@ -13,20 +13,17 @@ import argparse
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 from mview.admin.against_source import verify_tables
-from mview.clock import SystemClock
-from mview.config import Config, ConnectionSettings
-from mview.store.history import ManifestLog
+from mview.config import Config
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.manifest import FIRST_EPOCH, Manifest
-from tests.bench.bulk_load import Loads, filled, make_rows, session
+from tests.bench.bulk_load import Loads, make_rows, session
 from tests.bench.results import Result
-from tests.relations import keyed, rel
+from tests.bench.seed import publish
+from tests.relations import rel
 
 _ROUNDS = 3
 
@@ -37,16 +34,7 @@ def verify(config: Config, loads: Loads, connection: str, rows: int) -> tuple[fl
     store, table = Store(config.store), rel(f"{connection}.big")
     claim_store(store.root)
     seconds, state = loads.mview(store.mirror(table))
-    manifest = Manifest(
-        FIRST_EPOCH,
-        token=0,
-        created_ms=SystemClock().now(),
-        generation=1,
-        batch=-1,
-        offsets={connection: {}},
-        tables=keyed({str(table): state}),
-    )
-    ManifestLog(store.manifests).publish(manifest)
+    publish(store, connection, {str(table): state}, {})
     start = time.perf_counter()
     (result,) = verify_tables(config, [table])
     took = time.perf_counter() - start
@@ -68,15 +56,8 @@ def main() -> None:
         ["database", "rows", "load rows/s", "verify rows/s", "verify to load"],
     )
     rows = make_rows(options.rows)
-    with ExitStack() as stack:
-        temp = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mview-bench-")))
-        temp.chmod(0o755)
-        connections = {
-            kind: ConnectionSettings(name=kind, **filled(stack, temp, kind, rows))
-            for kind in options.databases.split(",")
-        }
-        spark, config = session(temp, connections, options.master)
-        for kind in connections:
+    with session(options.databases.split(","), rows, options.master) as (spark, config):
+        for kind in config.connections:
             loads = Loads(spark, config, kind, rows.num_rows)
             times = [verify(config, loads, kind, rows.num_rows) for _ in range(_ROUNDS + 1)][1:]
             load, verified = (median(part) for part in zip(*times, strict=True))

@@ -55,7 +55,7 @@ class JsonEncoding:
             DecodeError: it cannot be read.
         """
         raw = message.value or b""
-        told = after_envelope(raw) if raw.startswith(_OPEN) else None
+        told = after_envelope(raw)
         if told is None:
             whole = parse_object(message, _AVRO_HINT if raw.startswith(b"\0") else _HINT)
             body, columns = _of_whole(whole)
@@ -75,7 +75,7 @@ class JsonEncoding:
         key = message.key
         if key is None:
             return None
-        told = after_envelope(key) if key.startswith(_OPEN) else None
+        told = after_envelope(key)
         if told is None:
             try:
                 whole = orjson.loads(key)
