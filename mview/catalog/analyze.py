@@ -110,7 +110,7 @@ def _schema(definition: ViewDefinition, struct: StructType) -> TableSchema:
 
 def _column(definition: ViewDefinition, field: StructField) -> Column:
     try:
-        arrow = to_arrow_type(field.dataType, timezone="UTC")
+        arrow = _plain(to_arrow_type(field.dataType, timezone="UTC"))
         type_name(arrow)
     except (UserError, PySparkException):
         raise no_such_type(definition, field.name, field.dataType.simpleString()) from None

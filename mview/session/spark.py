@@ -131,8 +131,8 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         settings["spark.authenticate"] = "true"
     for key, text in config.spark.conf.items():
         value = reveal(text, f"spark.conf.{key}")
-        separator = _JOINED.get(key)
-        settings[key] = settings[key] + separator + value if separator else value
+        joins = key in _JOINED and key in settings
+        settings[key] = settings[key] + _JOINED[key] + value if joins else value
     return settings | _CLOSED
 
 

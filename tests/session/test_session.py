@@ -61,6 +61,14 @@ def test_user_settings_win_and_lists_are_joined(make_config):
     assert got["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
 
 
+@pytest.mark.parametrize(
+    ("master", "key"),
+    [("local[2]", "spark.jars"), ("spark://host:7077", "spark.driver.extraClassPath")],
+)
+def test_jars_of_a_user_where_ours_come_by_another_setting(make_config, master, key):
+    assert settings(make_config, master, **{key: "/mine.jar"})[key] == "/mine.jar"
+
+
 def test_a_secret_in_a_user_setting_is_read(make_config, monkeypatch):
     conf = {"spark.hadoop.fs.s3a.secret.key": "${env:S3_KEY}"}
     monkeypatch.setenv("S3_KEY", "sesame")
