@@ -112,6 +112,15 @@ class Checker:
             if name in names
         ]
 
+    @property
+    def known_schemas(self) -> dict[RelationId, TableSchema]:
+        """The columns of tables and views, but for views of which only Spark knows the types."""
+        return {
+            name: schema
+            for name, schema in self.schemas.items()
+            if name.is_table or name.name not in self._guessed
+        }
+
     def check_kept(self) -> list[Checked]:
         """Check the views of the store.
 

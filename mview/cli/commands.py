@@ -171,12 +171,12 @@ def lineage(
     if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
     if openlineage:
-        from mview.cli.explore.openlineage import job_events
+        from mview.cli.explore.openlineage import ViewJobs
         from mview.clock import SystemClock
 
-        now_ms = SystemClock().now()
-        for event in job_events(checker.config, views, checker.schemas, now_ms):
-            app.output.json_line(event)
+        jobs, now_ms = ViewJobs(checker.config, views, checker.known_schemas), SystemClock().now()
+        for name in jobs.names:
+            app.output.json_line(jobs.job_event(name, now_ms))
         return
     told = lineage_of(views)
     app.output.result(told, mermaid_text(told) if mermaid else lineage_text(told))

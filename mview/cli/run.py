@@ -67,6 +67,11 @@ def run(
         display = WatchedDisplay(display, app.output, config_path, listening)
     elif remote or token:
         raise click.UsageError("--remote and --token are for --listen")
+    if config.openlineage is not None:
+        from mview.cli.watch.lineage import LineageDisplay, LineageEvents
+
+        told = config, config.openlineage, once, app.output.mask
+        display = LineageDisplay(display, LineageEvents(*told, display.on_message))
     read_from = [str(Path(name).resolve()) for name in files]
     pipeline = Pipeline(config, views, listener=display, files=read_from)
     if drive(pipeline, display, app.output, once=once):

@@ -96,7 +96,7 @@ def broker_list(value: str) -> str:
     return _no_url(value)
 
 
-def _connect_url(value: str) -> str:
+def _http_url(value: str) -> str:
     """The URL of an HTTP server, without a user."""
     if not value.startswith(("http://", "https://")) or "@" in value:
         raise ValueError("must be a URL such as http://connect.example.org:8083, without a user")
@@ -384,7 +384,7 @@ class ChangesSettings(Settings):
     #: kafka: where Debezium tells the ends of transactions (provide.transaction.metadata).
     transaction_topic: Filled | None = None
     #: kafka: URL of Kafka Connect's REST interface, to look up what the connector does not send.
-    connect: Annotated[Filled, AfterValidator(_connect_url)] | None = None
+    connect: Annotated[Filled, AfterValidator(_http_url)] | None = None
     #: A change that cannot be taken: its table halts, or the change is put into quarantine.
     on_error: Literal["halt", "quarantine"] = "halt"
     #: The most changes that are in quarantine at once, of all tables of the connection, …
@@ -555,10 +555,45 @@ class FunctionSettings(Settings):
         return value
 
 
+class OpenLineageSettings(Settings):
+    """Where a run tells what its views are made of, as events of OpenLineage."""
+
+    hidden = ("api_key",)
+
+    #: The URL that takes events, such as http://marquez.example.org:5000/api/v1/lineage; or …
+    url: Annotated[Filled, AfterValidator(_http_url)] | None = None
+    #: … the file to which each is added as a line.
+    file: Path | None = None
+    #: url: a reference to the key that is sent as a bearer token.
+    api_key: str | None = Field(default=None, repr=False)
+    #: What epochs do is told together, so often; 0: each epoch by itself.
+    every: Duration = 60_000
+    #: Of the views' jobs; without it: `mview:` and the path of the store.
+    namespace: Filled | None = None
+
+    @property
+    def target(self) -> str:
+        """Where events go, for messages."""
+        return str(self.url if self.file is None else self.file)
+
+    @field_validator("api_key")
+    @classmethod
+    def _no_plain_key(cls, value: str | None) -> str | None:
+        if value and not REFERENCE.search(value):
+            raise ValueError("write ${env:NAME} or ${file:PATH}, not the key itself")
+        return value
+
+    @model_validator(mode="after")
+    def _goes_somewhere(self) -> OpenLineageSettings:
+        if (self.url is None) == (self.file is None):
+            raise ValueError("give 'url' or 'file', one of both")
+        return self
+
+
 class Config(Settings):
     """The whole `mview.yml`."""
 
-    hidden = ("connections", "changes", "sinks", "spark")
+    hidden = ("connections", "changes", "sinks", "spark", "openlineage")
 
     path: Path
     #: The folder of mirrors, manifests and views.
@@ -577,6 +612,8 @@ class Config(Settings):
     engine: EngineSettings = EngineSettings()
     #: Spark's session.
     spark: SparkSettings = SparkSettings()
+    #: Where a run tells what its views are made of; without it: nowhere.
+    openlineage: OpenLineageSettings | None = None
 
     def table_options(self, kind: str) -> dict[str, Any]:
         """What `sinks:` says of the views' own tables of a kind.

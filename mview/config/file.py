@@ -16,6 +16,7 @@ from mview.config import (
     ConnectionSettings,
     EngineSettings,
     FunctionSettings,
+    OpenLineageSettings,
     Settings,
     SparkSettings,
     follows,
@@ -32,6 +33,7 @@ _SECTIONS: dict[str, type[Settings]] = {
     "functions": FunctionSettings,
     "engine": EngineSettings,
     "spark": SparkSettings,
+    "openlineage": OpenLineageSettings,
 }
 
 
@@ -192,6 +194,9 @@ def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
             resolved[kind] = dict(raw[kind])
             for name, section in _sections(raw, kind):
                 resolved[kind][name] = _absolute({**section, label: name}, base)
+    told = raw.get("openlineage")
+    if isinstance(told, dict) and isinstance(told.get("file"), str):
+        resolved["openlineage"] = {**told, "file": (base / told["file"]).resolve()}
     return {**resolved, "path": file.resolve(), "store": (base / store).resolve()}
 
 

@@ -46,6 +46,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "functions.NAME": config.FunctionSettings,
     "engine": config.EngineSettings,
     "spark": config.SparkSettings,
+    "openlineage": config.OpenLineageSettings,
     "sinks.NAME, of every type": FollowerSettings,
 }
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from mview.cli import main
+from tests.cli.watch.openlineage import read_event
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 PROJECT = EXAMPLES / "project"
@@ -66,9 +67,19 @@ def test_the_page_up_to_the_run(project: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_page_to_its_end(project: Path, orchestrate: ModuleType) -> None:
+    with (project / "mview.yml").open("a") as config:
+        config.write("openlineage: {file: lineage.jsonl, every: 0}\n")
     for command in commands():
         answer = run(command)
         assert answer.returncode == 0, (command, answer.stdout, answer.stderr)
+    # What the run told of each view's lineage.
+    told = [json.loads(line) for line in (project / "lineage.jsonl").read_text().splitlines()]
+    for view in ("order_totals", "revenue", "countries"):
+        events = [read_event(event) for event in told if event["job"]["name"] == view]
+        kinds = [event.eventType.value for event in events]
+        assert (kinds[0], kinds[-1]) == ("START", "COMPLETE")
+        assert set(kinds[1:-1]) == {"RUNNING"}
+        assert events[1].run.facets["mview_epochs"]["rows"] > 0
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Lineage as OpenLineage has it: a JobEvent per view, with its inputs, its output and its columns.
+"""Lineage as OpenLineage has it: a job per view, with its inputs, its output and its columns.
 
 Names of datasets are those of OpenLineage's conventions, so that what other programs say of the
 same tables meets what is said here. A password is never a part of one.
@@ -6,10 +6,11 @@ same tables meets what is said here. A password is never a part of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mview.admin.content import sink_path
 from mview.cli.checking import Checked
@@ -21,7 +22,19 @@ from mview.schema import TableSchema, type_name
 from mview.store.layout import Store
 
 _SPEC = "https://openlineage.io/spec"
-_EVENT = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/JobEvent"
+_CORE = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs"
+
+#: The editions of the facets that are written, by the names of their schemas.
+_EDITIONS = {
+    "ColumnLineageDatasetFacet": "1-2-0",
+    "DatasetVersionDatasetFacet": "1-0-1",
+    "ErrorMessageRunFacet": "1-0-1",
+    "JobTypeJobFacet": "2-0-4",
+    "OutputStatisticsOutputDatasetFacet": "1-0-2",
+    "ProcessingEngineRunFacet": "1-1-1",
+    "SQLJobFacet": "1-1-0",
+    "SchemaDatasetFacet": "1-2-0",
+}
 
 #: Whose names have the port of their server.
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433}
@@ -31,55 +44,187 @@ _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 #: What a dataset is called: namespace and name.
 DatasetName = tuple[str, str]
 
+#: What has become of a run of a job.
+Transition = Literal["START", "RUNNING", "COMPLETE", "FAIL"]
 
-def job_events(
-    config: Config,
-    checked: Sequence[Checked],
-    schemas: Mapping[RelationId, TableSchema],
-    now_ms: int,
-) -> Iterator[dict[str, Any]]:
-    """The events of views that were checked and are sound.
+
+@dataclass(frozen=True)
+class Wrote:
+    """What epochs have done to a view.
+
+    Attributes:
+        first, last: their numbers.
+        inserted, updated, deleted: rows, in all.
+        rows: rows of the view after the last one.
+        watermark: source milliseconds; None: unknown.
+    """
+
+    first: int
+    last: int
+    inserted: int
+    updated: int
+    deleted: int
+    rows: int
+    watermark: int | None
+
+    def and_then(self, later: Wrote) -> Wrote:
+        """These epochs and later ones."""
+        return Wrote(
+            self.first,
+            later.last,
+            self.inserted + later.inserted,
+            self.updated + later.updated,
+            self.deleted + later.deleted,
+            later.rows,
+            self.watermark if later.watermark is None else later.watermark,
+        )
+
+
+class ViewJobs:
+    """The jobs of views that were checked and are sound.
 
     Args:
         config: has the connections and the store.
         checked: the views.
-        schemas: of the tables that they read, as far as they are known.
-        now_ms: wall milliseconds.
+        schemas: of tables and views, as far as they are known for sure.
     """
-    producer = f"urn:mview-engine:{version('mview-engine')}"
-    paths = {view.definition.relation: _view_name(config, view) for view in checked}
 
-    def name(relation: RelationId) -> DatasetName:
-        if relation.is_table:
-            return _table_name(config, relation)
-        known = paths.get(relation)
-        # One that the store has, and that was not asked for.
-        return known or ("file", str(Store(config.store).view_target(relation.name)))
+    def __init__(
+        self, config: Config, checked: Sequence[Checked], schemas: Mapping[RelationId, TableSchema]
+    ) -> None:
+        self._config, self._schemas = config, schemas
+        self._views = {view.definition.name: view for view in checked}
+        store, declared = Store(config.store), [view.definition for view in checked]
+        self._paths = {view.relation: sink_path(config, store, view) for view in declared}
+        own = None if config.openlineage is None else config.openlineage.namespace
+        self._namespace = own or f"mview:{Path(config.store)}"
+        self._version = version("mview-engine")
+        self._producer = f"urn:mview-engine:{self._version}"
 
-    def facet(what: str, edition: str, **fields: Any) -> dict[str, Any]:
-        url = f"{_SPEC}/facets/{edition}/{what}.json#/$defs/{what}"
-        return {"_producer": producer, "_schemaURL": url, **fields}
+    @property
+    def names(self) -> list[str]:
+        """The views, in DAG order."""
+        return [*self._views]
 
-    def dataset(relation: RelationId, facets: dict[str, Any]) -> dict[str, Any]:
-        namespace, text = name(relation)
-        return {"namespace": namespace, "name": text, "facets": facets}
+    def job_event(self, name: str, now_ms: int) -> dict[str, Any]:
+        """A JobEvent of a view: what it is, whether or not it runs.
 
-    def columns(schema: TableSchema | None) -> dict[str, Any]:
-        if schema is None:
-            return {}
-        fields = [{"name": c.name, "type": type_name(c.type)} for c in schema.columns]
-        return {"schema": facet("SchemaDatasetFacet", "1-1-1", fields=fields)}
+        Args:
+            now_ms: wall milliseconds.
+        """
+        return {
+            **self._event("JobEvent", now_ms),
+            "job": self._job(name),
+            "inputs": self._inputs(name),
+            "outputs": [self._output(name)],
+        }
 
-    for view in checked:
-        definition = view.definition
-        facets: dict[str, Any] = {}
+    def run_event(
+        self,
+        name: str,
+        run_id: str,
+        transition: Transition,
+        now_ms: int,
+        *,
+        every_s: float,
+        once: bool,
+        wrote: Wrote | None = None,
+        error: str = "",
+    ) -> dict[str, Any]:
+        """A RunEvent of a view.
+
+        Args:
+            run_id: of the run of this view, a UUID.
+            now_ms: wall milliseconds.
+            every_s: seconds between two events; 0: one per epoch.
+            once: the run takes what is there, and ends.
+            wrote: what epochs have done since the last event.
+            error: why the run failed.
+        """
+        run: dict[str, Any] = {
+            "processing_engine": self._facet(
+                "ProcessingEngineRunFacet", name="mview", version=self._version
+            )
+        }
+        output = self._output(name)
+        if wrote is not None:
+            run["mview_epochs"] = self._own_facet(
+                first=wrote.first,
+                last=wrote.last,
+                inserted=wrote.inserted,
+                updated=wrote.updated,
+                deleted=wrote.deleted,
+                rows=wrote.rows,
+                watermark=None if wrote.watermark is None else _instant(wrote.watermark),
+            )
+            output["facets"]["version"] = self._facet(
+                "DatasetVersionDatasetFacet", datasetVersion=str(wrote.last)
+            )
+            output["outputFacets"] = {
+                "outputStatistics": self._facet(
+                    "OutputStatisticsOutputDatasetFacet", rowCount=wrote.inserted + wrote.updated
+                )
+            }
+        if error:
+            run["errorMessage"] = self._facet(
+                "ErrorMessageRunFacet", message=error, programmingLanguage="SQL"
+            )
+        job = self._job(name)
+        job["facets"]["jobType"] = self._facet(
+            "JobTypeJobFacet",
+            processingType="BATCH" if once else "STREAMING",
+            integration="MVIEW",
+            jobType="VIEW",
+            emissionPattern=_pattern(every_s),
+        )
+        return {
+            **self._event("RunEvent", now_ms),
+            "eventType": transition,
+            "run": {"runId": run_id, "facets": run},
+            "job": job,
+            "inputs": self._inputs(name),
+            "outputs": [output],
+        }
+
+    # --- parts of events -------------------------------------------------------------------------
+
+    def _event(self, kind: str, now_ms: int) -> dict[str, Any]:
+        return {
+            "eventTime": _instant(now_ms),
+            "producer": self._producer,
+            "schemaURL": f"{_CORE}/{kind}",
+        }
+
+    def _facet(self, what: str, **fields: Any) -> dict[str, Any]:
+        url = f"{_SPEC}/facets/{_EDITIONS[what]}/{what}.json#/$defs/{what}"
+        return {"_producer": self._producer, "_schemaURL": url, **fields}
+
+    def _own_facet(self, **fields: Any) -> dict[str, Any]:
+        """A facet that only mview has: all that the specification says of it is what it is."""
+        return {"_producer": self._producer, "_schemaURL": f"{_CORE}/RunFacet", **fields}
+
+    def _job(self, name: str) -> dict[str, Any]:
+        query = self._views[name].definition.sql
+        return {
+            "namespace": self._namespace,
+            "name": name,
+            "facets": {"sql": self._facet("SQLJobFacet", query=query)},
+        }
+
+    def _inputs(self, name: str) -> list[dict[str, Any]]:
+        read = sorted(set(self._views[name].definition.table_names))
+        return [self._dataset(relation) for relation in read]
+
+    def _output(self, name: str) -> dict[str, Any]:
+        view = self._views[name]
+        output = self._dataset(view.definition.relation)
         made = made_of(view.plan) if view.plan else None
         if made is not None:
             fields = {
                 column: {
                     "inputFields": [
                         dict(
-                            zip(("namespace", "name"), name(source.relation), strict=True),
+                            zip(("namespace", "name"), self._name(source.relation), strict=True),
                             field=source.column,
                         )
                         for source in sorted(sources)
@@ -87,24 +232,37 @@ def job_events(
                 }
                 for column, sources in made.items()
             }
-            facets["columnLineage"] = facet("ColumnLineageDatasetFacet", "1-1-0", fields=fields)
-        read: Iterable[RelationId] = sorted(set(definition.table_names))
-        yield {
-            "eventTime": utc_text(now_ms).replace(" ", "T") + "Z",
-            "producer": producer,
-            "schemaURL": _EVENT,
-            "job": {
-                "namespace": f"mview:{Path(config.store)}",
-                "name": definition.name,
-                "facets": {"sql": facet("SQLJobFacet", "1-0-1", query=definition.sql)},
-            },
-            "inputs": [dataset(each, columns(schemas.get(each))) for each in read],
-            "outputs": [dataset(definition.relation, facets)],
-        }
+            output["facets"]["columnLineage"] = self._facet(
+                "ColumnLineageDatasetFacet", fields=fields
+            )
+        return output
+
+    def _dataset(self, relation: RelationId) -> dict[str, Any]:
+        namespace, text = self._name(relation)
+        facets = {}
+        if (schema := self._schemas.get(relation)) is not None:
+            fields = [{"name": c.name, "type": type_name(c.type)} for c in schema.columns]
+            facets["schema"] = self._facet("SchemaDatasetFacet", fields=fields)
+        return {"namespace": namespace, "name": text, "facets": facets}
+
+    def _name(self, relation: RelationId) -> DatasetName:
+        if relation.is_table:
+            return _table_name(self._config, relation)
+        known = self._paths.get(relation)
+        # One that the store has, and that was not asked for.
+        return "file", known or str(Store(self._config.store).view_target(relation.name))
 
 
-def _view_name(config: Config, view: Checked) -> DatasetName:
-    return "file", sink_path(config, Store(config.store), view.definition)
+def _instant(ms: int) -> str:
+    return utc_text(ms).replace(" ", "T") + "Z"
+
+
+def _pattern(every_s: float) -> dict[str, Any]:
+    """When events of a run are written: each tells what came since the one before."""
+    told = {"eventContentMode": "ACCUMULATIVE"}
+    if not every_s:
+        return {"eventTrigger": "EVENT_BASED", **told}
+    return {"eventTrigger": "PERIODIC", **told, "windowDuration": max(1, round(every_s))}
 
 
 def _table_name(config: Config, table: RelationId) -> DatasetName:

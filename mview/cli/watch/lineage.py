@@ -1,0 +1,360 @@
+"""Events of OpenLineage while a run goes on: what views are made of, and what epochs did to them.
+
+A run of a view's job begins (START) when the run has the view live. It ends with the run (COMPLETE,
+or FAIL with its error), when the view halts (FAIL), and when it is dropped or gets another text
+(COMPLETE). RUNNING tells what the epochs did since the event before, put together.
+
+The run's threads only note what an epoch did. A thread of its own makes the events and sends them;
+what cannot be sent is kept as one sum per view, and sent when it can.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from mview.cli.checking import Checker
+from mview.cli.display.progress import Display, UnreadError
+from mview.cli.explore.openlineage import Transition, ViewJobs, Wrote
+from mview.clock import SystemClock
+from mview.config import Config, OpenLineageSettings
+from mview.epoch.report import BuildReport, EpochReport, LoadReport
+from mview.errors import MviewError, one_line
+from mview.secrets import reveal
+from mview.store.history import ManifestLog
+from mview.store.layout import Store
+from mview.store.manifest import NEVER
+
+#: Seconds for an answer, and for the last events of a run together.
+_ANSWER_S, _END_S = 3.0, 5.0
+
+#: Seconds until it is tried again, at least, where an event could not be sent.
+_AGAIN_S = 1.0
+
+#: Bytes of an answer that are told.
+_TOLD = 200
+
+
+class _UnsentError(Exception):
+    """An event could not be sent, and why."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """What is sent goes to where the configuration says, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """To nowhere: the answer counts as a refusal."""
+
+
+def _to_file(path: Path, event: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Opened each time: it may be moved away meanwhile, as logs are.
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(file, "a", encoding="utf-8") as lines:
+            lines.write(event + "\n")
+    except OSError as error:
+        raise _UnsentError(error.strerror or str(error)) from None
+
+
+def _to_url(url: str, key: str | None, event: str) -> None:
+    request = urllib.request.Request(url, event.encode(), method="POST")
+    request.add_header("Content-Type", "application/json")
+    if key is not None:
+        revealed = reveal(key, "openlineage.api_key")
+        request.add_unredirected_header("Authorization", f"Bearer {revealed}")
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    if urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
+        # A proxy of the environment must not be asked for this machine.
+        handlers.append(urllib.request.ProxyHandler({}))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=_ANSWER_S):
+            return
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(_TOLD).decode(errors="replace")
+        raise _UnsentError(f"{error.code} {said}".strip()) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _UnsentError(f"{type(error).__name__}: {error}"[:_TOLD]) from None
+
+
+@dataclass
+class _ViewRun:
+    """A run of a view's job that has begun.
+
+    Attributes:
+        id: its UUID.
+        digest: of the view's text and what it reads.
+    """
+
+    id: str
+    digest: str
+
+
+class LineageEvents:
+    """Makes and sends the events of a run, in a thread of its own.
+
+    Args:
+        config: with `openlineage`.
+        once: the run takes what is there, and ends.
+        mask: hides secrets.
+        say: is told when events cannot be sent, and when they can be again.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        settings: OpenLineageSettings,
+        once: bool,
+        mask: Callable[[str], str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._settings, self._once = config, settings, once
+        self._mask, self._say = mask, say
+        self._manifests = ManifestLog(Store(config.store).manifests)
+        #: Of what is below: epochs come from the run's threads.
+        self._lock = threading.Lock()
+        self._wrote: dict[str, Wrote] = {}
+        self._halted: dict[str, str] = {}
+        self._ended: tuple[Transition, str] | None = None
+        self._wake = threading.Event()
+        #: Of the thread alone.
+        self._runs: dict[str, _ViewRun] = {}
+        self._jobs: tuple[Mapping[str, str], ViewJobs] | None = None
+        self._said = ""
+        self._thread = threading.Thread(target=self._go, name="mview-lineage", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self, error: BaseException | None) -> None:
+        """The run has ended; send what is left, as far as that takes no longer than seconds."""
+        why = "" if error is None else _text(error)
+        self._ended = ("FAIL", why) if why else ("COMPLETE", "")
+        self._wake.set()
+        self._thread.join(_END_S)
+
+    def epoch(self, epoch: EpochReport) -> None:
+        """Note what an epoch did."""
+        with self._lock:
+            for name, change in epoch.views.items():
+                wrote = Wrote(
+                    epoch.epoch,
+                    epoch.epoch,
+                    change.inserted,
+                    change.updated,
+                    change.deleted,
+                    change.rows,
+                    epoch.watermark,
+                )
+                before = self._wrote.get(name)
+                self._wrote[name] = before.and_then(wrote) if before else wrote
+        if not self._settings.every or not epoch.views.keys() <= self._runs.keys():
+            self._wake.set()
+
+    def halt(self, view: str, error: MviewError) -> None:
+        """Note that a view halts."""
+        with self._lock:
+            self._halted[view] = _text(error)
+        self._wake.set()
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        every = self._settings.every / 1000
+        pause: float | None = every or None
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            ended = self._ended
+            try:
+                self._send_news(ended)
+                self._tell("")
+                pause = every or None
+            except _UnsentError as error:
+                self._tell(str(error))
+                pause = max(every, _AGAIN_S)
+            except MviewError as error:  # of the store, or of a view that cannot be checked now
+                self._tell(error.what)
+                pause = max(every, _AGAIN_S)
+            if ended:
+                return
+
+    def _tell(self, why: str) -> None:
+        """Say once that events cannot be sent, and once that they can be again."""
+        if why == self._said:
+            return
+        was, self._said = self._said, why
+        # Nobody may read it, and the run goes on.
+        with suppress(OSError, UnreadError):
+            if why:
+                kept = "they are lost" if self._ended else "they are kept, and sent together later"
+                self._say(
+                    f"events of lineage do not reach {self._settings.target}: "
+                    f"{one_line(self._mask(why))}; {kept}; the run goes on"
+                )
+            elif was:
+                self._say(f"events of lineage reach {self._settings.target} again")
+
+    def _send_news(self, ended: tuple[Transition, str] | None) -> None:
+        """Send what has become of each view since the last time.
+
+        Raises:
+            _UnsentError: an event could not be sent; it and those after it are sent the next time.
+        """
+        manifest = self._manifests.latest()
+        if manifest is None:
+            return
+        digests = {
+            name: state.definition
+            for name, state in manifest.views.items()
+            if state.built_epoch != NEVER
+        }
+        for name, run in [*self._runs.items()]:
+            if digests.get(name) != run.digest:
+                self._finish(name, "COMPLETE")
+        jobs = self._jobs_of(digests)
+        for name in jobs.names:
+            state = manifest.views.get(name)
+            is_sound = (
+                name in digests and state is not None and not state.halted and not state.stale
+            )
+            if name not in self._runs:
+                if not is_sound or name not in digests:
+                    continue
+                self._forget_halt(name)
+                begun = _ViewRun(str(uuid.uuid4()), digests[name])
+                self._send(name, begun, "START")
+                self._runs[name] = begun
+            self._send_wrote(name)
+            noted = self._halted.get(name, "")
+            if noted or not is_sound:
+                kept = "" if state is None else state.halted
+                self._finish(name, "FAIL", noted or kept or "a table that it reads is gone")
+                self._forget_halt(name)
+        with self._lock:  # of views that are not there any more
+            for name in self._wrote.keys() - set(jobs.names):
+                del self._wrote[name]
+        if ended:
+            for name in [*self._runs]:
+                self._finish(name, *ended)
+
+    def _forget_halt(self, name: str) -> None:
+        with self._lock:
+            self._halted.pop(name, None)
+
+    def _send_wrote(self, name: str) -> None:
+        with self._lock:
+            wrote = self._wrote.pop(name, None)
+        if wrote is None:
+            return
+        try:
+            self._send(name, self._runs[name], "RUNNING", wrote=wrote)
+        except _UnsentError:
+            with self._lock:
+                later = self._wrote.get(name)
+                self._wrote[name] = wrote.and_then(later) if later else wrote
+            raise
+
+    def _finish(self, name: str, transition: Transition, error: str = "") -> None:
+        self._send(name, self._runs[name], transition, error=error)
+        del self._runs[name]
+
+    def _jobs_of(self, digests: Mapping[str, str]) -> ViewJobs:
+        """The jobs of the views that are published; made anew where these are other ones."""
+        if self._jobs is None or self._jobs[0] != digests:
+            checker = Checker(self._config, offline=True, note=lambda _: None)
+            sound = [view for view in checker.check_kept() if view.plan and not view.error]
+            self._jobs = digests, ViewJobs(self._config, sound, checker.known_schemas)
+        return self._jobs[1]
+
+    def _send(
+        self,
+        name: str,
+        run: _ViewRun,
+        transition: Transition,
+        *,
+        wrote: Wrote | None = None,
+        error: str = "",
+    ) -> None:
+        assert self._jobs is not None, "a run has begun, so its job is known"
+        event = self._jobs[1].run_event(
+            name,
+            run.id,
+            transition,
+            SystemClock().now(),
+            every_s=self._settings.every / 1000,
+            once=self._once,
+            wrote=wrote,
+            error=error,
+        )
+        text = self._mask(json.dumps(event, ensure_ascii=False))
+        if self._settings.file is not None:
+            _to_file(self._settings.file, text)
+        else:
+            _to_url(str(self._settings.url), self._settings.api_key, text)
+
+
+def _text(error: BaseException) -> str:
+    return str(error.render()) if isinstance(error, MviewError) else type(error).__name__
+
+
+class LineageDisplay:
+    """A display, and events of lineage beside it.
+
+    Args:
+        display: the run's.
+        events: not begun yet.
+    """
+
+    def __init__(self, display: Display, events: LineageEvents) -> None:
+        self._display, self._events = display, events
+
+    def __enter__(self) -> LineageDisplay:
+        self._display.__enter__()
+        self._events.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._events.end(error)
+        self._display.__exit__(kind, error, trace)
+
+    def on_load(self, load: LoadReport) -> None:
+        """Tell the display."""
+        self._display.on_load(load)
+
+    def on_build(self, build: BuildReport) -> None:
+        """Tell the display."""
+        self._display.on_build(build)
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        """Tell both."""
+        self._events.epoch(epoch)
+        self._display.on_epoch(epoch)
+
+    def on_halt(self, view: str, error: MviewError) -> None:
+        """Tell both."""
+        self._events.halt(view, error)
+        self._display.on_halt(view, error)
+
+    def on_message(self, text: str) -> None:
+        """Tell the display."""
+        self._display.on_message(text)

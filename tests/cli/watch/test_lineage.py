@@ -1,0 +1,288 @@
+"""Events of OpenLineage while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from openlineage.client.naming.dataset import MySQL, Postgres
+
+from mview.cli.explore.openlineage import _table_name
+from mview.cli.watch.lineage import LineageEvents
+from mview.config import ConnectionSettings, OpenLineageSettings
+from mview.config.file import load_config
+from mview.epoch.report import EpochReport, ViewChange
+from mview.errors import ConfigError, UserError
+from tests.cli.watch.made import EVIL, SECRET
+from tests.cli.watch.openlineage import read_event
+from tests.patience import wait_for
+from tests.relations import rel
+
+
+class Told:
+    """The events of a run over a store that is made.
+
+    Args:
+        made: the store.
+        settings: of `openlineage`.
+    """
+
+    def __init__(self, made, once=False, **settings):
+        settings = OpenLineageSettings(**settings)
+        self.made, self.said = made, []
+        config = made.config.model_copy(update={"openlineage": settings})
+        self.events = LineageEvents(config, settings, once, made.mask, self.said.append)
+        self.events.start()
+
+    def epoch(self, **changes):
+        """An epoch, published and reported; took so many seconds to be reported."""
+        manifest = self.made.epoch(**changes)
+        change = ViewChange(1, 2, 0, manifest.epoch, "SELF_MAINTAINED", "local")
+        views = dict.fromkeys(manifest.views, change)
+        began = time.perf_counter()
+        self.events.epoch(EpochReport(manifest.epoch, 5, 5, {}, views, manifest.watermark))
+        return time.perf_counter() - began
+
+
+def until(is_so):
+    assert wait_for(is_so, 20)
+
+
+def of(events, name):
+    """The events of a view, read by the classes of OpenLineage's client."""
+    told = [read_event(event) for event in events if event["job"]["name"] == name]
+    assert [told[0].eventType.value, *{event.run.runId for event in told}] == [
+        "START",
+        told[0].run.runId,
+    ]
+    return told
+
+
+@pytest.fixture
+def lines(made, tmp_path):
+    def read():
+        file = tmp_path / "told/lineage.jsonl"
+        return list(map(json.loads, file.read_text().splitlines())) if file.exists() else []
+
+    return read
+
+
+def test_a_run_in_a_file(made, tmp_path, lines):
+    told = Told(made, file=tmp_path / "told/lineage.jsonl", every=3600, namespace="tests")
+    told.epoch()  # the first one is told at once, the others together
+    until(lambda: len(lines()) == 4)
+    told.epoch()
+    told.epoch()
+    told.events.end(None)
+    assert told.said == []
+    assert SECRET not in (tmp_path / "told/lineage.jsonl").read_text()
+    start, first, both, end = of(lines(), "totals")
+    assert [e.eventType.value for e in (first, both, end)] == ["RUNNING", "RUNNING", "COMPLETE"]
+    assert (start.job.namespace, start.job.facets["jobType"].processingType) == (
+        "tests",
+        "STREAMING",
+    )
+    assert start.job.facets["jobType"].emissionPattern.windowDuration == 3600
+    (table,), (view,) = start.inputs, start.outputs
+    assert table.name == f"{tmp_path / 'shop.db'}.orders"
+    assert [f.name for f in table.facets["schema"].fields] == ["order_id", "status"]
+    assert [(f.name, f.type) for f in view.facets["schema"].fields] == [
+        ("status", "string"),
+        ("n", "bigint"),
+    ]
+    lineage = view.facets["columnLineage"].fields
+    assert [(f.namespace, f.name, f.field) for f in lineage["status"].inputFields] == [
+        (table.namespace, table.name, "status")
+    ]
+    assert lineage["n"].inputFields == []
+    epochs = both.run.facets["mview_epochs"]
+    assert (epochs["first"], epochs["last"], epochs["inserted"], epochs["rows"]) == (5, 6, 2, 6)
+    assert both.outputs[0].outputFacets["outputStatistics"].rowCount == 6
+    assert both.outputs[0].facets["version"].datasetVersion == "6"
+    # What a view reads of another one is what that one writes.
+    (above, *_) = of(lines(), "open_orders")
+    assert (view.namespace, view.name) in {(d.namespace, d.name) for d in above.inputs}
+    assert ("postgres://localhost:5432", f"public.{EVIL}") in {
+        (d.namespace, d.name) for d in above.inputs
+    }
+
+
+def test_a_view_that_halts_has_failed_and_begins_anew(made, tmp_path, lines):
+    told = Told(made, file=tmp_path / "told/lineage.jsonl", every=0)
+    told.epoch()
+    until(lambda: len(lines()) == 4)
+    whole = made.log.latest().views
+    broken = whole | {"totals": replace(whole["totals"], halted="division by zero")}
+    made.epoch(views=broken)
+    told.events.halt("totals", UserError(f"division by zero {SECRET}"))
+    until(lambda: len(lines()) == 5)
+    told.epoch(views=whole)
+    until(lambda: len(lines()) == 8)
+    told.events.end(RuntimeError(SECRET))
+    events = [e for e in lines() if e["job"]["name"] == "totals"]
+    assert [e["eventType"] for e in events] == [
+        "START",
+        "RUNNING",
+        "FAIL",
+        "START",
+        "RUNNING",
+        "FAIL",
+    ]
+    ids = [e["run"]["runId"] for e in events]
+    assert (len({*ids[:3]}), len({*ids[3:]}), len({*ids})) == (1, 1, 2)
+    assert "division by zero ***" in events[2]["run"]["facets"]["errorMessage"]["message"]
+    assert events[-1]["run"]["facets"]["errorMessage"]["message"] == "RuntimeError"
+    for event in events:
+        read_event(event)
+
+
+def test_another_text_ends_a_run_and_begins_one(made, tmp_path, lines):
+    told = Told(made, True, file=tmp_path / "told/lineage.jsonl", every=0)
+    told.epoch()
+    until(lambda: len(lines()) == 4)
+    views = made.log.latest().views
+    told.epoch(views={"totals": replace(views["totals"], definition="another")})
+    until(lambda: len(lines()) >= 6)
+    told.events.end(None)
+    events = lines()
+    assert [e["eventType"] for e in events if e["job"]["name"] == "open_orders"] == [
+        "START",
+        "RUNNING",
+        "COMPLETE",
+    ]
+    ended = [e["eventType"] for e in events if e["job"]["name"] == "totals"]
+    assert ended[:3] == ["START", "RUNNING", "COMPLETE"]
+    assert events[0]["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+
+
+# --- an endpoint ---------------------------------------------------------------------------------
+
+
+class Endpoint:
+    """Takes events; `answer` may be changed meanwhile."""
+
+    def __init__(self):
+        self.events, self.keys, self.asked = [], set(), 0
+        self.answer, self.go = 201, threading.Event()
+        self.go.set()
+
+
+@contextmanager
+def served():
+    endpoint = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            endpoint.asked += 1
+            endpoint.go.wait(30)
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            endpoint.keys.add(self.headers["Authorization"])
+            if endpoint.answer < 300:
+                endpoint.events.append(json.loads(body))
+            self.send_response(endpoint.answer)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self):
+            raise AssertionError("nobody follows it")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=lambda: server.serve_forever(0.05))
+    thread.start()
+    endpoint.url = f"http://127.0.0.1:{server.server_port}/api/v1/lineage"
+    try:
+        yield endpoint
+    finally:
+        endpoint.go.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("answer", [302, 500])
+def test_an_endpoint_that_refuses_gets_all_later_and_nobody_waits_for_it(made, monkeypatch, answer):
+    monkeypatch.setenv("CRM_PW", SECRET)
+    monkeypatch.setattr("mview.cli.watch.lineage._AGAIN_S", 0.05)
+    with served() as endpoint:
+        endpoint.answer = answer
+        told = Told(made, url=endpoint.url, every=0, api_key="${env:CRM_PW}")
+        took = [told.epoch() for _ in range(5)]
+        until(lambda: told.said)
+        assert max(took) < 0.5
+        assert f"do not reach {endpoint.url}: {answer}" in told.said[0]
+        assert "they are kept" in told.said[0]
+        endpoint.answer = 201
+        until(lambda: len(endpoint.events) >= 4)
+        told.events.end(None)
+        assert "again" in told.said[1]
+        assert len(told.said) == 2
+        assert endpoint.keys == {f"Bearer {SECRET}"}
+        _, told_all, end = of(endpoint.events, "totals")
+        assert told_all.run.facets["mview_epochs"]["first"] == 4
+        assert told_all.run.facets["mview_epochs"]["last"] == 8
+        assert told_all.run.facets["mview_epochs"]["inserted"] == 5
+        assert end.eventType.value == "COMPLETE"
+        assert SECRET not in json.dumps(endpoint.events)
+
+
+def test_an_endpoint_that_hangs_holds_nothing_up(made, monkeypatch):
+    monkeypatch.setattr("mview.cli.watch.lineage._END_S", 0.2)
+    with served() as endpoint:
+        endpoint.go.clear()
+        told = Told(made, url=endpoint.url, every=0)
+        told.epoch()
+        until(lambda: endpoint.asked)
+        assert max(told.epoch() for _ in range(20)) < 0.5
+        assert len(told.events._wrote) == 2  # a sum per view, however many epochs wait
+        began = time.perf_counter()
+        told.events.end(None)
+        assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{}", "give 'url' or 'file'"),
+        ("{url: http://x, file: y}", "give 'url' or 'file'"),
+        ("{url: ftp://x}", "must be a URL"),
+        ("{url: 'http://me:pw@x'}", "must be a URL"),
+        ("{url: http://x, api_key: plain}", "not the key itself"),
+        ("{url: http://x, evry: 1 min}", "did you mean 'every'"),
+    ],
+)
+def test_settings_that_have_no_sense(tmp_path, section, said):
+    (tmp_path / "mview.yml").write_text(f"openlineage: {section}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "mview.yml")
+    text = str(caught.value.render())
+    assert said in text
+    assert "plain" not in text
+    assert "pw@" not in text
+
+
+def test_names_are_those_of_the_convention(made):
+    def named(drivername, table, **more):
+        connection = ConnectionSettings(
+            name="shop", drivername=drivername, host="db", database="shop", **more
+        )
+        config = made.config.model_copy(update={"connections": {"shop": connection}})
+        return _table_name(config, rel(table))
+
+    def by(naming):
+        return naming.get_namespace(), naming.get_name()
+
+    postgres = Postgres(host="db", port="5432", database="shop", schema="public", table="orders")
+    assert named("postgresql+psycopg", "shop.orders") == by(postgres)
+    other = Postgres(host="db", port="5433", database="shop", schema="crm", table="orders")
+    assert named("postgresql+psycopg", "shop.crm.orders", port=5433) == by(other)
+    mysql = MySQL(host="db", port="3306", database="shop", table="orders")
+    assert named("mariadb+pymysql", "shop.orders") == by(mysql)
