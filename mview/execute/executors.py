@@ -111,7 +111,9 @@ class Executors:
                 continue
             if self._at.get(name) == relation.state.changelog_version:
                 continue
-            size = sum(rows for _, rows in relation.base_files) * row_bytes(relation.schema.columns)
+            # Only what cannot fit is not read at all: short texts take far less than a guess says.
+            least = row_bytes(relation.schema.columns, text=4)
+            size = sum(rows for _, rows in relation.base_files) * least
             try:
                 if not (self._lookups.fits(size) and self._bring(name, relation)):
                     left_out.append(name)
@@ -314,14 +316,14 @@ class Executors:
         self._evaluator.close()
 
 
-def row_bytes(columns: Sequence[Column]) -> int:
-    """A guess of a row's size in memory: fixed widths, and 24 bytes for what has none."""
+def row_bytes(columns: Sequence[Column], text: int = 24) -> int:
+    """A guess of a row's size in memory: fixed widths, and so many bytes for what has none."""
     widths = []
     for column in columns:
         try:
             widths.append(column.type.bit_width // 8 + 1)
         except ValueError:
-            widths.append(24)
+            widths.append(text)
     return sum(widths)
 
 

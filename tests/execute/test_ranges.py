@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from mview.connector import WEIGHT
 from mview.execute import executors
-from mview.execute.executors import Executors
+from mview.execute.executors import Executors, row_bytes
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request, TooManyRowsError
@@ -274,6 +274,37 @@ class NoSpark:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise AssertionError(name)
+
+
+def test_how_long_texts_are_is_seen_and_not_guessed(disk: Path) -> None:
+    """Eight columns of a letter each: 40 bytes a row, where a guess says 200."""
+    letters = tuple(f"c{n}" for n in range(8))
+    columns = [
+        Column("id", parse_type("bigint"), nullable=False),
+        *(Column(name, parse_type("string")) for name in letters),
+    ]
+    schema = TableSchema(tuple(columns), ("id",))
+    rows = pa.Table.from_pylist(
+        [{"id": n, **dict.fromkeys(letters, "x")} for n in range(20_000)], schema=schema.arrow
+    )
+    mirror = Mirror(disk / "t", schema)
+    state = mirror.create()
+    version = mirror.register(
+        1, [stage(mirror, map(tuple, map(dict.values, rows.to_pylist())))], {}
+    )
+    state = replace(state, base_version=version, rows=rows.num_rows, phase="loaded")
+    # With an index and what a merge takes, some three times the rows.
+    made = Executors(
+        NoSpark(),  # type: ignore[arg-type]
+        {rel("c.t"): Relation(mirror, state)},
+        "local",
+        Memory(3 * rows.nbytes * 16 // 7),
+    )
+    assert 2 * rows.num_rows * row_bytes(columns) > made._memory.tables
+    assert made.warm({rel("c.t"): []}) == []
+    (answer,) = made.fetch([Request(rel("c.t"), pa.table({"id": [5]}), ("c0", "c7"))])
+    assert answer.to_pylist() == [{"c0": "x", "c7": "x"}]
+    made.close()
 
 
 def test_a_tick_over_a_large_table_reads_a_band(
