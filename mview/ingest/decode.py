@@ -216,7 +216,7 @@ def _no_key(event: ChangeEvent, table: TableSpec) -> DecodeError:
 
 def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     key_names = table.schema.key
-    if event.kind == "ddl" and moves_rows(event.detail or ""):
+    if event.kind == "ddl" and moves_rows(event.detail or "", *table.altered_as):
         raise _moved(event, table)
     if event.kind == "altered":
         raise _altered(event, table)
@@ -260,7 +260,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
 def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
     """The error of a statement after which nobody knows the table's rows."""
     return DecodeError(
-        f"rows of {table.name} go or come by a statement, and no message tells which",
+        f"rows of {table.name} go, come or change by a statement, and no message tells which",
         where=_place(event),
         got=shown(event.detail or "", 200),
         allowed="changes of rows, TRUNCATE TABLE, and statements that change columns",

@@ -73,6 +73,12 @@ class TableSpec:
         return frozenset(self.schema.names)
 
     @cached_property
+    def altered_as(self) -> tuple[str, dict[str, bool]]:
+        """What a statement would name: the table, and its columns, each with whether it is NULL."""
+        name = TableName.of(self.source_name).table
+        return name, {column.name: column.nullable for column in self.schema.columns}
+
+    @cached_property
     def condition(self) -> Condition | None:
         """The condition that all rows fulfil, if there is one."""
         return parse_where(self.schema.where) if self.schema.where else None

@@ -1,35 +1,93 @@
-"""DDL statements that take or bring rows of a table, of which no message tells."""
+"""DDL statements that take, bring or change rows of a table, of which no message tells."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-#: Texts and names in quotes, in which nothing is a comment, and comments that servers do not run.
+#: Texts, in which nothing is a comment, and comments that servers do not run.
 _ASIDE = re.compile(
-    r"'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|`[^`]*`|/\*(?!!).*?\*/|--[^\n]*|#[^\n]*",
+    r"(?P<name>`(?:[^`]|``)*`)|'(?:[^'\\]|''|\\.)*'|(?P<double>\"(?:[^\"\\]|\"\"|\\.)*\")"
+    r"|/\*(?!!).*?\*/|--[^\n]*|#[^\n]*",
     re.DOTALL,
 )
 
 #: The table itself, its name, a whole part of it, or its file.
 _MOVES = re.compile(
     r"\bdrop\s+(temporary\s+)?(table|database|schema)\b|\bcreate\s+or\s+replace\s+table\b"
-    r"|\brename\s+(table|to|as)\b|\balter\s+table\b.*\brename\s+(?!column|index|key|constraint)"
+    r"|\brename\s+(table|to|as)\b"
+    r"|\balter\s+(online\s+|ignore\s+)*table\b.*\brename\s+(?!column|index|key|constraint)"
     r"|\b(drop|truncate|exchange)\s+(sub)?partition\b|\b(discard|import)\s+(sub)?partition\b"
-    r"|\b(discard|import)\s+tablespace\b",
+    r"|\bconvert\s+(partition|table)\b|\b(discard|import)\s+tablespace\b",
     re.DOTALL | re.IGNORECASE,
 )
 
+#: The table that a statement alters.
+_NAME = r"(`(?:[^`]|``)*`|\"[^\"]*\"|[\w$]+)"
+_ALTERS = re.compile(
+    rf"\s*alter\s+(?:online\s+|ignore\s+)*table\s+(?:if\s+exists\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}",
+    re.IGNORECASE,
+)
 
-def moves_rows(statement: str) -> bool:
-    """Whether rows of the table go or come by a statement, and not by messages of their own.
+#: Of the table that is altered: its key goes; rows that are twice go; a foreign key changes rows.
+_LOSES = re.compile(
+    r"\bdrop\s+primary\s+key\b|\balter\s+(online\s+)?ignore\b"
+    r"|\breferences\b.*\bon\s+(delete|update)\s+(cascade\b|set\s+(null|default)\b)",
+    re.DOTALL | re.IGNORECASE,
+)
 
-    >>> moves_rows("DROP TABLE `orders`"), moves_rows("alter table t truncate partition p1")
+#: A column that gets a new definition, and that.
+_REDEFINES = re.compile(
+    rf"\b(?:modify|change)\s+(?:column\s+)?(?:if\s+exists\s+)?{_NAME}"
+    r"(.*?)(?=\b(?:modify|change|add|drop|rename|alter|convert)\b|$)",
+    re.DOTALL | re.IGNORECASE,
+)
+_COMPUTES = re.compile(r"\bas\s*\(|\bgenerated\b", re.IGNORECASE)
+_REQUIRES = re.compile(r"\bnot\s+null\b|\bkey\b", re.IGNORECASE)
+
+
+def moves_rows(statement: str, table: str, columns: Mapping[str, bool]) -> bool:
+    """Whether rows of a table go, come or change by a statement, and not by messages of their own.
+
+    Args:
+        statement: the statement, which names the table.
+        table: its name, without its database.
+        columns: those that are read, and of each whether it may be NULL.
+
+    >>> moves_rows("DROP TABLE `t`", "t", {}), moves_rows("alter table t drop partition p", "t", {})
     (True, True)
-    >>> moves_rows("alter table t drop column a /* drop table */"), moves_rows("create table t (i)")
-    (False, False)
+    >>> moves_rows("alter table t drop column a /* drop table */", "t", {})
+    False
+    >>> moves_rows("alter table t modify a int not null", "t", {"a": True, "b": True})
+    True
     """
-    return _MOVES.search(_ASIDE.sub(_stands_aside, statement)) is not None
+    plain = _ASIDE.sub(_stands_aside, statement)
+    if _MOVES.search(plain) is not None:
+        return True
+    named = _ASIDE.sub(_without_texts, statement)
+    altered = _ALTERS.match(named)
+    if altered is None or _plain(altered[2]) != table.casefold():
+        return False
+    if _LOSES.search(plain) is not None:
+        return True
+    nullable = {name.casefold(): may for name, may in columns.items()}
+    for match in _REDEFINES.finditer(named, altered.end()):
+        name, definition = _plain(match[1]), match[2]
+        if name in nullable and _COMPUTES.search(definition):
+            return True
+        if nullable.get(name) and _REQUIRES.search(definition):
+            return True
+    return False
+
+
+def _plain(name: str) -> str:
+    """A name, as names are compared."""
+    return name.strip('`"').replace("``", "`").casefold()
 
 
 def _stands_aside(match: re.Match[str]) -> str:
     return " x " if match[0][0] in "'\"`" else " "
+
+
+def _without_texts(match: re.Match[str]) -> str:
+    return match[0] if match["name"] or match["double"] else _stands_aside(match)

@@ -488,6 +488,55 @@ class TestTables:
         with pytest.raises(UserError, match=said):
             tell(changelog.advance(start, 100, 0))
 
+    def test_statements_that_change_rows_are_told(self, log):
+        """In the log there is no row of what each does, as is asked of the server first."""
+        statements = {
+            "n": "SET sql_mode = ''; ALTER TABLE n MODIFY x int NOT NULL",
+            "g": "ALTER TABLE g MODIFY x int AS (id * 3) STORED",
+            "i": "ALTER IGNORE TABLE i ADD UNIQUE (x)",
+            "r": "ALTER TABLE r CONVERT PARTITION p TO TABLE apart",
+            "c": "ALTER TABLE c ADD FOREIGN KEY (x) REFERENCES n (id) ON DELETE CASCADE; "
+            "DELETE FROM n",
+        }
+        for table in statements:
+            computed = "AS (id * 2) STORED" if table == "g" else ""
+            parts = "PARTITION BY LIST (id) (PARTITION p VALUES IN (1), PARTITION q VALUES IN (2))"
+            log.run(f"CREATE TABLE {table} (id int PRIMARY KEY, x int {computed}) "
+                    + (parts if table == "r" else ""))  # fmt: skip
+            log.run(f"INSERT INTO {table} (id) VALUES (1), (2)")
+        log.run("UPDATE c SET x = id; UPDATE i SET x = 7")
+        changelog = log.open(*statements)
+        start = changelog.begin()
+        before = {table: log.run(f"SELECT * FROM {table} ORDER BY id") for table in statements}
+        for table, sql in statements.items():
+            log.run(sql)
+            assert log.run(f"SELECT * FROM {table} ORDER BY id") != before[table], table
+        events = log.followed(changelog, start)
+        told = {event.table for event in events if event.kind == "altered"}
+        assert told == set(statements)
+        assert {event.table for event in events if event.kind in "cud"} <= {"n"}
+
+    def test_another_key_is_told(self, log):
+        for table in "klm":
+            log.run(
+                f"CREATE TABLE {table} (id int NOT NULL, r int NOT NULL, PRIMARY KEY (id, r), "
+                "UNIQUE u (id), KEY (r))"
+            )
+        log.run("ALTER TABLE l DROP PRIMARY KEY")
+        changelog = log.open("k", "l", "m")
+        start = changelog.begin()
+        keys = {table: start[f"table/{table}"]["key"] for table in "klm"}
+        assert keys["k"] == ["PRIMARY", ["id", "r"]]
+        assert keys["l"] == ["u", ["id"]]
+        # Of one the log tells; the other is another one when somebody looks.
+        log.run("ALTER TABLE k DROP PRIMARY KEY, ADD PRIMARY KEY (id); DROP INDEX u ON m")
+        log.run("SET sql_log_bin = 0; ALTER TABLE l DROP KEY u, ADD UNIQUE u (id, r)")
+        halts = changelog.advance(start, 100, 0).halts
+        assert halts.keys() == {"k", "l"}
+        assert all("no longer the key" in halt.what for halt in halts.values())
+        told = [event.table for event in log.followed(changelog, start) if event.kind == "altered"]
+        assert told == ["k"]
+
     def test_a_new_column_at_the_end_is_no_harm(self, log):
         changelog = log.open()
         start = changelog.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -247,18 +248,30 @@ SPEC = TableSpec(
         ("alter table tp_int add partition (partition p1 values less than (5))", False),
         ("create table tp_int (id int primary key, `drop table` int)", False),
         ("drop index a on tp_int", False),
+        ("alter online table tp_int rename old", True),
+        ("alter table tp_int convert partition p to table x", True),
+        ("alter ignore table s.`tp_int` add unique (b)", True),
+        ("alter table tp_int drop primary key, add primary key (a, b)", True),
+        ("alter table tp_int add foreign key (b) references p (id) on delete cascade", True),
+        ("alter table other add foreign key (b) references tp_int (id) on delete cascade", False),
+        ("alter table tp_int modify c_int int not null", True),
+        ("alter table tp_int modify `c_int` int as (`drop` * 2) comment 'x'", True),
+        ("alter table tp_int add x int not null, modify c_int int, modify x int as (id)", False),
+        ("alter table tp_int modify id int not null, comment 'modify c_int int not null'", False),
     ],
 )
 def test_statements_that_take_rows_halt(sql: str, moves: bool) -> None:
     body = {**TICDC, "isDdl": True, "type": "ALTER", "data": None, "sql": sql}
     message = Message("topic/0", 12, None, json.dumps(body).encode())
     decoder = made("ticdc")
-    assert decode_split([message], decoder, {"other": SPEC}) == []
+    columns = (*SPEC.schema.columns, Column("c_int", parse_type("int"), True, "int"))
+    spec = replace(SPEC, schema=TableSchema(columns, ("id",)))
+    assert decode_split([message], decoder, {"other": spec}) == []
     if not moves:
-        assert decode_split([message], decoder, {"tp_int": SPEC}) == []
+        assert decode_split([message], decoder, {"tp_int": spec}) == []
         return
-    with pytest.raises(DecodeError, match=r"rows of s\.tp_int go or come") as caught:
-        decode_split([message], decoder, {"tp_int": SPEC})
+    with pytest.raises(DecodeError, match=r"rows of s\.tp_int go, come or change") as caught:
+        decode_split([message], decoder, {"tp_int": spec})
     assert "topic/0, offset 12" in str(caught.value.where)
 
 

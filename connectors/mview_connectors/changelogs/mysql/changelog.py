@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from mview_connectors.changelogs.mysql.events import (
     gtids_of,
     newest_of,
 )
+from mview_connectors.changelogs.mysql.layouts import Facts
 from mview_connectors.changelogs.mysql.server import MysqlServer, MysqlState, lost
 from mview_connectors.changelogs.mysql.stream import BinlogStream
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
@@ -165,7 +166,11 @@ class MysqlChangelog(OwnLog):
         born = self._server.birth(state._replace(end=there))
         self._server.wait_for_writers()
         facts = {
-            f"{TABLE}{name}": {"columns": columns, "since": state.end}
+            f"{TABLE}{name}": {
+                "columns": columns,
+                "since": state.end,
+                "key": self._server.key(name, state.keys.get(name, {})),
+            }
             for name, columns in state.tables.items()
         }
         return {
@@ -311,29 +316,37 @@ class MysqlChangelog(OwnLog):
         for name in self._tables:
             if (facts := start.get(f"{TABLE}{name}")) is not None:
                 now = state.tables.get(name)
-                self._check_table(name, facts["columns"], now)
+                self._check_table(name, facts, now, state.keys.get(name, {}))
                 self._check_places(name, facts["columns"], now or [], state.end)
         return state
 
     def _check_table(
-        self, name: str, then: list[list[str | None]], now: list[list[str | None]] | None
+        self,
+        name: str,
+        facts: Mapping[str, Any],
+        now: list[list[Any]] | None,
+        keys: Mapping[str, Sequence[str]],
     ) -> None:
-        """Tell of a column that is read and is another one by now."""
-        what = ""
+        """Tell of a column that is read, or a key, and is another one by now."""
+        what, then, key = "", facts["columns"], facts.get("key")
         if now is None:
             what = "was dropped or renamed"
         else:
             there = {str(column[0]): column for column in now}
+            if key is not None and keys.get(key[0]) != key[1]:
+                what = f"has no longer the key ({key[0]}) that told its rows apart"
             for column in filter(lambda column: self._is_used(name, str(column[0])), then):
                 if (other := there.get(str(column[0]))) is None:
                     what = f"has column {column[0]!r} no more"
-                elif other != column and not _has_more_labels(column, other):
+                elif other[:3] != column[:3] and not _has_more_labels(column, other):
                     what = f"has column {column[0]!r} with another type"
+                elif Facts(*column).nullable and not Facts(*other).nullable and column[3:]:
+                    what = f"has column {column[0]!r} NOT NULL, which could be NULL before"
         if what:
             self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
     def _check_places(
-        self, name: str, then: list[list[str | None]], now: list[list[str | None]], end: int
+        self, name: str, then: list[list[Any]], now: list[list[Any]], end: int
     ) -> None:
         """Tell of columns that have other places than by the statements in the log.
 
@@ -373,7 +386,7 @@ def _told(shift: int, gtids: str) -> Offsets:
     return {**({"shift": shift} if shift else {}), **({"gtids": gtids} if gtids else {})}
 
 
-def _has_more_labels(then: list[str | None], now: list[str | None]) -> bool:
+def _has_more_labels(then: list[Any], now: list[Any]) -> bool:
     """Whether a column is an ENUM or SET that has got labels, or has them in another order."""
     before, after = mysql_type(str(then[1])), mysql_type(str(now[1]))
     return (

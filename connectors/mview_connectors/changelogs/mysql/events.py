@@ -140,8 +140,9 @@ class BinlogEvents:
         file: the number of the first event's file.
         checksum: whether events end with one.
         names: of the tables, as we call them: their databases, and their names there.
-        tables: by name, what they are at the first event: `columns`, in order, each with its name,
-            type and character set, and `since`, the place from which on they are followed.
+        tables: by name, what they are at the first event: `columns`, in order (see `Facts`),
+            `since`, the place from which on they are followed, and `key`, the index that tells
+            rows apart and its columns; None: there is none.
         is_used: whether a column of a table is read.
         folds: whether names differ by their letters' case only for people.
         born: when the first file was begun, in seconds; None: nobody knows, as it is of another
@@ -329,7 +330,8 @@ class BinlogEvents:
         if (schema if part is None else self._fold(part), self._fold(name)) != key:
             return
         try:
-            layout = after(sql, before, partial(self._is_used, table))
+            index: str | None = (self._facts[table].get("key") or [None])[0]
+            layout = after(sql, before, partial(self._is_used, table), index)
         except AlteredError as why:
             self._lose(number, table, place + 1, f"{why}: {shown(sql, 200)}")
             return

@@ -3,9 +3,9 @@
 Rows in the log have no names, so they are read by the place of their columns. Who reads late must
 know the columns as they were then, and not as the server has them now: a column may have been
 dropped and added again, or an ENUM reordered and put back. Each such statement stands in the log,
-between the rows, so the columns are followed by the statements. What one does to the values of a
-column that is read is in no log, and what is not understood here, nobody knows. Both are
-`AlteredError`: the table is to be loaded anew.
+between the rows, so the columns are followed by the statements. What one does to rows, or to the
+values of a column that is read, is in no log, and what is not understood here, nobody knows. Both
+are `AlteredError`: the table is to be loaded anew. So is one that loses the index of its key.
 
 Source: MariaDB's knowledge base, "ALTER TABLE"; MySQL's manual, the same.
 """
@@ -20,14 +20,35 @@ from mview_connectors.formats.mysql_values import mysql_type
 
 
 class Facts(NamedTuple):
-    """A column: its name, its type as information_schema writes it, the character set of its texts.
+    """A column; the type of one that was added since the table was loaded is empty: it is not read.
 
-    The type of one that was added since the table was loaded is empty: it is not read.
+    Attributes:
+        name: its name.
+        type: as information_schema writes it.
+        charset: the character set of its texts.
+        nullable: whether it may be NULL. A store of before does not say: then it may.
+        extra: EXTRA of information_schema, `auto_increment` or `STORED GENERATED`. None: a store of
+            before does not say.
     """
 
     name: str
     type: str
     charset: str | None
+    nullable: bool = True
+    extra: str | None = None
+
+    @property
+    def may_be_computed(self) -> bool:
+        """Whether its values may be made of those of other columns."""
+        return self.extra is None or _COMPUTED.search(self.extra) is not None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the server numbers it by itself."""
+        return self.extra is not None and "auto_increment" in self.extra.lower()
+
+
+_COMPUTED = re.compile("virtual|stored|persistent", re.IGNORECASE)
 
 
 #: The columns of a table, in order.
@@ -84,47 +105,55 @@ _NO_COLUMN = (
     "PARTITION",
 )  # fmt: skip
 
-#: First words of what changes no column.
+#: First words of what changes neither a column nor a row.
 _HARMLESS = frozenset((
     "ENGINE", "AUTO_INCREMENT", "COMMENT", "FORCE", "ALGORITHM", "LOCK", "ORDER", "ENABLE",
     "DISABLE", "ROW_FORMAT", "KEY_BLOCK_SIZE", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
     "STATS_SAMPLE_PAGES", "CHECKSUM", "DELAY_KEY_WRITE", "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH",
     "PACK_KEYS", "DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "DATA", "INDEX", "TABLESPACE",
     "TRANSACTIONAL", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "PAGE_COMPRESSION_LEVEL", "ENCRYPTED",
-    "ENCRYPTION", "ENCRYPTION_KEY_ID", "COMPRESSION", "WITH", "WITHOUT", "PARTITION", "REMOVE",
-    "REORGANIZE", "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "TRUNCATE",
-    "EXCHANGE", "DISCARD", "IMPORT", "NOWAIT", "WAIT",
+    "ENCRYPTION", "ENCRYPTION_KEY_ID", "COMPRESSION", "PARTITION", "REMOVE", "REORGANIZE",
+    "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "NOWAIT", "WAIT",
 ))  # fmt: skip
+
+#: Engines that keep every row (BLACKHOLE keeps none).
+_ENGINES = ("INNODB", "MYISAM", "ARIA", "ROCKSDB", "TOKUDB", "MEMORY", "HEAP")
+
+#: The name of the index of a primary key.
+PRIMARY = "PRIMARY"
 
 #: Whether a column is read.
 Used = Callable[[str], bool]
 
 
 def altered_table(sql: str) -> tuple[str | None, str] | None:
-    """The table that an ALTER TABLE is of, and its database; None: it is another statement.
+    """The table that a statement alters, and its database; None: it is none that is known here.
 
     >>> altered_table("alter table if exists `a`.b drop c")
     ('a', 'b')
+    >>> altered_table("drop index i on b")
+    (None, 'b')
     """
     tokens = tokens_of(sql)
-    at = _head(tokens)
-    if at is None:
+    if (at := _head(tokens)) is None:
         return None
     if len(tokens) > at + 2 and tokens[at + 1].word == ".":
         return tokens[at].name, tokens[at + 2].name
     return None, tokens[at].name
 
 
-def after(sql: str, layout: Layout, is_used: Used) -> Layout:
-    """The columns of a table after an ALTER TABLE of it.
+def after(sql: str, layout: Layout, is_used: Used, key: str | None = None) -> Layout:
+    """The columns of a table after a statement that alters it.
 
     Args:
         sql: the statement.
         layout: the columns before it.
         is_used: whether a column is read; names are as in the layout.
+        key: the index that tells the table's rows apart; None: there is none.
 
     Raises:
-        AlteredError: a column that is read is another one after it, or nobody knows.
+        AlteredError: rows, or the values of a column that is read, are others after it, or nobody
+            knows; or its key is another one.
     """
     tokens = tokens_of(sql)
     at = _head(tokens)
@@ -135,10 +164,15 @@ def after(sql: str, layout: Layout, is_used: Used) -> Layout:
     # By which rules a backslash is read, the session knows: what seems to be a text may be none.
     if any("\\" in token.text or token.text in "'\"`" for token in tokens):
         raise AlteredError("was altered by a statement that is not understood")
+    changed = _Changed(layout, is_used, key)
+    if tokens[0].word != "ALTER":
+        changed.take([Token("word", "DROP"), Token("word", "INDEX"), _index_of(tokens)])
+        return layout
+    if any(token.word == "IGNORE" for token in tokens[:at]):
+        raise AlteredError("was altered by IGNORE, which takes rows and changes values as it likes")
     at += 3 if len(tokens) > at + 2 and tokens[at + 1].word == "." else 1
     while at < len(tokens) and tokens[at].word in ("WAIT", "NOWAIT"):
         at += 2 if tokens[at].word == "WAIT" else 1
-    changed = _Changed(layout, is_used)
     for clause in _parts(tokens[at:]):
         changed.take(clause)
     return tuple(changed.columns)
@@ -154,9 +188,13 @@ def tokens_of(sql: str) -> list[Token]:
 
 
 def _head(tokens: Sequence[Token]) -> int | None:
-    """Where the table's name stands in an ALTER TABLE; None: it is another statement."""
-    words = [token.word for token in tokens[:6]]
+    """Where the table's name stands in a statement that alters it; None: it is another one."""
+    words = [token.word for token in tokens]
     at = 1
+    if _drops_index(words):
+        # A word of the language is none: names like it stand in quotes.
+        at = words.index("ON") + 1 if "ON" in words else len(words)
+        return at if at < len(tokens) else None
     if words[:1] != ["ALTER"]:
         return None
     while words[at : at + 1] and words[at] in ("ONLINE", "IGNORE"):
@@ -167,6 +205,21 @@ def _head(tokens: Sequence[Token]) -> int | None:
     if words[at : at + 2] == ["IF", "EXISTS"]:
         at += 2
     return at if at < len(tokens) else None
+
+
+def _drops_index(words: Sequence[str]) -> bool:
+    """Whether a statement drops an index, or makes another one of its name."""
+    if words[:3] == ["CREATE", "OR", "REPLACE"]:
+        return "INDEX" in words[3:5]
+    return words[:1] == ["DROP"] and "INDEX" in words[1:3]
+
+
+def _index_of(tokens: Sequence[Token]) -> Token:
+    """The name of the index that a statement drops, or makes anew."""
+    at = next(n for n, token in enumerate(tokens) if token.word == "INDEX") + 1
+    while tokens[at].word in ("IF", "NOT", "EXISTS"):
+        at += 1
+    return tokens[at]
 
 
 def _parts(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -187,12 +240,15 @@ def _parts(tokens: Sequence[Token]) -> list[list[Token]]:
 class _Changed:
     """The columns while the parts of a statement are taken, one after the other."""
 
-    def __init__(self, layout: Layout, is_used: Used) -> None:
+    def __init__(self, layout: Layout, is_used: Used, key: str | None) -> None:
         self.columns, self._is_used = list(layout), is_used
+        self._key = "" if key is None else key.casefold()
 
     def take(self, clause: list[Token]) -> None:
         """Take what stands between two commas."""
         word, rest = clause[0].word, clause[1:]
+        if word in ("ADD", "CHANGE", "MODIFY"):
+            _refuse_cascade(clause)
         if word == "ADD":
             self._add(rest)
         elif word == "DROP":
@@ -209,23 +265,36 @@ class _Changed:
             self._rename(rest)
         elif word == "ALTER":
             return  # its default, or whether an index is used
-        elif word == "CONVERT":
-            self._convert(rest)
-        elif word not in _HARMLESS:
+        elif word == "CONVERT" and [token.word for token in rest[:1]] == ["TO"]:
+            self._convert()
+        elif word not in _HARMLESS or not _keeps_rows(clause):
             raise self._unknown(clause)
 
     def _add(self, rest: list[Token]) -> None:
         if rest and rest[0].word in _NO_COLUMN:
+            self._add_index(rest)
             return
         is_optional, rest = _optional(_without(rest, "COLUMN"), "IF", "NOT", "EXISTS")
         if rest and rest[0].word == "(":
             for part in _parts(rest[1 : _closing(rest)]):
-                if part[0].word not in _NO_COLUMN:
+                if part[0].word in _NO_COLUMN:
+                    self._add_index(part)
+                else:
                     self._insert(part[0].name, part[1:], is_optional=is_optional)
             return
         if len(rest) < 2 or rest[0].word in ("SYSTEM", "PERIOD"):
             raise self._unknown([Token("word", "ADD"), *rest])
         self._insert(rest[0].name, rest[1:], is_optional=is_optional)
+
+    def _add_index(self, rest: list[Token]) -> None:
+        """An index, a constraint or a partition; columns of a primary key become NOT NULL."""
+        words = [token.word for token in rest]
+        if PRIMARY not in words or "(" not in words:
+            return
+        begin = words.index("(")
+        for part in _parts(rest[begin + 1 : begin + _closing(rest[begin:])]):
+            if (at := self._place(part[0].name)) is not None:
+                self._refuse_null(self.columns[at])
 
     def _insert(self, name: str, rest: list[Token], *, is_optional: bool) -> None:
         if self._place(name) is not None:
@@ -248,6 +317,7 @@ class _Changed:
 
     def _drop(self, rest: list[Token]) -> None:
         if rest and rest[0].word in _NO_COLUMN:
+            self._drop_index(rest)
             return
         is_optional, rest = _optional(_without(rest, "COLUMN"), "IF", "EXISTS")
         if not rest or rest[0].word in ("SYSTEM", "PERIOD"):
@@ -256,8 +326,20 @@ class _Changed:
             self._refuse_used(self.columns[at].name, "no more")
             del self.columns[at]
 
+    def _drop_index(self, rest: list[Token]) -> None:
+        """An index or a constraint; a partition takes its rows with it."""
+        word, (_, rest) = rest[0].word, _optional(rest[1:], "IF", "EXISTS")
+        if word == "PARTITION":
+            raise self._unknown([Token("word", "DROP"), Token("word", word), *rest])
+        if word == PRIMARY:
+            self._refuse_key(PRIMARY)
+        elif word in ("INDEX", "KEY", "CONSTRAINT") and rest:
+            self._refuse_key(rest[0].name)
+
     def _rename(self, rest: list[Token]) -> None:
         if not rest or rest[0].word in ("INDEX", "KEY"):
+            if len(rest) > 1:
+                self._refuse_key(rest[1].name)
             return
         if rest[0].word != "COLUMN":
             return  # of the table: it moves its rows, which is told as such
@@ -268,10 +350,11 @@ class _Changed:
             self._refuse_used(self.columns[at].name, f"renamed to {rest[2].name!r}")
             self.columns[at] = self.columns[at]._replace(name=rest[2].name)
 
-    def _convert(self, rest: list[Token]) -> None:
+    def _convert(self) -> None:
         for column in self.columns:
             if column.charset is not None:
                 self._refuse_used(column.name, "in another character set")
+        self._refuse_computed()
 
     def _define(
         self, old: str, new: str | None, definition: list[Token], *, is_optional: bool
@@ -285,10 +368,45 @@ class _Changed:
         if self._is_used(column.name):
             if new != column.name:
                 raise AlteredError(f"has column {column.name!r} renamed to {new!r}")
-            column = column._replace(type=_type_after(column, definition))
+            column = self._defined(column, definition)
         else:
+            self._refuse_computed()
             column = Facts(new, "", None)
         self._put(at, column, definition)
+
+    def _defined(self, column: Facts, definition: list[Token]) -> Facts:
+        """A column that is read by its new definition: no value may be another by it."""
+        type_text = _type_after(column, definition)
+        words = _outside(definition)
+        if "AS" in words or "GENERATED" in words:
+            raise AlteredError(f"has column {column.name!r} computed, maybe otherwise than before")
+        if "AUTO_INCREMENT" in words and not column.counts:
+            # Where it is 0, the server gives it a number.
+            raise AlteredError(f"has column {column.name!r} numbered by AUTO_INCREMENT")
+        # An old setting has a TIMESTAMP be NOT NULL where nothing is said of NULL.
+        is_moment = words[0] == "TIMESTAMP" and "NULL" not in words
+        nullable = not (is_moment or "NOT" in words or "KEY" in words)
+        if not nullable:
+            self._refuse_null(column)
+        extra = "auto_increment" if "AUTO_INCREMENT" in words else ""
+        return Facts(column.name, type_text, column.charset, nullable, extra)
+
+    def _refuse_null(self, column: Facts) -> None:
+        """Raise where NULL would have become something else."""
+        if column.nullable and self._is_used(column.name):
+            raise AlteredError(f"has column {column.name!r} NOT NULL, which could be NULL before")
+
+    def _refuse_computed(self) -> None:
+        """Raise where values that are read may be made of those of a column that changes."""
+        for column in self.columns:
+            if column.type and self._is_used(column.name) and column.may_be_computed:
+                raise AlteredError(
+                    f"has a column with other values, and {column.name!r} may be made of them"
+                )
+
+    def _refuse_key(self, index: str) -> None:
+        if index.casefold() == self._key:
+            raise AlteredError(f"has no longer the key ({index}) that told its rows apart")
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -366,6 +484,38 @@ def _normal(type_text: str) -> str:
     elif match := re.fullmatch(r"decimal\((\d+)\)(.*)", text):
         text = f"decimal({match[1]},0){match[2]}"
     return text.replace(" ", "")
+
+
+def _keeps_rows(options: Sequence[Token]) -> bool:
+    """Whether options of a table name no engine that loses rows; they may stand without commas."""
+    for at, token in enumerate(options):
+        if token.word == "ENGINE":
+            name = _without(list(options[at + 1 :]), "=")[:1]
+            if not name or name[0].text.strip("'\"`").upper() not in _ENGINES:
+                return False
+    return True
+
+
+def _refuse_cascade(clause: Sequence[Token]) -> None:
+    """Raise where a foreign key changes rows by itself: the server writes no log of that."""
+    words = [token.word for token in clause]
+    if "REFERENCES" not in words:
+        return
+    for at, word in enumerate(words[:-2]):
+        if word == "ON" and words[at + 2] in ("CASCADE", "SET"):
+            raise AlteredError("has a foreign key with CASCADE or SET NULL, which is not logged")
+
+
+def _outside(tokens: Sequence[Token]) -> list[str]:
+    """The words that stand outside of parentheses."""
+    words: list[str] = []
+    depth = 0
+    for token in tokens:
+        depth -= token.word == ")"
+        if not depth:
+            words.append(token.word)
+        depth += token.word == "("
+    return words
 
 
 def _closing(tokens: Sequence[Token]) -> int:

@@ -20,6 +20,7 @@ from mview_connectors.changelogs.mysql.events import (
     passed,
     rotated_to,
 )
+from mview_connectors.changelogs.mysql.layouts import PRIMARY, Facts
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.formats.ownlog.binlog import CHARSETS
 
@@ -56,8 +57,15 @@ _FILTERS = (
 _DENIED = "1227"
 
 _FACTS = """
-SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS
+SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE = 'YES', EXTRA
+FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME, ORDINAL_POSITION
+"""
+
+#: Parts of unique indexes; a text of which a part counts has a length.
+_UNIQUE = """
+SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX
 """
 
 _VERSIONED = """
@@ -89,14 +97,16 @@ class MysqlState(NamedTuple):
         clock: its clock, in milliseconds, before the end was asked for.
         end: the end of its log, as one number; see `events`.
         log: the log's name: that of its files without their numbers.
-        tables: by name, the columns in order: name, type, character set.
+        tables: by name, the columns in order; see `Facts` of `layouts`.
+        keys: by name, the columns of each unique index, by its name.
     """
 
     server: str
     clock: SourceMs
     end: int
     log: str
-    tables: dict[str, list[list[str | None]]]
+    tables: dict[str, list[list[Any]]]
+    keys: dict[str, dict[str, list[str]]]
 
 
 class MysqlServer(MysqlDatabase):
@@ -194,16 +204,33 @@ class MysqlServer(MysqlDatabase):
         server = self._identity()
         clock = self.clock()
         file, place, *_ = self._log_end()
-        columns: dict[str, list[list[str | None]]] = {}
+        columns: dict[str, list[list[Any]]] = {}
+        keys: dict[str, dict[str, list[str]]] = {}
         wanted = {self._named(table): table for table in tables}
         for schema in dict.fromkeys(named.schema for named in wanted):
-            for name, *column in self.query(_FACTS, (schema,)):
+            for name, column, kind, charset, nullable, extra in self.query(_FACTS, (schema,)):
                 if (table := wanted.get(TableName(schema, name))) is not None:
-                    columns.setdefault(table, []).append(column)
+                    facts = Facts(column, kind, charset, bool(nullable), extra)
+                    columns.setdefault(table, []).append([*facts])
+            for name, index, column, length in self.query(_UNIQUE, (schema,)):
+                if (table := wanted.get(TableName(schema, name))) is not None:
+                    whole = length is None or index == PRIMARY
+                    keys.setdefault(table, {}).setdefault(index, []).append(column if whole else "")
         end = (file_number(file) << 32) + int(place)
         if (now := self._identity()) != server:
             raise self.another(now)
-        return MysqlState(server, clock, end, file.rpartition(".")[0], columns)
+        return MysqlState(server, clock, end, file.rpartition(".")[0], columns, keys)
+
+    def key(self, table: str, indexes: Mapping[str, Sequence[str]]) -> list[Any] | None:
+        """The index that tells a table's rows apart, and its columns; None: the key is declared.
+
+        Args:
+            table: its name.
+            indexes: the columns of its unique indexes, by their names.
+        """
+        key = set(self._key(table))
+        ours = [[name, [*columns]] for name, columns in indexes.items() if {*columns} == key]
+        return min(ours, key=lambda index: (index[0] != PRIMARY, index), default=None)
 
     def _log_end(self) -> tuple[Any, ...]:
         is_new = "mariadb" not in self._version.lower() and self._numbers >= (8, 4)
@@ -314,7 +341,7 @@ class MysqlServer(MysqlDatabase):
             if self.query(_VERSIONED, self._named(name)):
                 what = "is system-versioned: its log has the rows that are history, too"
                 hint = f"ALTER TABLE {relation} DROP SYSTEM VERSIONING"
-            for column, kind, charset in columns.get(name, ()):
+            for column, kind, charset, *_ in columns.get(name, ()):
                 if charset is not None and charset not in CHARSETS:
                     what = f"has column {column!r} in the character set {charset}"
                     hint = f"ALTER TABLE {relation} CONVERT TO CHARACTER SET utf8mb4"
