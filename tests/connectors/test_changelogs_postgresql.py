@@ -315,6 +315,11 @@ class TestTables:
             ("ALTER PUBLICATION p DROP TABLE t; ALTER PUBLICATION p ADD TABLE t", "taken out"),
             ("ALTER PUBLICATION p SET (publish = 'insert')", "taken out"),
             ("ALTER TABLE t REPLICA IDENTITY NOTHING", "its key"),
+            ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, x)", "no longer the key"),
+            (  # rows may have had one key in between
+                "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id)",
+                "no longer the key",
+            ),
             # Rows have other values, and no event tells it.
             (
                 "ALTER TABLE t ALTER x TYPE varchar(1) USING left(x, 1); "
@@ -337,6 +342,7 @@ class TestTables:
             "ALTER TABLE t ALTER x SET DEFAULT 'z'; ALTER TABLE t ALTER x SET STATISTICS 9",
             "ALTER TABLE t RENAME x TO y; ALTER TABLE t RENAME y TO x",
             "CLUSTER t USING t_pkey",
+            "REINDEX INDEX CONCURRENTLY t_pkey",
             "ALTER TABLE t ADD COLUMN y float DEFAULT random()",
         ],
     )
@@ -351,20 +357,33 @@ class TestTables:
 
     def test_a_label_of_an_enum_that_is_renamed_is_told(self, log):
         """Rows have the number of a label: all of them show another one, and no event tells it."""
-        log.run("CREATE TYPE e AS ENUM ('a', 'b')")
-        log.run("CREATE TABLE u (id int PRIMARY KEY, n int, e e, es e[])")
+        log.run("CREATE TYPE e AS ENUM ('a', 'b'); CREATE DOMAIN d AS e; CREATE DOMAIN dd AS d")
+        log.run("CREATE TYPE c AS (k int, e dd)")
+        log.run("CREATE TABLE u (id int PRIMARY KEY, n int, e e, es e[], d dd, c c, cs c[])")
         changelog = log.open("u")
         start = changelog.begin()
         log.run("ALTER TYPE e ADD VALUE 'c'; INSERT INTO u VALUES (1, 1, 'a', '{b}')")
         assert log.read_all(changelog, start, 1)[0] == [[1]]
         log.run("ALTER TYPE e RENAME VALUE 'a' TO 'z'")
-        for used in ({"id", "n"}, {"id", "e"}, {"id", "es"}):
+        for used in ({"id", name} for name in ("n", "e", "es", "d", "c", "cs")):
             changelog = log.reopen("u")
             changelog.only({"u": used})
             told = [halt.error() for halt in changelog.advance(start, 100, 0).halts.values()]
             assert ["label 'a' renamed" in str(error) for error in told] == [True] * (
                 "n" not in used
             )
+
+    def test_a_composite_type_that_is_altered_is_told(self, log):
+        """All rows are printed with the parts of now."""
+        log.run("CREATE TYPE c AS (k int, x text); CREATE DOMAIN d AS c[]")
+        log.run("CREATE TABLE u (id int PRIMARY KEY, c c, d d)")
+        start = log.open("u").begin()
+        log.run("ALTER TYPE c DROP ATTRIBUTE x")
+        for name in ("c", "d"):
+            changelog = log.reopen("u")
+            changelog.only({"u": {"id", name}})
+            with pytest.raises(UserError, match=f"'{name}' with other parts"):
+                tell(changelog.advance(start, 100, 0))
 
     @pytest.mark.parametrize(
         "sql",
@@ -403,6 +422,11 @@ class TestTables:
         ("sql", "said"),
         [
             ("CREATE UNLOGGED TABLE u (id int PRIMARY KEY)", "SET LOGGED"),
+            ("CREATE TABLE u (id int PRIMARY KEY DEFERRABLE)", "DEFERRABLE"),
+            (  # the key is another one, which is not sent
+                "CREATE TABLE u (id int PRIMARY KEY DEFERRABLE, k int NOT NULL UNIQUE)",
+                "REPLICA IDENTITY FULL",
+            ),
             ("CREATE TABLE u (id int PRIMARY KEY) PARTITION BY RANGE (id)", "partitioned"),
             ("CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE w () INHERITS (u)", "inherit"),
             (
@@ -452,6 +476,34 @@ class TestTables:
         log.opened[-1].begin()
         log.close()
         log.run("DROP OWNED BY reader")
+
+    def test_rows_that_a_policy_hides_are_told(self, log):
+        """The log has them: a load that does not see them would be another table."""
+        fill(log, [1, 2])
+        log.run("DROP ROLE IF EXISTS seer; CREATE ROLE seer LOGIN PASSWORD 'r'")
+        log.run("GRANT SELECT ON t TO seer; CREATE POLICY p ON t USING (id = 1)")
+        secret = log.folder / "secret"
+        secret.write_text("r")
+        parts = {
+            **log.server.settings(log.database),
+            "username": "seer",
+            "password": f"${{file:{secret}}}",
+        }
+        database = PostgresqlDatabase(ConnectionSettings(name="c", **parts))
+        try:
+            schema = database.describe("t")
+            plan = database.plan("t", schema, 100, 1 << 20)
+            log.run("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+            with pytest.raises(UserError, match='ALTER ROLE "seer" BYPASSRLS'):
+                database.describe("t")
+            with pytest.raises(UserError, match="row-level security"):
+                list(database.read("t", schema, plan, plan.chunks[0]))
+            log.run("ALTER ROLE seer BYPASSRLS")
+            assert database.describe("t") == schema
+            assert sum(b.num_rows for b in database.read("t", schema, plan, plan.chunks[0])) == 2
+        finally:
+            database.close()
+            log.run("DROP OWNED BY seer; DROP ROLE seer")
 
     def test_options_are_checked(self, log):
         for options in ({"slot": "No-Name"}, {"max_slot_wal": "much"}, {"snapshot": "x"}):

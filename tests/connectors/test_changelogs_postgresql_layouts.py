@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from mview_connectors.changelogs.postgresql.changelog import has_place
+from mview_connectors.changelogs.postgresql.changelog import has_place, is_by_another_key
+from mview_connectors.formats.ownlog.pgoutput import PgRelation
 
 from tests.seeds import daily
 
@@ -35,6 +36,24 @@ THEN = columns("id", "note", "x", "spare")
 )
 def test_cases(written: tuple[str, ...], now: dict[str, list[int]], is_right: bool) -> None:
     assert has_place(written, THEN, now, ["id", "x"]) is is_right
+
+
+@pytest.mark.parametrize(
+    ("columns_of_key", "identity", "is_other"),
+    [
+        (("id",), "d", False),
+        (("id", "x"), "d", True),
+        ((), "d", True),  # there was none: two rows may have had one key
+        (("id", "note", "x", "spare"), "f", False),  # which says nothing of keys
+        (("x",), "i", False),
+    ],
+)
+def test_a_change_by_another_key(
+    columns_of_key: tuple[str, ...], identity: str, is_other: bool
+) -> None:
+    written = PgRelation(1, "public", "t", tuple(THEN), columns_of_key, identity)
+    assert is_by_another_key(written, [5, True, ["id"]]) is is_other
+    assert not is_by_another_key(written, [5, False, ["id"]])
 
 
 def test_whatever_is_altered_and_put_back() -> None:

@@ -28,7 +28,8 @@ _BLOCK = 4 << 20
 _SESSION = """
 SET TIME ZONE 'UTC'; SET DateStyle TO 'ISO, YMD'; SET client_encoding TO 'UTF8';
 SET extra_float_digits TO 1; SET standard_conforming_strings TO on; SET statement_timeout TO 0;
-SET IntervalStyle TO 'iso_8601'; SET bytea_output TO 'hex'; SET xmlbinary TO 'base64'
+SET IntervalStyle TO 'iso_8601'; SET bytea_output TO 'hex'; SET xmlbinary TO 'base64';
+SET row_security TO off
 """
 
 #: Schemas of users, into which this one may look.
@@ -67,15 +68,22 @@ WHERE t.typtype <> 'd'
 ORDER BY s.number
 """
 
-#: Unique indexes of all rows; a deferrable one may have two rows of a key for a moment.
+#: Unique indexes of all rows; a deferrable one may have two rows of a key for a moment, and changes
+#: in the log do not say which of them they are of.
 _INDEXES = """
 SELECT i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
 FROM pg_index i
 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
 LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indpred IS NULL
-    AND (i.indisprimary OR i.indimmediate AND i.indisvalid) AND k.place <= i.indnkeyatts
+    AND i.indimmediate AND i.indisvalid AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(k.number > 0)
+"""
+
+#: Whether the primary key is deferrable: then it is no key.
+_DEFERRABLE = """
+SELECT conname FROM pg_constraint
+WHERE conrelid = %s::regclass AND contype = 'p' AND condeferrable
 """
 
 #: Columns whose values are ordered by their bytes.
@@ -109,6 +117,8 @@ _IS_TABLE = "SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = %s::regclass
 #: Rows that are counted at the most, where the planner thinks that there are fewer.
 _COUNTED = 10_000
 
+_PERSISTENCE = "SELECT relpersistence::text FROM pg_class WHERE oid = %s::regclass"
+
 #: What the table is, and the topmost table that it is a part of.
 _FAMILY = """
 SELECT c.relkind = 'p', c.relispartition,
@@ -141,9 +151,10 @@ WHERE f.level > 0 ORDER BY 1
 """
 
 
-#: Columns that this user may not read, and whether it may look into the schema.
+#: Columns that this user may not read, whether it may look into the schema, and whether a policy
+#: hides rows from it: the log has these, too.
 _GRANTS = """
-SELECT has_schema_privilege(n.oid, 'USAGE'), current_user,
+SELECT has_schema_privilege(n.oid, 'USAGE'), current_user, row_security_active(c.oid),
     (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
      WHERE a.attrelid = c.oid AND a.attname = ANY(%s::text[])
         AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT'))
@@ -162,7 +173,7 @@ SELECT current_setting('wal_level'), current_setting('max_slot_wal_keep_size', t
 _IDENTITY = """
 SELECT c.relreplident::text, (SELECT array_agg(a.attname::text)
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
-    WHERE i.indrelid = c.oid
+    WHERE i.indrelid = c.oid AND i.indimmediate
         AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END)
 FROM pg_class c WHERE c.oid = %s::regclass
 """
@@ -230,7 +241,7 @@ class PostgresqlDatabase(SqlDatabase):
         names = [] if schema is None else list(schema.names)
         grants: list[str] = []
         named = self._named(table)
-        for usage, user, denied in self.query(_GRANTS, (names, *named)):
+        for usage, user, is_hidden, denied in self.query(_GRANTS, (names, *named)):
             to = f"TO {self.quote(user)}"
             if not usage:
                 grants.append(f"GRANT USAGE ON SCHEMA {self.quote(named.schema)} {to}")
@@ -238,6 +249,8 @@ class PostgresqlDatabase(SqlDatabase):
                 only = ", ".join(map(self.quote, denied))
                 columns = "" if len(denied) == len(names) else f" ({only})"
                 grants.append(f"GRANT SELECT{columns} ON {self.relation(table)} {to}")
+            if is_hidden:  # row level security
+                grants.append(f"ALTER ROLE {self.quote(user)} BYPASSRLS")
         return "; ".join(grants)
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
@@ -293,6 +306,9 @@ class PostgresqlDatabase(SqlDatabase):
         if what:
             self._refuse_log(table, what, "its setting now", hint)
         relation = self._regclass(table)
+        if self.query(_PERSISTENCE, (relation,))[0][0] != "p":
+            what = "is unlogged or temporary: the log has no changes of it"
+            self._refuse_log(table, what, "relpersistence", f"ALTER TABLE {relation} SET LOGGED")
         partitioned, is_part, has_parts, root = self.query(_FAMILY, (relation,))[0]
         published = self.query(_PUBLISHED, self._named(table))
         if not published and partitioned:
@@ -349,6 +365,14 @@ class PostgresqlDatabase(SqlDatabase):
     @property
     def _namespace(self) -> str:
         return self._settings.own_schema or "public"
+
+    def _why_no_key(self, table: str) -> str:
+        for (name,) in self.query(_DEFERRABLE, (self._regclass(table),)):
+            return (
+                f"primary key {name} is DEFERRABLE: two rows may have a key for a while, and a "
+                "change in the log does not say which of them it is of"
+            )
+        return ""
 
     def defaults(self, table: str) -> Sequence[str]:
         """The columns that may be NULL and have another default."""

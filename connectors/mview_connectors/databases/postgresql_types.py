@@ -64,6 +64,15 @@ _REFUSED = {
     "time with time zone": "the changelog turns it to UTC, SQL keeps the zone",
 }
 
+#: Types of which a row has a number and a text has what is called so now.
+_NAMES = {
+    f"reg{what}"
+    for what in (
+        *("class", "collation", "config", "dictionary", "namespace", "oper", "operator", "proc"),
+        *("procedure", "role", "type"),
+    )
+}
+
 _MODIFIER = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)")
 
 #: numeric without precision: the widest decimal, with room on both sides of the point.
@@ -84,6 +93,10 @@ def read_as(text: str, wanted: pa.DataType) -> Convert:
         UnsupportedTypeError: it cannot be read so.
     """
     base = _MODIFIER.sub("", text)
+    if base.removesuffix("[]") in _NAMES:
+        raise UnsupportedTypeError(
+            "it prints the name that something has now: that changes without a change of the row"
+        )
     if pa.types.is_string(wanted):
         return _utc_clocks if base == "time with time zone" else from_text(wanted)
     if base == "money":

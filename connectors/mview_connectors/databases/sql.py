@@ -121,6 +121,10 @@ class SqlDatabase(ABC):
     def _is_passing(self, error: Exception) -> bool:
         """Whether the same command may succeed later (server down) or the input must change."""
 
+    def _why_no_key(self, table: str) -> str:
+        """Why what seems to be a table's key is none; empty: there is nothing of the kind."""
+        return ""
+
     def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
         """The statement without which this user cannot read a table; empty: it can.
 
@@ -233,6 +237,7 @@ class SqlDatabase(ABC):
             raise UserError(
                 f"table {self.place(table)} has no primary key, and no unique index of columns "
                 "that are NOT NULL",
+                got=self._why_no_key(table) or None,
                 allowed="tables with a key: it tells which row a change belongs to",
                 hint=f"add one in the database: ALTER TABLE {self.relation(table)} "
                 "ADD PRIMARY KEY (...); or say what tells its rows apart: "

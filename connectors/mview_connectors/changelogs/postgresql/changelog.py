@@ -60,8 +60,8 @@ class PostgresqlChangelog(OwnLog):
         self._slot = self._name("slot", f"{ours}_{zlib.crc32(str(store).encode()):08x}")
         self._publication = self._name("publication", self._slot)
         self._most_kept = self._size(settings.options.get("max_slot_wal"))
-        #: The columns, in their order, that changes in the log were written by, of each table.
-        self._written: dict[str, set[tuple[str, ...]]] = {}
+        #: By what changes in the log were written, of each table.
+        self._written: dict[str, set[PgRelation]] = {}
 
     @classmethod
     def of_database(
@@ -134,9 +134,16 @@ class PostgresqlChangelog(OwnLog):
         state = self._state(slot)
         self._check_slot(state, slot)
         self._server.wait_for_writers(self._tables)
-        facts = {f"{TABLE}{name}": facts for name, facts in state.tables.items()}
+        facts = {
+            f"{TABLE}{name}": {
+                **{what: fact for what, fact in facts.items() if what != "keys"},
+                "key": self._server.key(name, facts["keys"] or []),
+            }
+            for name, facts in state.tables.items()
+        }
         place = list(Place(state.end))
-        return {self.log: place, "slot": slot, "server": self._server.identity(), **facts}
+        server = {"server": self._server.identity(), "timeline": state.timeline}
+        return {self.log: place, "slot": slot, **server, **facts}
 
     def _disconnect(self) -> None:
         self._server.close()
@@ -169,7 +176,7 @@ class PostgresqlChangelog(OwnLog):
         for table in self._tables:
             facts = start.get(f"{TABLE}{table}")
             if facts is not None and facts["relation"] == number:
-                self._written.setdefault(table, set()).add(PgRelation.of(message)[0].columns)
+                self._written.setdefault(table, set()).add(PgRelation.of(message)[0])
                 return under_name(message, *self._server.in_the_log(table))
             if facts is None and self._server.name_of(schema, name) == table:
                 return message
@@ -244,18 +251,27 @@ class PostgresqlChangelog(OwnLog):
             if gone:
                 there = gone[0] in now["columns"]
                 what = f"has column {gone[0]!r} {'with another type' if there else 'no more'}"
-            # A store of before knows neither labels nor the file.
+            # A store of before knows neither labels nor parts, nor the file, nor the key.
             for column in used:
                 before = (then.get("labels") or {}).get(column, {})
                 after = (now["labels"] or {}).get(column, {})
                 if not what and (lost_ones := before.items() - after.items()):
                     what = f"has column {column!r} with label {min(lost_ones)[1]!r} renamed"
+                parts = [(facts.get("parts") or {}).get(column) for facts in (then, now)]
+                if not what and "parts" in then and parts[0] != parts[1]:
+                    what = f"has column {column!r} with other parts, as its type was altered,"
             used = [c for c in used if now["columns"].get(c) != then["columns"][c]]
             if not what and used and then.get("file", now["file"]) != now["file"]:
                 what = f"has had column {used[0]!r} altered, and its rows written anew,"
-            for columns in self._written.get(name, set()).copy():
+            key = then.get("key")
+            if not what and key is not None and key not in (now["keys"] or []):
+                what = f"has no longer the key ({', '.join(key[2])}) that told its rows apart"
+            for written in self._written.get(name, set()).copy():
+                columns = written.columns
                 if not what and not has_place(columns, then["columns"], now["columns"], used):
                     what = f"had other columns ({', '.join(columns)}) when rows of it were changed"
+                if not what and key is not None and is_by_another_key(written, key):
+                    what = f"had the key ({', '.join(written.key)}) when rows of it were changed"
         if what:
             self._halts[name] = altered(self._server.place(name), self._server.server, what)
 
@@ -274,6 +290,18 @@ class PostgresqlChangelog(OwnLog):
         if not number.isdecimal() or unit.strip() not in _UNITS:
             self._refuse("max_slot_wal", text, "a number with MB, GB or TB, such as 10 GB")
         return int(number) * _UNITS[unit.strip()]
+
+
+def is_by_another_key(written: PgRelation, key: Sequence[Any]) -> bool:
+    """Whether a change was written when the table had another primary key, or none.
+
+    Only with REPLICA IDENTITY DEFAULT the log says so.
+
+    Args:
+        written: what the log says of the table.
+        key: the facts of the key that it was loaded by: number, whether it is primary, columns.
+    """
+    return key[1] and written.identity == "d" and set(written.key) != set(key[2])
 
 
 def has_place(

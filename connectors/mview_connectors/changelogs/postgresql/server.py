@@ -55,11 +55,29 @@ SELECT p.puballtables, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtrun
 FROM pg_publication p WHERE p.pubname = %s
 """
 
-#: Time, end of the log, the slot, and of every table what must stay as it was when it was loaded.
-#: Columns of newer versions are looked for in the rows as JSON.
+#: The types that the texts of a column of table `c` are made of: what domains stand on, elements of
+#: arrays and ranges, and the parts of composite types.
+_TYPES = """
+WITH RECURSIVE inner_types(name, type) AS (
+    SELECT a.attname, a.atttypid FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+    SELECT s.name, x.type FROM inner_types s JOIN pg_type y ON y.oid = s.type,
+        LATERAL (SELECT y.typbasetype UNION ALL SELECT y.typelem UNION ALL
+            SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = y.oid UNION ALL
+            SELECT f.atttypid FROM pg_attribute f WHERE f.attrelid = y.typrelid
+                AND f.attnum > 0 AND NOT f.attisdropped) x(type)
+    WHERE x.type <> 0
+) SELECT name, type FROM inner_types
+"""
+
+#: Time, end of the log and its timeline, the slot, and of every table what must stay as it was when
+#: it was loaded. Columns of newer versions are looked for in the rows as JSON.
 _STATE = f"""
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
     (pg_current_wal_flush_lsn() - '0/0')::int8,
+    -- The name of its file begins with it, in hexadecimal digits.
+    ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::int,
     (SELECT jsonb_build_object(
         'confirmed', (s.confirmed_flush_lsn - '0/0')::int8,
         'kept', (pg_current_wal_flush_lsn() - s.restart_lsn)::int8,
@@ -69,12 +87,29 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
     (SELECT jsonb_object_agg(w.name, jsonb_build_object(
         'relation', c.oid::int8, 'identity', c.relreplident,
         -- Labels of enums by their numbers, by column: rows have the number.
-        'labels', (SELECT jsonb_object_agg(l.attname, l.labels) FROM (
-            SELECT a.attname, jsonb_object_agg(e.oid::text, e.enumlabel) AS labels
-            FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
-            JOIN pg_enum e ON e.enumtypid IN (y.oid, y.typelem)
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-            GROUP BY a.attname) l),
+        'labels', (SELECT jsonb_object_agg(l.name, l.labels) FROM (
+            SELECT t.name, jsonb_object_agg(e.oid::text, e.enumlabel) AS labels
+            FROM ({_TYPES}) t JOIN pg_enum e ON e.enumtypid = t.type
+            GROUP BY t.name) l),
+        -- Parts of composite types, by column: all rows are printed with those of now.
+        'parts', (SELECT jsonb_object_agg(p.name, p.parts) FROM (
+            SELECT t.name, jsonb_agg(
+                jsonb_build_array(t.type::int8, f.attnum, f.atttypid::int8, f.atttypmod)
+                ORDER BY t.type, f.attnum) AS parts
+            FROM ({_TYPES}) t JOIN pg_type y ON y.oid = t.type
+            JOIN pg_attribute f ON f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+            GROUP BY t.name) p),
+        -- What tells rows apart: a constraint keeps its number where its index is made anew.
+        'keys', (SELECT jsonb_agg(jsonb_build_array(
+                coalesce((SELECT k.oid::int8 FROM pg_constraint k
+                    WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u')), 0),
+                i.indisprimary,
+                (SELECT jsonb_agg(a.attname ORDER BY a.attname) FROM pg_attribute a
+                 WHERE a.attrelid = i.indrelid
+                    AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]))))
+            FROM pg_index i
+            WHERE i.indrelid = c.oid AND i.indisunique AND i.indpred IS NULL
+                AND i.indexprs IS NULL AND i.indimmediate AND i.indisvalid),
         -- Another one when all rows were written anew, which is in no log.
         'file', c.relfilenode::int8,
         -- Also another one where it was altered and put back meanwhile.
@@ -120,10 +155,11 @@ class Slot(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """The server at a moment: its clock, the end of its log, the slot, the tables by name."""
+    """The server at a moment: its clock, its log's end and timeline, the slot, tables by name."""
 
     clock: SourceMs
     end: int
+    timeline: int
     slot: Slot | None
     tables: Mapping[str, Any]
 
@@ -162,12 +198,17 @@ class PostgresqlServer(PostgresqlDatabase):
 
     def state(self, slot: str, publication: str, tables: Sequence[str]) -> ServerState:
         """Everything that may have changed, in one question."""
-        ((clock, end, held, known),) = self.query(
+        ((clock, end, timeline, held, known),) = self.query(
             _STATE, (slot, publication, *self._wanted(tables))
         )
-        return ServerState(
-            SourceMs(clock), end, None if held is None else Slot(**held), known or {}
-        )
+        held = None if held is None else Slot(**held)
+        return ServerState(SourceMs(clock), end, timeline, held, known or {})
+
+    def key(self, table: str, keys: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
+        """The facts of what tells a table's rows apart, of all its keys; None: it is declared."""
+        key = sorted(self._key(table))
+        ours = [facts for facts in keys if sorted(facts[2]) == key]
+        return min(ours, key=lambda facts: (not facts[1], facts[0] == 0, facts[0]), default=None)
 
     def identity(self) -> str:
         """What tells a server from others: copies of its files have the same."""

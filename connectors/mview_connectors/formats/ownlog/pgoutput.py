@@ -53,6 +53,7 @@ class PgRelation(NamedTuple):
         name: its name.
         columns: their names, in order.
         key: those of which the row before a change has values, where it has not all.
+        identity: which those are, as pg_class.relreplident says it: `d`, those of the primary key.
     """
 
     number: int
@@ -60,6 +61,7 @@ class PgRelation(NamedTuple):
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
+    identity: str
 
     @classmethod
     def of(cls, body: bytes, at: int = 0) -> tuple[PgRelation, int]:
@@ -67,7 +69,8 @@ class PgRelation(NamedTuple):
         (number,) = _u32(body, at + 1)
         schema, at = _name(body, at + 5)
         name, at = _name(body, at)
-        (count,) = _u16(body, at + 1)  # after one byte: which rows the table sends before a change
+        identity = chr(body[at])
+        (count,) = _u16(body, at + 1)
         at += 3
         columns, key = [], []
         for _ in range(count):
@@ -77,7 +80,7 @@ class PgRelation(NamedTuple):
             columns.append(column)
             if is_key:
                 key.append(column)
-        return cls(number, schema, name, tuple(columns), tuple(key)), at
+        return cls(number, schema, name, tuple(columns), tuple(key), identity), at
 
 
 class PgoutputFormat:
