@@ -24,6 +24,16 @@ from mview.store.manifest import NEVER, Manifest, ViewState
 #: Where a view's facts have the digest of the definition before the last change.
 _FORMER = "former"
 
+_HINT = (
+    "`mview run` with the view's own file writes it again; without one, restore it from a copy of "
+    "the store, or `mview drop` the view: its table stays where it has a path of its own"
+)
+#: The view itself is whole, and nothing writes a former text again.
+_FORMER_HINT = (
+    "restore it from a copy of the store; or put the text that you want into the view's file, and "
+    "`mview apply` it: the view goes on as it is until then"
+)
+
 #: The file of a view in light mode.
 _LIGHT = "view.json"
 
@@ -91,7 +101,7 @@ def load_former(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
             safe="nothing was changed",
         )
     now = load_definition(store, manifest, name)
-    return replace(_read(_file(store, name, former)), sinks=now.sinks, file=now.file)
+    return replace(_read(_file(store, name, former), _FORMER_HINT), sinks=now.sinks, file=now.file)
 
 
 class Kept(NamedTuple):
@@ -146,8 +156,12 @@ def mend_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefin
                     save_definition(store, view)
 
 
-def _read(file: Path) -> ViewDefinition:
+def _read(file: Path, hint: str = _HINT) -> ViewDefinition:
     """A definition that was kept; its name in the file is its digest.
+
+    Args:
+        file: has it.
+        hint: what to do where it is damaged.
 
     Raises:
         CorruptionError: it is not what was written.
@@ -163,8 +177,7 @@ def _read(file: Path) -> ViewDefinition:
         file,
         parse,
         "the definition of a view cannot be read",
-        "`mview run` with the view's own file writes it again; without one, restore it from a copy "
-        "of the store, or `mview drop` the view: its table stays where it has a path of its own",
+        hint,
         "nothing was changed, and nothing of it was run",
     )
 

@@ -21,9 +21,9 @@ from mview.changelog import OP, from_ipc
 from mview.clock import SourceMs, SystemClock
 from mview.connector import AHEAD_MS, Format, Message, TableHalt
 from mview.epoch.engine import Engine
-from mview.errors import CorruptionError
+from mview.errors import CorruptionError, DecodeError
 from mview.ingest.batches import Batch
-from mview.ingest.decode import decode_again
+from mview.ingest.decode import OneMessage, decode_again
 from mview.ingest.mending.reject import (
     QuarantineRoom,
     Reject,
@@ -81,6 +81,8 @@ class Quarantines:
         for request in batch.mends:
             self._mends[request.table].append(request)
         self._formats: dict[str, Format] = {}
+        #: The message of which a change was taken again last, and where it is kept.
+        self._last: tuple[tuple[RelationId, str, int], OneMessage] | None = None
         self._now_ms = int(engine.clock.now())
         #: By table, what is in quarantine after the epoch.
         self.asides: dict[RelationId, Aside] = {}
@@ -95,14 +97,15 @@ class Quarantines:
         """Net changes with what is taken out of the quarantine; notes what is in it then.
 
         Raises:
-            DecodeError: more changes are to be put aside than may be.
+            DecodeError: more changes are to be put aside than may be, or it is not known any more
+                what was put aside: which rows are wrong, nobody can tell then.
         """
         state = self._engine.manifest.tables[name]
         rejects = self._rejects.get(name, [])
         if state.quarantine is None and not rejects:
             return netted
         schema, batches = state.schema, self._batch.changes.get(name, ())
-        before = tuple(self._engine.quarantine(name).read(state.quarantine))
+        before = self._before(name, state)
         new, messages = self._new(name, rejects, before)
         netted = _raised(netted, rejects)
         kept = overtaken([*before, *new], batches, schema, self._now_ms)
@@ -168,6 +171,17 @@ class Quarantines:
         """Of tables whose quarantine is another one then, what has happened, for people."""
         asides = self.asides.items()
         return {n: a.said for n, a in asides if a.said or a.changes != a.before}
+
+    def _before(self, name: RelationId, state: TableState) -> tuple[Quarantined, ...]:
+        try:
+            return tuple(self._engine.quarantine(name).read(state.quarantine))
+        except CorruptionError as error:
+            raise DecodeError(
+                error.what,
+                where=error.where,
+                got=error.got,
+                hint=f"run again: {name} is loaded anew, with all rows as they are",
+            ) from error
 
     def _new(
         self,
@@ -263,13 +277,13 @@ class Quarantines:
         if change.needs_reread:
             return replace(change.why, hint=f"mview backfill {name}")
         try:
-            form = files.message(change)
+            decoded = self._decoded(name, change, files)
         except CorruptionError as error:
             return TableHalt.of(error)
-        reject = Reject(name, message_of(form), change.why, change.event)
+        assert change.event is not None, "its rows are known"
         spec = TableSpec(name, schema, Path(), "", None, rereads=True)  # as it was put aside
         latest = SourceMs(SystemClock().now() + AHEAD_MS)
-        told = decode_again(reject, self._format(name.connection), spec, latest)
+        told = decode_again(decoded, change.event, spec, latest)
         if isinstance(told, TableHalt):
             return told
         rows = [_without_overtaken(part, change, schema) for part in told]
@@ -281,6 +295,14 @@ class Quarantines:
                 hint=f"mview quarantine retry {name}",
             )
         return rows
+
+    def _decoded(self, name: RelationId, change: Quarantined, files: Quarantine) -> OneMessage:
+        """The message of a change; those of one message come one after another."""
+        place = name, change.messages, change.number
+        if self._last is None or self._last[0] != place:
+            message = message_of(files.message(change))
+            self._last = place, OneMessage(self._format(name.connection), message)
+        return self._last[1]
 
     def _format(self, connection: str) -> Format:
         if connection not in self._formats:

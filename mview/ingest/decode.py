@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,39 +122,57 @@ def decode_split(
     return rows
 
 
-class _Only:
-    """A format that has one event of each message.
+class OneMessage:
+    """A format that decodes one message, once: a block of a database's own log has many changes.
 
     Args:
         decoder: the format.
+        message: the message.
+    """
+
+    def __init__(self, decoder: Format, message: Message) -> None:
+        self.decoder, self.message = decoder, message
+
+    @cached_property
+    def events(self) -> Sequence[ChangeEvent]:
+        """All events of the message."""
+        return list(self.decoder.decode(self.message))
+
+
+class _Only:
+    """A format that has one event of a message.
+
+    Args:
+        decoded: the message.
         number: which one.
     """
 
-    def __init__(self, decoder: Format, number: int) -> None:
-        self._decoder, self._number = decoder, number
-        self.in_band_heartbeats, self.convert = decoder.in_band_heartbeats, decoder.convert
+    def __init__(self, decoded: OneMessage, number: int) -> None:
+        self._decoded, self._number = decoded, number
+        self.in_band_heartbeats = decoded.decoder.in_band_heartbeats
+        self.convert = decoded.decoder.convert
 
     def decode(self, message: Message) -> Sequence[ChangeEvent]:
         """The event."""
-        return [list(self._decoder.decode(message))[self._number]]
+        assert message is self._decoded.message, "it is a format of that message"
+        return [self._decoded.events[self._number]]
 
 
 def decode_again(
-    reject: Reject, decoder: Format, table: TableSpec, latest: SourceMs
+    decoded: OneMessage, number: int, table: TableSpec, latest: SourceMs
 ) -> list[pa.Table] | TableHalt:
     """The changes of what was rejected (`changelog.batch_schema`), or why it still cannot be taken.
 
     Args:
-        reject: a change, of which is known which event of its message it is.
-        decoder: the connection's format.
+        decoded: the message that it came in.
+        number: which event of the message it is.
         table: its table.
         latest: see `decode_split`.
     """
-    assert reject.event is not None, "its rows are known"
-    only, again = _Only(decoder, reject.event), Rejects(lambda _: [table])
+    only, again = _Only(decoded, number), Rejects(lambda _: [table])
     halts: dict[RelationId, TableHalt] = {}
     tables = {table.source_name: table}
-    rows = decode_split([reject.message], only, tables, latest, halts, again)
+    rows = decode_split([decoded.message], only, tables, latest, halts, again)
     for why in (*halts.values(), *(left.why for left in again.taken)):
         return why
     return [row.changes for row in rows]

@@ -86,7 +86,7 @@ def _archive(folder: Path, key: str, options: str) -> Archive:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _take(part, whole):
                 part.unlink(missing_ok=True)
-                _check_writes(part.with_suffix(".probe"), options)
+                _check_writes(folder, options)
                 return Archive((f"-XX:ArchiveClassesAtExit={part}", _QUIET), (lock,))
         except OSError:
             os.close(lock)  # another JVM is to write it, or none can
@@ -97,24 +97,38 @@ def _archive(folder: Path, key: str, options: str) -> Archive:
     return Archive((f"-XX:SharedArchiveFile={whole}", _QUIET))
 
 
-def _check_writes(probe: Path, options: str) -> None:
+def _check_writes(folder: Path, options: str) -> None:
     """Raise OSError where Java cannot write archives: asked to, it would end instead of starting.
 
-    So are those without an archive of their own, and some options that only Java knows.
+    So are those without an archive of their own, and some options that only Java knows. To ask
+    takes a start of Java: that it cannot is noted, and asked anew in a month.
     """
-    submit = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    submit, java = os.environ.get("SPARK_SUBMIT_OPTS", ""), find_java()
     try:
         said = shlex.split(f"{options} {submit}")
+    except ValueError as error:
+        raise OSError("nobody knows the options of Java") from error
+    own = java.resolve()
+    # Where somebody gives it an archive of its own, it is another Java.
+    likes = [_likeness(file) for file in (own, own.parents[1] / "lib" / "server" / "classes.jsa")]
+    name = hashlib.sha256("\n".join([*likes, *said]).encode()).hexdigest()[:32]
+    probe, refused = folder / f"{name}.probe", folder / f"{name}.refused"
+    _forget_unused(folder)
+    if refused.exists():
+        raise OSError("Java writes no archive of classes")
+    try:
         subprocess.run(
-            [find_java(), f"-XX:ArchiveClassesAtExit={probe}", _QUIET, *said, "-version"],
+            [java, f"-XX:ArchiveClassesAtExit={probe}", _QUIET, *said, "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBE_S,
             check=True,
         )
         probe.unlink()
-    except (ValueError, subprocess.SubprocessError) as error:
+    except subprocess.SubprocessError as error:
         probe.unlink(missing_ok=True)
+        if isinstance(error, subprocess.CalledProcessError) and error.returncode > 0:
+            refused.touch()  # not one that was killed, or had no time
         raise OSError("Java writes no archive of classes") from error
 
 
@@ -132,7 +146,7 @@ def _take(part: Path, whole: Path) -> bool:
 
 
 def _forget_unused(folder: Path) -> None:
-    for file in (*folder.glob("*.jsa"), *folder.glob("*.part")):
+    for file in (*folder.glob("*.jsa"), *folder.glob("*.part"), *folder.glob("*.refused")):
         if time.time() - file.stat().st_mtime > _UNUSED_S:
             file.unlink(missing_ok=True)
 

@@ -21,8 +21,10 @@ from mview.admin.drop import drop
 from mview.catalog.definitions import (
     digest_of,
     load_definition,
+    load_former,
     mend_definitions,
     save_definition,
+    with_former,
 )
 from mview.catalog.functions import is_declared
 from mview.catalog.sinks import open_sink
@@ -399,6 +401,23 @@ def test_a_damaged_definition_is_written_again_by_the_same_view(tmp_path: Path) 
             load_definition(store, manifest, "v")
         mend_definitions(store, manifest, [view])
         assert load_definition(store, manifest, "v") == view
+
+
+def test_a_damaged_former_text_is_not_said_to_be_written_again(tmp_path: Path) -> None:
+    """The view is whole, and goes on: nothing that mends the view brings its former text back."""
+    store = Store(tmp_path / "store")
+    before, now = (parse_view(f"SELECT {what} AS id FROM s.t", "v") for what in ("id", "id + 1"))
+    for view in (before, now):
+        save_definition(store, view)
+    states = [ViewState(digest_of(view), "LINEAR", SCHEMA, {}, 1) for view in (before, now)]
+    manifest = Manifest(1, 1, WallMs(0), 1, 0, views={"v": with_former(states[1], states[0])})
+    assert load_former(store, manifest, "v") == before
+    (store.view("v") / f"definition-{digest_of(before)}.json").write_text("{")
+    with pytest.raises(CorruptionError, match="definition of a view") as caught:
+        load_former(store, manifest, "v")
+    assert "`mview apply`" in str(caught.value.hint)
+    assert "mview drop" not in str(caught.value)
+    assert load_definition(store, manifest, "v") == now
 
 
 def test_a_view_with_a_damaged_definition_can_be_dropped(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
-from mview_connectors.followers.kafka.follower import KafkaFollower, KafkaSettings
+from mview_connectors.changelogs.kafka.client import KafkaClient
+from mview_connectors.followers.kafka.follower import KafkaFollower, KafkaSettings, _Section
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
@@ -27,6 +28,7 @@ from mview.changelog import ChangeEvent
 from mview.config import ChangesSettings
 from mview.connector import Format
 from mview.errors import ConfigError, RetryableError, TargetError, UserError
+from mview.failpoints import FaultError
 from mview.follower import Follower, FollowerSettings, FollowerTarget, Step
 from mview.schema import Column
 from mview.testing import FollowerContract, FollowerHarness
@@ -106,7 +108,7 @@ def committed(broker: KafkaServer, topic: str) -> list[tuple[bytes, bytes | None
 
     A commit is answered before readers see it: up to the last offset of all, what is open included.
     """
-    ends = broker.end_offsets(topic)  # of who reads what is not committed
+    ends = broker.end_offsets(topic)
     if not ends:
         return None
     config = {
@@ -393,12 +395,86 @@ def test_a_broker_that_is_away(
         world.check()
 
 
+def test_nothing_is_decided_while_the_partitions_do_not_have_the_end_of_a_commit(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has answered and readers do not see it yet, also when it has started anew."""
+    with FollowerContract().filled(KafkaHarness(kafka, mode="changelog")) as world:
+        topic, stood = world.target().table, world.following.cursor.epoch
+        world.view.publish([world.row(1, "decided")], [(2,)])
+        ends = kafka.among_brokers
+        world.faulty.at("commit", "before", ends.hold)
+        world.faulty.fail("commit", "after")
+        try:
+            with soon_given_up(monkeypatch, 1.0):
+                with pytest.raises(FaultError):
+                    world.sync()
+                assert seen(kafka, topic) == seen(kafka, f"{topic}.mview-epochs") == "not all"
+                undecided(world)
+                kafka.kill()
+                kafka.restart()
+                assert seen(kafka, topic) == seen(kafka, f"{topic}.mview-epochs") == "not all"
+                undecided(world)
+                assert world.following.cursor.epoch == stood
+        finally:
+            ends.let_go()
+        assert world.sync() == 0  # it was found committed, not brought again
+        assert world.following.cursor.epoch == world.view.epoch
+        world.check()
+
+
+def seen(broker: KafkaServer, topic: str) -> str:
+    """Whether who reads what is committed sees all of a topic with one partition."""
+    client = KafkaClient(_Section("changes", broker.bootstrap, {}))
+    place = f"{topic}/0"
+    try:
+        ends = [client.ends([place], committed=level)[place] for level in (True, False)]
+    finally:
+        client.close()
+    return "all" if ends[0] == ends[1] else "not all"
+
+
+def undecided(world: World) -> None:
+    """Neither a new runner nor who only reads says what became of the commit."""
+    world.start()
+    with pytest.raises(RetryableError):
+        world.sync()
+    reader = world.harness.open(world.target())
+    try:
+        with pytest.raises(RetryableError, match="not decided"):
+            reader.position()
+    finally:
+        reader.close()
+
+
+def test_a_topic_with_an_undecided_message_is_not_taken_for_all_there_is(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys after it would get no tombstone when all rows are replaced."""
+    with FollowerContract().filled(KafkaHarness(kafka)) as world:
+        topic = world.target().table
+        other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"o-{topic}"})
+        other.init_transactions(30)
+        other.begin_transaction()
+        other.produce(topic, key=b'{"k":77}', value=None)
+        assert other.flush(30) == 0
+        world.view.publish([world.row(9)])
+        world.sync()
+        world.view.publish([], [(9,)])
+        world.forget()
+        with soon_given_up(monkeypatch, 0.5), pytest.raises(RetryableError, match="not decided"):
+            world.sync()
+        other.abort_transaction(30)
+        world.sync()
+        world.check()
+
+
 @contextmanager
-def soon_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def soon_given_up(monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> Iterator[None]:
     """Brokers that do not answer are waited for a moment only."""
     with monkeypatch.context() as patch:
         for module in ("followers.kafka.follower", "changelogs.kafka.client"):
-            patch.setattr(f"mview_connectors.{module}._PATIENCE", 2.0)
+            patch.setattr(f"mview_connectors.{module}._PATIENCE", seconds)
         yield
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from mview_connectors.formats.debezium import DebeziumFormat
 
-from mview.admin.mending.quarantine import mend
+from mview.admin.mending.quarantine import mend, quarantined
 from mview.changelog import encode_position
 from mview.config.file import load_config
 from mview.connector import Message, TableHalt
@@ -25,7 +25,7 @@ from mview.epoch.quarantine import overtaken, sweep
 from mview.epoch.report import EpochReport
 from mview.epoch.steps import run_epoch
 from mview.epoch.upkeep import Upkeep
-from mview.errors import FencedError, UserError
+from mview.errors import CorruptionError, FencedError, UserError
 from mview.files import durable
 from mview.files.jsonfile import read_checked
 from mview.ingest.batches import Batch, BatchOffsets, Reloaded
@@ -333,6 +333,27 @@ def test_messages_that_are_damaged_are_told_and_the_run_goes_on(log: Log, learn:
     assert log.aside == []
 
 
+def test_a_list_that_is_damaged_halts_its_table_alone(tmp_path: Path, clock: SetClock) -> None:
+    """Nobody knows any more which rows are wrong: it is loaded anew, and the run goes on."""
+    with Log(tmp_path, clock).seed().opened() as log:
+        log.epoch(log.message("c", id=1, n="five"))
+        state = log.engine.manifest.tables[TABLE].quarantine
+        assert state is not None
+    file = log.store.quarantined(TABLE) / state.list
+    file.write_bytes(file.read_bytes().replace(b"five", b"six "))
+    with pytest.raises(CorruptionError, match=r"mview drop"):
+        quarantined(log.config)
+    with Log(tmp_path, clock).opened() as later:
+        later.sent = 10
+        report = later.epoch(later.message("c", id=2, n=2))
+        halt = report.tables[TABLE]
+        assert halt.what == "the list of changes in quarantine cannot be read"
+        assert (halt.where, halt.hint[:9]) == (str(file), "run again")
+        assert later.engine.manifest.tables[TABLE].halted
+        assert later.engine.manifest.offsets == {"shop": {"log": 12}}, "it was published"
+        later.epoch(later.message("c", id=3, n=3))
+
+
 def test_what_builds_on_another_one_in_quarantine_waits_for_it(log: Log, learn: Any) -> None:
     log.epoch(log.message("c", id=1, n="six", big="x"), log.message("c", id=2, n="six", big="x"))
     log.epoch(log.message("u", id=1, n="five", big=UNSENT), log.message("c", id=3, n="five"))
@@ -368,6 +389,29 @@ def test_a_retry_of_all_takes_about_as_long_as_its_changes(
     # The list for this test alone, as the engine has it; and all messages at once.
     assert [name.split(".")[1] for name in reads] == ["list", "messages"]
     assert sum(looked_at) <= 40 + 20
+
+
+def test_a_block_is_decoded_once_however_many_of_its_changes_are_taken_again(
+    log: Log, learn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database's own log has many changes in a message."""
+    decode, decoded = DebeziumFormat.decode, []
+
+    def lines(self: Any, message: Message) -> list[Any]:
+        decoded.append(message.offset)
+        parts = [replace(message, value=line) for line in (message.value or b"").split(b"\n")]
+        return [event for part in parts for event in decode(self, part)]
+
+    monkeypatch.setattr(DebeziumFormat, "decode", lines)
+    for first in (1, 11):
+        changes = [log.message("c", id=n, n="five") for n in range(first, first + 10)]
+        log.epoch(replace(changes[-1], value=b"\n".join(m.value or b"" for m in changes)))
+    assert len(log.aside) == 20
+    learn()
+    decoded.clear()
+    log.mend("retry", *(change.id for change in log.aside))
+    assert log.rows == dict.fromkeys(range(1, 21), (5, None))
+    assert decoded == [10, 20]
 
 
 # --- how much there may be ------------------------------------------------------------------------
@@ -408,6 +452,25 @@ def test_a_row_of_a_snapshot_is_taken_again(log: Log, learn: Any) -> None:
     learn()
     log.mend("retry", log.aside[0].id)
     assert (log.aside, log.rows) == ([], {1: (5, None)})
+
+
+def test_messages_are_listed_while_the_run_deletes_what_it_has_taken(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        log.epoch(log.message("c", id=number, n="five"))
+    taken, read = log.aside[1], Quarantine.message
+
+    def meanwhile(self: Quarantine, change: Quarantined) -> dict[str, Any]:
+        if change.id == taken.id:
+            monkeypatch.setattr(Quarantine, "message", read)
+            log.mend("discard", taken.id)
+            assert not (log.store.quarantined(TABLE) / taken.messages).exists()
+        return read(self, change)
+
+    monkeypatch.setattr(Quarantine, "message", meanwhile)
+    told = quarantined(log.config, with_messages=True)
+    assert [json.loads(change.message or "")["after"]["id"] for change in told] == [0, 2]
 
 
 def test_all_are_discarded_only_where_nothing_builds_on_them(log: Log) -> None:

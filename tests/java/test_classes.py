@@ -124,6 +124,41 @@ def test_a_java_that_writes_no_archive_is_not_asked_to(java: Path, body: str, fo
     assert taken() is not None
 
 
+def test_a_java_that_refused_to_write_an_archive_is_not_asked_at_every_start(
+    java: Path, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    java.write_text(f"#!/bin/sh\necho >> {asked}\nexit 1\n")
+    count = lambda: len(asked.read_text().splitlines())  # noqa: E731
+    for options, starts in (("", 1), ("", 1), ("-Xmx1g", 2), ("-Xmx1g", 2)):
+        assert begun(options=options) == Archive()
+        assert count() == starts
+    own = java.parents[1] / "lib" / "server" / "classes.jsa"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(WHOLE)  # it has an archive of its own now, on which ours could stand
+    assert begun() == Archive()
+    assert count() == 3
+    month = time.time() - classes._UNUSED_S - 1
+    for note in (tmp_path / "cache" / f"classes-{os.geteuid()}").glob("*.refused"):
+        os.utime(note, (month, month))
+    assert begun() == Archive()
+    assert count() == 4
+
+
+@pytest.mark.parametrize("body", ["exec kill -9 $$", "sleep 60"], ids=["killed", "slow"])
+def test_a_java_that_was_only_in_trouble_is_asked_again(
+    java: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes, "_PROBE_S", 0.2)
+    java.write_text(f"#!/bin/sh\n{body}\n")
+    assert begun() == Archive()
+    size, at = java.stat().st_size, java.stat().st_mtime_ns
+    java.write_text(WRITES.ljust(size, "\n"))
+    os.utime(java, ns=(at, at))  # the same file, as far as can be seen
+    monkeypatch.undo()
+    assert begun().options
+
+
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS"])
 @pytest.mark.parametrize("option", ["-javaagent:metrics.jar=8080", "-agentlib:jdwp=server=y"])
 def test_an_agent_leaves_it_out(

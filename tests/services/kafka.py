@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 
 from mview.java.jars import resolve
 from mview.java.runtime import find_java
+from tests.services.gate import Gate
 from tests.services.process import ServerProcess, free_port, run
 
 LOCK = Path(__file__).with_name("jars.lock")
@@ -35,10 +36,10 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller},BROKERS://127.0.0.1:{brokers}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},BROKERS://127.0.0.1:{gate}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,BROKERS:PLAINTEXT
+inter.broker.listener.name=BROKERS
 controller.listener.names=CONTROLLER
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
@@ -79,8 +80,17 @@ class KafkaServer:
         self._secret.write_text(_PASSWORD)
         sasl = free_port()
         self._sasl = f"127.0.0.1:{sasl}"
+        brokers = free_port()
+        #: What the broker tells itself as a member of the cluster: the ends of transactions.
+        self.among_brokers = Gate(brokers)
         text = _PROPERTIES.format(
-            port=port, sasl=sasl, controller=free_port(), folder=folder, login=_LOGIN
+            port=port,
+            sasl=sasl,
+            controller=free_port(),
+            brokers=brokers,
+            gate=self.among_brokers.port,
+            folder=folder,
+            login=_LOGIN,
         )
         properties.write_text(text)
         run(
@@ -158,11 +168,14 @@ class KafkaServer:
         assert left == 0, f"{left} messages were not stored"
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Partition -> offset of the next message; empty when there is no such topic."""
+        """Partition -> offset of the next message; empty when there is no such topic.
+
+        What is not decided yet counts: a commit is answered before its end is in the partitions.
+        """
         found = self._admin.list_topics(timeout=10).topics.get(topic)
         if found is None or found.error is not None:
             return {}
-        consumer = self._consumer()
+        consumer = self._consumer("read_uncommitted")
         try:
             return {
                 p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1]
@@ -187,8 +200,8 @@ class KafkaServer:
             consumer.close()
         return found
 
-    def _consumer(self) -> Consumer:
-        settings = {"group.id": "tests", "enable.auto.commit": False}
+    def _consumer(self, level: str = "read_committed") -> Consumer:
+        settings = {"group.id": "tests", "enable.auto.commit": False, "isolation.level": level}
         return Consumer(self._client() | settings)
 
     def _wait(self) -> None:
@@ -206,3 +219,4 @@ class KafkaServer:
     def stop(self) -> None:
         """End the broker."""
         self._server.kill()
+        self.among_brokers.stop()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mview.admin.content import published
 from mview.admin.mending.awaiting import wait_for_run, why_ended
@@ -21,6 +21,8 @@ from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, QuarantineState
 from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
+
+T = TypeVar("T")
 
 #: Reads of a list that a runner replaces at the same time.
 _TRIES = 5
@@ -89,18 +91,22 @@ def quarantined(
     Raises:
         UserError: nothing was published, or there is no such table.
     """
-    store, manifest = Store(config.store), published(config)
+    manifest = published(config)
     tables = [_known(manifest, name) for name in names] or [*manifest.source_tables]
-    told = []
-    for table in tables:
-        files = Quarantine(store.quarantined(table))
-        for change in _read(config, table):
-            text = None
-            if with_messages:
-                value = message_of(files.message(change)).value
-                text = "" if value is None else value.decode(errors="backslashreplace")
-            told.append(_told(table, change, text))
-    return told
+    return [change for table in tables for change in _listed(config, table, with_messages)]
+
+
+def _listed(config: Config, table: RelationId, with_messages: bool) -> list[QuarantinedChange]:
+    def told(files: Quarantine, state: QuarantineState | None) -> list[QuarantinedChange]:
+        changes = files.read(state)
+        return [_told(table, c, _text(files, c) if with_messages else None) for c in changes]
+
+    return _read(config, table, told)
+
+
+def _text(files: Quarantine, change: Quarantined) -> str:
+    value = message_of(files.message(change)).value
+    return "" if value is None else value.decode(errors="backslashreplace")
 
 
 def mend(
@@ -127,7 +133,7 @@ def mend(
     """
     manifest = published(config)
     table = _known(manifest, name)
-    there = {change.id: change for change in _read(config, table)}
+    there = {change.id: change for change in _read(config, table, Quarantine.read)}
     for id_ in ids:
         if id_ not in there:
             raise UserError(
@@ -181,7 +187,7 @@ def _awaited(
         why = "nobody runs the store: the next run does it" if wait else "the run does it"
         why = why_ended(store, published(config).epoch, asked_ms) or why
         return [QuarantineAnswer(str(table), id_, "asked", why) for id_ in ids]
-    left = {change.id: change for change in _read(config, table)}
+    left = {change.id: change for change in _read(config, table, Quarantine.read)}
     done: Literal["taken", "discarded"] = "taken" if action == "retry" else "discarded"
     why = ""
     if action == "retry" and _has_halted(store, table, asked_at):
@@ -248,14 +254,16 @@ def _known(manifest: Manifest, name: str) -> RelationId:
     return table
 
 
-def _read(config: Config, table: RelationId) -> list[Quarantined]:
-    """What of a table is in quarantine; a runner may replace the list at any time."""
+def _read(
+    config: Config, table: RelationId, what: Callable[[Quarantine, QuarantineState | None], T]
+) -> T:
+    """Something of a table's quarantine; a runner may replace its files at any time."""
     files = Quarantine(Store(config.store).quarantined(table))
     for tries in range(_TRIES):
         state = published(config).tables.get(table)
         kept: QuarantineState | None = None if state is None else state.quarantine
         try:
-            return files.read(kept)
+            return what(files, kept)
         except CorruptionError:
             after = published(config).tables.get(table)
             if tries == _TRIES - 1 or (after is not None and after.quarantine == kept):

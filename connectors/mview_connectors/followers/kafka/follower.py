@@ -565,17 +565,7 @@ class KafkaFollower:
                 readers see it.
         """
         place = f"{self._marks}/0"
-        end = self._client.ends([place])[place]
-        until = time.monotonic() + _PATIENCE
-        while settled and end < self._client.ends([place], committed=False)[place]:
-            if time.monotonic() > until:
-                raise RetryableError(
-                    f"a transaction on {self._marks} is not decided yet",
-                    where=f"sinks.{self.target.sink}",
-                    safe="it is asked again; nothing is written meanwhile",
-                )
-            time.sleep(_PAUSE / 10)
-            end = self._client.ends([place])[place]
+        end = self._ends([place], settled=settled)[place]
         begin = self._client.beginnings([place])[place]
         back = _TAIL
         while begin < end:
@@ -596,18 +586,28 @@ class KafkaFollower:
         if topic is None:
             return iter(())
         begins = self._client.beginnings(topic.partitions)
-        ends = self._settled_ends(topic)
+        ends = self._ends(topic.partitions, settled=self._staged is None)
         return self._client.read([Span(p, begins[p], ends[p]) for p in topic.partitions])
 
-    def _settled_ends(self, topic: Topic) -> dict[str, int]:
-        """Ends that hold all that was committed: its answer comes before readers see it."""
+    def _ends(self, partitions: list[str], *, settled: bool) -> dict[str, int]:
+        """The offsets up to which readers see what was committed.
+
+        Args:
+            partitions: of one topic.
+            settled: see `_last`. What comes before an undecided message is not all there is: keys
+                after it would be taken for absent.
+        """
         until = time.monotonic() + _PATIENCE
-        ends = self._client.ends(topic.partitions)
-        while self._staged is None and ends != self._client.ends(topic.partitions, committed=False):
+        ends = self._client.ends(partitions)
+        while settled and ends != self._client.ends(partitions, committed=False):
             if time.monotonic() > until:
-                break
+                raise RetryableError(
+                    f"a transaction on {partitions[0].rpartition('/')[0]} is not decided yet",
+                    where=f"sinks.{self.target.sink}",
+                    safe="it is asked again; nothing is written meanwhile",
+                )
             time.sleep(_PAUSE / 10)
-            ends = self._client.ends(topic.partitions)
+            ends = self._client.ends(partitions)
         return ends
 
     def _content(self) -> Iterator[tuple[bytes, bytes | None]]:

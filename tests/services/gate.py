@@ -1,0 +1,80 @@
+"""A port before a server's: what is sent to it can be held, and new connections led elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+_BLOCK = 1 << 16
+
+
+class Gate:
+    """Passes on what comes to its port; an address that a server can be told to be known by.
+
+    Args:
+        port: of the server, on this machine; it need not answer yet.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._door.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True, name="gate").start()
+
+    def lead_to(self, port: int) -> None:
+        """Lead connections that come from now on to another server; those that are there stay."""
+        self._target = port
+
+    def hold(self) -> None:
+        """From now on nothing comes to the server; what is sent comes once it is let go."""
+        self._is_open.clear()
+
+    def let_go(self) -> None:
+        """Pass on what was held, and all that comes."""
+        self._is_open.set()
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        self._is_open.set()
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)
+        self._door.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is stopped
+            while True:
+                client, _ = self._door.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # it is away: so are we
+                    client.close()
+                    continue
+                ways = (client, server, True), (server, client, False)
+                threads = [
+                    threading.Thread(target=self._pass, args=way, daemon=True) for way in ways
+                ]
+                ending = threading.Thread(
+                    target=_end_after, args=(threads, client, server), daemon=True
+                )
+                for thread in [*threads, ending]:
+                    thread.start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, is_sent: bool) -> None:
+        with contextlib.suppress(OSError):  # one of the two has gone
+            while block := source.recv(_BLOCK):
+                if is_sent:
+                    self._is_open.wait()
+                sink.sendall(block)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def _end_after(threads: list[threading.Thread], *ends: socket.socket) -> None:
+    for thread in threads:
+        thread.join()
+    for end in ends:
+        end.close()
