@@ -229,6 +229,23 @@ class Executors:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
 
+    def rows_after(
+        self, relation: RelationId, change: pa.Table | None, columns: Sequence[str]
+    ) -> pa.Table | None:
+        """All rows of a relation as an epoch will leave them; None: memory does not have it.
+
+        Args:
+            relation: its name.
+            change: the epoch's weighted rows; None for none.
+            columns: what to return.
+        """
+        if not self._lookups.resident(relation, columns):
+            return None
+        if change is None:
+            (rows,) = self._lookups.fetch([Request(relation, None, tuple(columns))])
+            return rows
+        return self._lookups.after(relation, *_sides(change), columns)
+
     def whole(
         self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema
     ) -> pa.Table | None:
@@ -293,11 +310,7 @@ class Executors:
 
     def move(self, deltas: Mapping[RelationId, pa.Table]) -> None:
         """Follow a published epoch: weighted rows per relation; what outgrew its share is news."""
-        changes = {}
-        for name, rows in deltas.items():
-            comes = pc.greater(rows[WEIGHT], 0)
-            content = rows.drop_columns([WEIGHT])
-            changes[name] = (content.filter(pc.invert(comes)), content.filter(comes))
+        changes = {name: _sides(rows) for name, rows in deltas.items()}
         self._news += self._lookups.apply(changes)
         self._at = {
             name: relation.state.changelog_version
@@ -314,6 +327,13 @@ class Executors:
         """Free what is held in memory."""
         self._lookups.close()
         self._evaluator.close()
+
+
+def _sides(change: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The rows that go, and those that come, of weighted ones."""
+    comes = pc.greater(change[WEIGHT], 0)
+    content = change.drop_columns([WEIGHT])
+    return content.filter(pc.invert(comes)), content.filter(comes)
 
 
 def row_bytes(columns: Sequence[Column], text: int = 24) -> int:

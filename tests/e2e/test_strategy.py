@@ -10,7 +10,9 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mview.admin import verify as stored
@@ -151,6 +153,15 @@ def test_most_rows_change_once(
     """
     for name, value in {"SMALL_ROWS": 10, "UNMEASURED_ROWS": 10, **rule}.items():
         monkeypatch.setattr(cost, name, value)
+    taken: list[RelationId] = []
+    rows_after = executors.Executors.rows_after
+
+    def noted(self: executors.Executors, relation: RelationId, *args: Any) -> pa.Table | None:
+        rows = rows_after(self, relation, *args)
+        taken.extend([] if rows is None else [relation])
+        return rows
+
+    monkeypatch.setattr(executors.Executors, "rows_after", noted)
     config, views = shop.config(), views_of(**VIEWS)
     truth = Truth(config, shop, views)
     shop.heartbeat()
@@ -180,6 +191,8 @@ def test_most_rows_change_once(
     assert [one.strategy for one in spent.runs] == [INCREMENTAL, FULL, INCREMENTAL]
     assert re.fullmatch(rf"100 % of shop\.lines changed, {why}", spent.runs[1].why)
     assert (spent.runs[1].changed, spent.runs[1].read) == (48, 48)
+    # It was in memory, and not read again for that.
+    assert RelationId.of("shop.lines") in taken
 
 
 @pytest.mark.days(3)

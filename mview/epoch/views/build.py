@@ -39,6 +39,7 @@ from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
 from mview.epoch.views.fate import fates
 from mview.epoch.views.results import is_small, result_parts
 from mview.errors import MviewError, UserError, concerning
+from mview.execute.delta import Delta
 from mview.execute.numbered import kept_as, number_first
 from mview.execute.pieces import differences
 from mview.execute.program import ViewDelta
@@ -426,7 +427,11 @@ def _build_state(
 
 
 def recompute(
-    engine: Engine, plan: ViewPlan, tables: Mapping[RelationId, TableState], old: Iterator[pa.Table]
+    engine: Engine,
+    plan: ViewPlan,
+    tables: Mapping[RelationId, TableState],
+    deltas: Mapping[RelationId, Delta],
+    old: Iterator[pa.Table],
 ) -> tuple[ViewDelta, str]:
     """A view or part over the tables as they are after this epoch, minus what is published.
 
@@ -436,18 +441,20 @@ def recompute(
     Args:
         plan: of the view or part.
         tables: the tables after this epoch.
+        deltas: what this epoch changes in them.
         old: its published rows, in parts.
 
     Returns:
         What changes, and the name of the executor.
     """
-    rows, ran = _change(engine, plan, plan.full_definition, tables, old, plan.result)
+    rows, ran = _change(engine, plan, plan.full_definition, tables, deltas, old, plan.result)
     relation = plan.state
     if relation is None or plan.state_definition is None:
         return ViewDelta(rows), ran
     kept = engine.relations[relation]
     before = kept.mirror.parts(kept.state)
-    state, _ = _change(engine, plan, plan.state_definition, tables, before, plan.state_result)
+    asked = plan.state_definition
+    state, _ = _change(engine, plan, asked, tables, deltas, before, plan.state_result)
     return ViewDelta(rows, state), ran
 
 
@@ -456,6 +463,7 @@ def _change(
     plan: ViewPlan,
     definition: ViewDefinition,
     tables: Mapping[RelationId, TableState],
+    deltas: Mapping[RelationId, Delta],
     old: Iterator[pa.Table],
     result: pa.Schema | None,
 ) -> tuple[pa.Table, str]:
@@ -466,7 +474,7 @@ def _change(
     read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
     small = is_small(read, most)
     if small and plan.is_exact:
-        here = _computed_here(engine, definition, tables, result)
+        here = _computed_here(engine, definition, tables, deltas, result)
         if here is not None:
             return pa.concat_tables(differences([here], old, result, most)), "local"
     with _frames(engine, definition, tables) as names:
@@ -480,9 +488,14 @@ def _computed_here(
     engine: Engine,
     definition: ViewDefinition,
     tables: Mapping[RelationId, TableState],
+    deltas: Mapping[RelationId, Delta],
     result: pa.Schema,
 ) -> pa.Table | None:
-    """The rows of a query over small tables, in process; None: Spark has to run it."""
+    """The rows of a query over small tables, in process; None: Spark has to run it.
+
+    Tables that are in memory are taken from there: to read them, and to fold their tails, takes
+    longer than the query.
+    """
     names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
     sql, shown = bind_tables(definition, names), {}
     for name in names:
@@ -492,8 +505,11 @@ def _computed_here(
     schemas = {names[name]: schema for name, schema in shown.items()}
     if not engine.executors.may_run_whole(sql, schemas, result):
         return None
-    relations = {
-        names[name]: engine.relations[name].mirror.scan(tables[name], schema.names)
-        for name, schema in shown.items()
-    }
+    relations = {}
+    for name, schema in shown.items():
+        change = deltas[name].rows if name in deltas else None
+        rows = engine.executors.rows_after(name, change, schema.names)
+        if rows is None:
+            rows = engine.relations[name].mirror.scan(tables[name], schema.names)
+        relations[names[name]] = rows
     return engine.executors.whole(sql, relations, result)

@@ -80,7 +80,7 @@ def perform(engine: Engine, task: Task) -> Done | None:
     if choice.strategy == FULL:
         began, read = seconds(), load.full_rows
         old = _published(engine, task.plan)
-        delta, executor = recompute(engine, task.plan, task.tables, old)
+        delta, executor = recompute(engine, task.plan, task.tables, task.deltas, old)
         took = seconds() - began
         costs = task.costs.after_full(read, took)
     if delta is None:

@@ -254,6 +254,29 @@ class ResidentTable:
                 self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
                 self._merge_small()
 
+    def after(self, old: pa.Table, new: pa.Table, select: Sequence[str]) -> pa.Table:
+        """All rows as they will be after a delta that is not taken yet.
+
+        Args:
+            old: as for `apply`.
+            new: as for `apply`.
+            select: columns to return.
+
+        Raises:
+            CorruptionError: a row to remove is missing.
+        """
+        fields = self._fields(select)
+        with self._lock:
+            living = [(segment, segment.alive.copy()) for segment in self._segments]
+            going = self._locate(old, len(old), "removed but is not in the table")
+        gone = {id(segment): rows for segment, rows in going}
+        parts = []
+        for segment, alive in living:
+            alive[gone.get(id(segment), [])] = False
+            rows = segment.rows.select(fields.names)
+            parts.append(rows if alive.all() else rows.filter(pa.array(alive)))
+        return pa.concat_tables([*parts, new.select(fields.names).cast(fields)])
+
     def merge(self) -> None:
         """Rewrite all segments into one; look-ups and changes go on meanwhile."""
         with self._merging:

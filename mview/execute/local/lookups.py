@@ -95,6 +95,25 @@ class LocalLookups:
         names = request.keys.column_names
         return table.lookup(names, request.keys, request.null_safe, request.select)
 
+    def after(
+        self, name: RelationId, old: pa.Table, new: pa.Table, select: Sequence[str]
+    ) -> pa.Table | None:
+        """All rows of a resident table as an epoch will leave them; it does not take it in.
+
+        Args:
+            name: the table.
+            old: the rows that go, at least their keys.
+            new: the rows that come.
+            select: columns to return.
+
+        Returns:
+            None: it does not hold what the epoch changes, and `apply` will drop it.
+        """
+        try:
+            return self._tables[name].after(old, new, select)
+        except CorruptionError:
+            return None
+
     def apply(self, changes: Mapping[RelationId, tuple[pa.Table, pa.Table]]) -> list[RelationId]:
         """Follow a published epoch.
 

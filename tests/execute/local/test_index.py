@@ -113,10 +113,16 @@ def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ResidentTable(rel("c.t"), ("k1", "k2"), arrow(list(model.values())))
     for _ in range(25):
         old, new = random_delta(rng, model)
-        table.apply(arrow(old).select(["k2", "k1"]), arrow(new))
+        gone, columns = arrow(old).select(["k2", "k1"]), rng.sample(SCHEMA.names, 5)
+        foreseen = table.after(gone, arrow(new), columns)
+        assert foreseen.column_names == columns
+        assert keyed(table.rows().to_pylist()) == keyed(list(model.values()))
+        table.apply(gone, arrow(new))
         for row in old:
             del model[row["k1"], row["k2"]]
         model |= {(row["k1"], row["k2"]): row for row in new}
+        shown = [repr(row) for row in arrow([*model.values()]).select(columns).to_pylist()]
+        assert sorted(map(repr, foreseen.to_pylist())) == sorted(shown)
         check_lookups(rng, table, model)
         if rng.random() < 0.15:
             table.merge()
