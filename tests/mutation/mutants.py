@@ -437,13 +437,13 @@ _STORE = [
     *_of(
         "mview/store/frames.py",
         (
-            "later = F.col(EPOCH) > state.folded",
-            "later = F.col(EPOCH) > state.folded + 1",
+            "tail.where(F.col(EPOCH) > state.folded)",
+            "tail.where(F.col(EPOCH) > state.folded + 1)",
             "tests/store/test_frames.py",
         ),
         (
-            "order = F.struct(F.col(EPOCH), positive)",
-            "order = F.struct(positive, F.col(EPOCH))",
+            "newest = [*same, F.col(EPOCH) == F.col(_LAST)]",
+            "newest = same",
             "tests/store/test_frames.py",
         ),
     ),
