@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from mview.errors import DataError
-from mview.execute import strict_math
+from mview.execute.strict_math.functions import add_to
 from mview.execute.turns import aside
 from mview.memory import Demand
 
@@ -58,7 +58,7 @@ def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
             "temp_directory": _spill().name,
         }
     )
-    strict_math.add_to(database)
+    add_to(database)
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET GLOBAL enable_external_access = false")
     database.execute("SET GLOBAL lock_configuration = true")

@@ -14,7 +14,14 @@ from sqlglot import exp
 from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.qualify import qualify
 
-from mview.execute.local.admitted.spark_types import BOOLEAN, Typed, duckdb_type, is_list, name_of
+from mview.execute.local.admitted.spark_types import (
+    BOOLEAN,
+    INT,
+    Typed,
+    duckdb_type,
+    is_list,
+    name_of,
+)
 from mview.execute.local.expressions import (
     Expressions,
     check_keys,
@@ -276,16 +283,22 @@ class _Queries:
         return text, sources
 
     def _lateral(self, node: exp.Lateral, scope: _Scope) -> tuple[str, str, Columns]:
-        """LATERAL VIEW [OUTER] explode(xs) alias AS name."""
+        """LATERAL VIEW [OUTER] explode(xs) alias AS name; posexplode: AS place, name."""
         only(node, "this", "view", "outer", "alias")
         alias = node.args.get("alias")
         names: list[exp.Identifier] = alias.args.get("columns") or [] if alias else []
-        if not node.args.get("view") or len(names) != 1 or not node.alias:
-            raise NotAdmittedError("clause", "LATERAL but of a view with a name and one column")
-        element = _each(node.this, self._expressions(scope))
-        made = f"LATERAL (SELECT {element.sql} AS {quoted(names[0].name)}) AS {quoted(node.alias)}"
-        text = f" LEFT JOIN {made} ON TRUE" if node.args.get("outer") else f" CROSS JOIN {made}"
-        return text, node.alias, {names[0].name: element.type}
+        call, values = node.this, _exploded(node.this, self._expressions(scope))
+        made = [_each(values)]
+        if type(call) is exp.Posexplode:
+            place = f"generate_subscripts({values.sql}, 1) - 1"
+            made.insert(0, Typed(f"CAST({place} AS INTEGER)", INT))
+        if not node.args.get("view") or len(names) != len(made) or not node.alias:
+            raise NotAdmittedError("clause", "LATERAL but of a view with a name and its columns")
+        columns = {name.name: part for name, part in zip(names, made, strict=True)}
+        items = ", ".join(f"{part.sql} AS {quoted(name)}" for name, part in columns.items())
+        text = f"LATERAL (SELECT {items}) AS {quoted(node.alias)}"
+        text = f" LEFT JOIN {text} ON TRUE" if node.args.get("outer") else f" CROSS JOIN {text}"
+        return text, node.alias, {name: part.type for name, part in columns.items()}
 
     def _source(self, node: exp.Expr, scope: _Scope) -> tuple[str, str, Columns]:
         alias = node.alias_or_name
@@ -311,17 +324,24 @@ def _item(select: exp.Select, item: exp.Expr, expressions: Expressions) -> Typed
         raise NotAdmittedError("operator", "explode beside what is grouped")
     if sum(isinstance(part.unalias(), exp.Explode) for part in select.expressions) > 1:
         raise NotAdmittedError("operator", "explode twice")
-    return _each(call, expressions)
+    if type(call) is not exp.Explode:
+        raise NotAdmittedError("operator", f"{call.key} but in LATERAL VIEW")
+    return _each(_exploded(call, expressions))
 
 
-def _each(node: exp.Expr, expressions: Expressions) -> Typed:
-    """`explode(xs)`: a row for each element, none for a list without elements or for NULL."""
-    if type(node) is not exp.Explode:
+def _exploded(node: exp.Expr, expressions: Expressions) -> Typed:
+    """The list of `explode(xs)` or `posexplode(xs)`."""
+    if type(node) not in (exp.Explode, exp.Posexplode):
         raise NotAdmittedError("operator", node.key)
     only(node, "this")
     values = expressions.translate(node.this)
     if not is_list(values.type):
-        raise NotAdmittedError("type", f"explode({name_of(values.type)})")
+        raise NotAdmittedError("type", f"{node.key}({name_of(values.type)})")
+    return values
+
+
+def _each(values: Typed) -> Typed:
+    """A row for each element, none for a list without elements or for NULL."""
     return Typed(f"unnest({values.sql})", values.type.value_type)
 
 

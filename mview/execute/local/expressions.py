@@ -61,7 +61,13 @@ _RANKINGS: dict[type[exp.Expr], tuple[str, pa.DataType]] = {
     exp.CumeDist: ("cume_dist()", DOUBLE),
 }
 #: A value of the first or the last row of the frame.
-_ENDS: dict[type[exp.Expr], str] = {exp.FirstValue: "first_value", exp.LastValue: "last_value"}
+_ENDS: dict[type[exp.Expr], str] = {
+    exp.FirstValue: "first_value",
+    exp.First: "first_value",
+    exp.AnyValue: "first_value",
+    exp.LastValue: "last_value",
+    exp.Last: "last_value",
+}
 _SHIFTS: dict[type[exp.Expr], str] = {exp.Lag: "lag", exp.Lead: "lead"}
 
 #: The type of a column by table alias ("" = an output column of the same SELECT) and name.

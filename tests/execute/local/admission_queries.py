@@ -65,6 +65,10 @@ QUERIES = [
     "SELECT l.id, e.x FROM l LATERAL VIEW explode(split(s, 'a')) e AS x WHERE e.x = ''",
     "SELECT id, x FROM l LATERAL VIEW OUTER explode(CASE WHEN k < 3 THEN array(n) END) e AS x",
     "SELECT l.id, x, t FROM l LEFT JOIN r ON l.k = r.k LATERAL VIEW explode(array(v, 1)) e AS x",
+    "SELECT id, p, x FROM l LATERAL VIEW OUTER posexplode(CASE WHEN k < 3 THEN split(s, 'a') END) "
+    "e AS p, x",
+    "SELECT x, p + k AS at, count(*) AS c FROM l LATERAL VIEW posexplode(array(k, n)) e AS p, x "
+    "WHERE p > 0 GROUP BY x, p + k",
     "SELECT x, y, count(*) AS c FROM l LATERAL VIEW explode(array(k, 2)) e AS x "
     "LATERAL VIEW explode(array(x, id)) f AS y GROUP BY x, y",
     "SELECT a.x, max(b.id) AS m FROM (SELECT explode(array(k, 1)) AS x FROM l) a "
@@ -159,6 +163,8 @@ QUERIES = [
     "FROM l",
     "SELECT id, first_value(s) OVER (ORDER BY id) AS a, last_value(n) OVER (ORDER BY id) AS b "
     "FROM l",
+    "SELECT id, any_value(s) OVER (ORDER BY id) AS a, first(n) OVER (PARTITION BY k ORDER BY id) "
+    "AS b, last(s) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS c FROM l",
     "SELECT id, first_value(n) OVER (PARTITION BY k ORDER BY s, id) AS a, "
     "last_value(f) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS b FROM l",
     "SELECT id, last_value(s) OVER (PARTITION BY k ORDER BY id RANGE BETWEEN UNBOUNDED PRECEDING "

@@ -10,11 +10,14 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from mview.errors import UserError
 from mview.execute.local.admission import translate
 from mview.execute.local.admitted.functions import AGGREGATES, SCALARS
 from mview.execute.local.reading import read
 from mview.execute.refusal import NotAdmittedError
+from mview.plan.checks.ties import check_order
 from mview.plan.functions.names import ARGUMENTS, REFUSED
+from mview.plan.text.place import Text
 from mview.schema import parse_type, type_name
 
 COLUMNS = {
@@ -72,6 +75,16 @@ _CASTS = """
 CAST(s AS int) | CAST(i AS string) | CAST(n AS double) | CAST(s AS decimal(12,2)) |
 CAST(f AS int) | CAST(i AS decimal(12,2)) | CAST(d AS string) | TRY_CAST(s AS int)
 """
+#: Others that are in no list of entries: what is selected from the table, by name.
+_ALSO = {
+    **{
+        name: f"{name}(i) OVER (ORDER BY b) AS v FROM t_" for name in ("any_value", "first", "last")
+    },
+    "element_at": "element_at(split(s, '-'), 1) AS v FROM t_",
+    "explode": "explode(split(s, '-')) AS v FROM t_",
+    "posexplode": "x AS v FROM t_ LATERAL VIEW posexplode(split(s, '-')) q AS p, x",
+    "pow": "pow(f, 3) AS v FROM t_",
+}
 COMMON = tuple(
     text.strip()
     for group in (_AGGREGATES, _WINDOWS, _CONDITIONS, _NUMBERS, _TEXTS, _TIMES, _CASTS)
@@ -83,9 +96,17 @@ def place(expression: str) -> str:
     """`in process`, or why not: `refused` for every view, or what Spark is needed for."""
     if expression.partition("(")[0].strip().lower() in REFUSED:
         return "refused"
+    return _place_of(f"{expression} AS v FROM t_")
+
+
+def _place_of(selected: str) -> str:
     # As an epoch reads what a view shows.
-    text = f"SELECT 1 AS w, * FROM (SELECT {expression} AS v FROM t_)"
+    text = f"SELECT 1 AS w, * FROM (SELECT {selected})"
     query = read(text)
+    try:
+        check_order(Text(text, ""), query)
+    except UserError:
+        return "refused"
     try:
         translate(query, {"t_": COLUMNS})
     except NotAdmittedError as error:
@@ -112,6 +133,7 @@ def inside() -> set[str]:
     calls = [entry.spark for entry in (*SCALARS, *AGGREGATES)]
     calls += [text for text in COMMON if place(text) == "in process"]
     names = {match[1].lower() for call in calls if (match := re.match(r"(\w+)\(", call))}
+    names |= {name for name, selected in _ALSO.items() if _place_of(selected) == "in process"}
     return names & set(ARGUMENTS)
 
 

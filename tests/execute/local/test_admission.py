@@ -663,9 +663,7 @@ def close(
 
 
 @pytest.mark.spark
-def test_doubles_are_rounded_by_their_digits(
-    spark: SparkSession, evaluator: LocalEvaluator
-) -> None:
+def test_roundings_and_powers_of_doubles(spark: SparkSession, evaluator: LocalEvaluator) -> None:
     chance = random.Random(daily())
     values = [chance.gauss(0, 10 ** chance.randrange(-6, 18)) for _ in range(20_000)]
     # Halves, as they are written and as they come of sums.
@@ -674,7 +672,9 @@ def test_doubles_are_rounded_by_their_digits(
     table = pa.table({"id": pa.array(range(len(values)), INT), "f": values})
     spark.createDataFrame(table).createOrReplaceTempView("doubles")
     texts = ", ".join(f"round(f, {n}) AS v{n}" for n in range(11))
-    sql = f"SELECT id, round(f) AS v, {texts}, power(f, 2) AS p FROM doubles"
+    powers = ["f, 2", "f, 3", "abs(f), 0.3", "f, id % 41 - 20", "1.5, f", "abs(f), 1 / (f * f + 1)"]
+    texts += "".join(f", power({pair}) AS p{n}" for n, pair in enumerate(powers))
+    sql = f"SELECT id, round(f) AS v, {texts} FROM doubles"
     agree(spark, evaluator, sql, {"doubles": table})
 
 

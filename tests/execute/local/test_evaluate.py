@@ -83,7 +83,7 @@ def test_admits(sql: str) -> None:
         ("SELECT try_cast(s AS double) FROM shop.t", "TRY_CAST"),
         ("SELECT s RLIKE '(?i)a' FROM shop.t", "rlike(string, string)"),
         ("SELECT regexp_replace(s, 'a*', 'b') FROM shop.t", "regexp_replace"),
-        ("SELECT power(f, 3) FROM shop.t", "power(double, int)"),
+        ("SELECT power(s, 3) FROM shop.t", "power(string, int)"),
         ("SELECT substring(s, 0, 2) FROM shop.t", "substring"),
         ("SELECT date_add(d, n) FROM shop.t", "date_add"),
         ("SELECT 'it''s' FROM shop.t", "adjacent"),
@@ -92,7 +92,8 @@ def test_admits(sql: str) -> None:
         ("SELECT n FROM shop.t GROUP BY ROLLUP ((n, id), s)", "several sets"),
         ("SELECT id FROM shop.t TABLESAMPLE (10 PERCENT)", "sample"),
         ("SELECT x FROM shop.t LATERAL VIEW explode(list)", "resolved"),
-        ("SELECT x FROM shop.t LATERAL VIEW posexplode(list) q AS p, x", "LATERAL"),
+        ("SELECT x FROM shop.t LATERAL VIEW posexplode(list) q AS x", "LATERAL"),
+        ("SELECT posexplode(list) FROM shop.t", "posexplode but in LATERAL VIEW"),
         ("SELECT x FROM shop.t LATERAL VIEW inline(list) q AS x", "inline"),
         (
             "SELECT x FROM u FULL JOIN shop.t ON t.id = u.id LATERAL VIEW explode(list) q AS x",

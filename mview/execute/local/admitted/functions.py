@@ -158,6 +158,7 @@ SCALARS: tuple[Admitted, ...] = (
         parts=("this", "decimals"),
     ),
     binary("power", exp.Pow, "power({0}, {1})", squared, "{0} * {0}"),
+    binary("power_of_any", exp.Pow, "power({0}, {1})", spread, "strict_power({0}, {1})"),
     unary("sign", exp.Sign, "sign({0})", signed, _SIGN),
     unary(
         "sqrt", exp.Sqrt, "sqrt({0})", one_of((INT, DOUBLE), DOUBLE), "sqrt(CAST({0} AS DOUBLE))"

@@ -339,7 +339,7 @@ def percentile(values: list[Typed]) -> Signature | None:
 
 
 def squared(values: list[Typed]) -> Signature | None:
-    """A number and the literal 2: other powers are rounded otherwise."""
+    """A number and the literal 2."""
     value, power = values
     return spread([value, power]) if power.type == INT and power.literal == "2" else None
 

@@ -1,23 +1,22 @@
-"""exp, ln and log10 to the last bit as Java's StrictMath gives them, over Arrow columns.
+"""exp, ln and log10 to the last bit as Java's StrictMath gives them, for many values at once.
 
 Spark calls StrictMath, which is fdlibm ("Freely Distributable LIBM", Sun Microsystems 1993: an
 argument is reduced to a small range, and a polynomial of minimax coefficients is taken there). The
-C library, and so DuckDB, rounds some values otherwise. Here are the same steps in the same order,
-for many values at once: each is one operation of IEEE doubles, so that no bit can differ.
+C library, and so DuckDB, rounds some values otherwise. Here are the same steps in the same order:
+each is one operation of IEEE doubles, so that no bit can differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import duckdb
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-from duckdb.func import PythonUDFType
 
-Doubles = npt.NDArray[np.float64]
-Words = npt.NDArray[np.int64]
+from mview.execute.strict_math.words import (
+    MANTISSA,
+    ONE,
+    Doubles,
+    upper_bits,
+    with_upper,
+)
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _PER_LN2 = 1.44269504088896338700e00
@@ -42,12 +41,11 @@ _LOG = (
 _PER_LN10 = 4.34294481903251816668e-01
 _LOG10_2_HIGH, _LOG10_2_LOW = 3.01029995663611771306e-01, 3.69423907715893078616e-13
 _TWO_54 = 2.0**54
-_MANTISSA, _ONE = 0x000FFFFF, 0x3FF00000
 
 
 def exp(x: Doubles) -> Doubles:
     """e to the power of each value."""
-    size = _high(x) & 0x7FFFFFFF
+    size = upper_bits(x) & 0x7FFFFFFF
     negative = np.signbit(x)
     # x = k * ln 2 + r, with |r| of at most half of ln 2.
     far, near = size >= 0x3FF0A2B2, size > 0x3FD62E42
@@ -78,12 +76,12 @@ def ln(x: Doubles) -> Doubles:
     tiny = x < 2.0**-1022
     whole = np.where(tiny, x * _TWO_54, x)
     k = np.where(tiny, -54, 0)
-    high = _high(whole)
+    high = upper_bits(whole)
     k = k + (high >> 20) - 1023
-    high = high & _MANTISSA
+    high = high & MANTISSA
     # whole = 2^k * (1 + f), with 1 + f between the root of 1/2 and that of 2.
     up = (high + 0x95F64) & 0x100000
-    f = _with_high(whole, high | (up ^ _ONE)) - 1.0
+    f = with_upper(whole, high | (up ^ ONE)) - 1.0
     dk = (k + (up >> 20)).astype(np.float64)
     none = dk == 0.0
     rough = f * f * (0.5 - 0.33333333333333333 * f)
@@ -103,7 +101,7 @@ def ln(x: Doubles) -> Doubles:
     )
     edge = np.where(none, f - s * (f - r), dk * _LN2_HIGH - ((s * (f - r) - dk * _LN2_LOW) - f))
     far = np.where(((high - 0x6147A) | (0x6B851 - high)) > 0, middle, edge)
-    y = np.where((_MANTISSA & (2 + high)) < 3, near, far)
+    y = np.where((MANTISSA & (2 + high)) < 3, near, far)
     return np.where(np.isfinite(x), y, x)
 
 
@@ -111,49 +109,10 @@ def log10(x: Doubles) -> Doubles:
     """The decimal logarithm of each value, which is above 0 or NaN."""
     tiny = x < 2.0**-1022
     whole = np.where(tiny, x * _TWO_54, x)
-    high = _high(whole)
+    high = upper_bits(whole)
     k = np.where(tiny, -54, 0) + (high >> 20) - 1023
     below = (k < 0).astype(np.int64)
     y = (k + below).astype(np.float64)
-    rest = _with_high(whole, (high & _MANTISSA) | ((0x3FF - below) << 20))
+    rest = with_upper(whole, (high & MANTISSA) | ((0x3FF - below) << 20))
     answer = (y * _LOG10_2_LOW + _PER_LN10 * ln(rest)) + y * _LOG10_2_HIGH
     return np.where(np.isfinite(x), answer, x)
-
-
-def _high(x: Doubles) -> Words:
-    """The upper 32 bits of each value, as a signed number."""
-    return np.ascontiguousarray(x).view(np.int64) >> 32
-
-
-def _with_high(x: Doubles, high: Words) -> Doubles:
-    """The values with other upper 32 bits."""
-    low = np.ascontiguousarray(x).view(np.int64) & 0xFFFFFFFF
-    return ((high << 32) | low).view(np.float64)
-
-
-#: What they are called in DuckDB.
-_FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {
-    "strict_exp": exp,
-    "strict_ln": ln,
-    "strict_log10": log10,
-}
-
-
-def add_to(database: duckdb.DuckDBPyConnection) -> None:
-    """Make the functions known to a database: of a DOUBLE, which gives a DOUBLE; NULL of NULL."""
-    for name, function in _FUNCTIONS.items():
-        database.create_function(
-            name, _over_arrow(function), ["DOUBLE"], "DOUBLE", type=PythonUDFType.ARROW
-        )
-
-
-def _over_arrow(function: Callable[[Doubles], Doubles]) -> Callable[[pa.ChunkedArray], pa.Array]:
-    def over(column: pa.ChunkedArray) -> pa.Array:
-        values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        missing = values.is_null()
-        plain = values.fill_null(1.0).to_numpy(zero_copy_only=False)
-        with np.errstate(all="ignore"):
-            answer = function(plain.astype(np.float64))
-        return pa.array(answer, pa.float64(), mask=missing.to_numpy(zero_copy_only=False))
-
-    return over
