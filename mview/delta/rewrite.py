@@ -49,6 +49,10 @@ _WRITTEN, _LOOKED = 64 << 20, sys.maxsize
 #: different limits from half of it on, so that they are not all written anew in one epoch.
 _MOST_DELETED = 2048
 
+#: So many values are sorted as a list: it is fast to look into. Python makes and sorts more of them
+#: in one hold of the interpreter, 2 s for three million, and the epochs beside a compaction wait.
+_LISTED = 100_000
+
 #: In place of the path of a file, for the rows that come and have none yet.
 _NEW = ""
 _NONE = np.empty(0, np.int64)
@@ -395,7 +399,7 @@ class Rewriter:
 
     # --- bounds ----------------------------------------------------------------------------------
 
-    def _may_hold(self, file: DataFile, columns: Mapping[str, tuple[list[Any], bool]]) -> bool:
+    def _may_hold(self, file: DataFile, columns: Mapping[str, tuple[Sequence[Any], bool]]) -> bool:
         """Whether a row of a file may have, in each column, one of its values (or NULL)."""
         for name, bounds in self._bounds(file).items():
             values, null = columns[name]
@@ -446,8 +450,26 @@ def _is_marked(path: str, part: _Part) -> bool:
     return part.dead <= limit
 
 
-def _orderly(column: pa.ChunkedArray) -> list[Any]:
+class _Ordered(Sequence[Any]):
+    """A sorted column, of which values are made as they are looked at."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, place: Any) -> Any:
+        (value,) = comparable(self._column.slice(place, 1))
+        return value
+
+
+def _orderly(column: pa.ChunkedArray) -> Sequence[Any]:
     """The values that have a place in an order, sorted: no NULL, no NaN, no list."""
     if pa.types.is_nested(column.type):
         return []
-    return sorted(value for value in comparable(column.drop_null()) if value == value)
+    values = column.drop_null()
+    if len(values) <= _LISTED:
+        return sorted(value for value in comparable(values) if value == value)
+    values = values.filter(pc.equal(values, values))
+    return _Ordered(values.take(pc.sort_indices(values)))
