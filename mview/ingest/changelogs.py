@@ -85,6 +85,8 @@ class Changelogs:
     def __init__(self, spec: str) -> None:
         self.spec = spec
         self._changelogs: dict[str, Changelog] = {}
+        #: Those that messages are read by, in whatever process.
+        self._readers: dict[str, Changelog] = {}
         self._clocks: Clocks | None = None
         self._bounded = False
         self._ended_ms: int | None = None
@@ -92,7 +94,7 @@ class Changelogs:
         self._halted: set[RelationId] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_changelogs": {}, "_clocks": None}
+        return {**self.__dict__, "_changelogs": {}, "_readers": {}, "_clocks": None}
 
     # --- how far ---------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class Changelogs:
         for changelog in self._changelogs.values():
             changelog.close()
         self._changelogs = {}
+        self._end_readers()
         if self._clocks is not None:
             self._clocks.close()
 
@@ -181,6 +184,11 @@ class Changelogs:
             if self._bounded:
                 self._finish()
         return self._changelogs
+
+    def _end_readers(self) -> None:
+        readers, self._readers = self._readers, {}
+        for changelog in readers.values():
+            changelog.close()
 
     def _finish(self) -> None:
         self._bounded = True
@@ -268,13 +276,19 @@ class Changelogs:
         return [piece for piece in packed if piece.work or piece.watermark >= 0]
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Change batches of a piece, then its heartbeat, as Spark takes them."""
+        """Change batches of a piece, then its heartbeat, as Spark takes them.
+
+        The worker of Spark may never see this object again: nothing stays open.
+        """
         halts: dict[RelationId, TableHalt] = {}
         rejects: list[Reject] = []
-        rows = [
-            StreamRow("changes", str(table), chunk, changes.num_rows, body=to_ipc(changes))
-            for table, chunk, changes in self.changes(piece, halts, rejects)
-        ]
+        try:
+            rows = [
+                StreamRow("changes", str(table), chunk, changes.num_rows, body=to_ipc(changes))
+                for table, chunk, changes in self.changes(piece, halts, rejects)
+            ]
+        finally:
+            self._end_readers()
         rows += [halt_row(table, halt) for table, halt in halts.items()]
         rows += [StreamRow("reject", str(t), body=body) for t, body in to_bodies(rejects)]
         if piece.watermark >= 0:
@@ -290,6 +304,8 @@ class Changelogs:
     ) -> Iterator[Decoded]:
         """The changes of a piece; in any process.
 
+        What it is read by stays open for the next piece, until `close` or an error.
+
         Args:
             piece: what is read.
             halts: see `decode_split`.
@@ -299,7 +315,8 @@ class Changelogs:
         for name in dict.fromkeys(name for name, _ in piece.work):
             splits = [split for connection, split in piece.work if connection == name]
             tables = {table.source_name: table for table in spec.tables_of(name)}
-            changelog = open_changelog(spec.config, name, list(tables))
+            changelog = self._readers.pop(name, None)
+            changelog = changelog or open_changelog(spec.config, name, list(tables))
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
                 decoder = open_format(spec.config, name)
@@ -312,8 +329,10 @@ class Changelogs:
                 if rejects is not None and kept is not None:
                     rejects += kept.taken
                 yield from decoded
-            finally:
+            except BaseException:
                 changelog.close()
+                raise
+            self._readers[name] = changelog
 
 
 def _suspects(spec: QuerySpec, connection: str, partition: str) -> list[TableSpec]:

@@ -14,9 +14,9 @@ from tests.bench.results import Result, as_markdown, read_all
 _TOPICS = {
     "Loading": ("bulk_load", "verify_source", "load_live", "first_build"),
     "An epoch": ("epoch", "growth", "views", "strategies"),
-    "Formats": ("decode",),
+    "Reading changes": ("decode", "connections"),
     "Freshness and catching up": ("freshness", "catchup", "restart", "jvm_start"),
-    "Memory": ("memory",),
+    "Memory, and pauses": ("memory", "pauses", "keys"),
     "The pilot's workload": ("w2",),
     "Sinks": ("write_amplification", "followers", "light"),
     "Beside Flink SQL": ("peers", "flink_cdc", "peers_noted"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import socket
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +15,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, OffsetSpec
 from mview_connectors.changelogs.kafka import changelog as kafka_module
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
+from mview_connectors.changelogs.kafka.client import KafkaClient
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.clock import SourceMs
 from mview.config import ChangesSettings
-from mview.connector import Align, Message
+from mview.connector import Align, Message, Split
 from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, RetryableError
 from tests.patience import Patience, wait_for
+from tests.seeds import daily
 
 pytestmark = [pytest.mark.service, pytest.mark.days(2)]
 _numbers = itertools.count()
@@ -299,6 +303,55 @@ def test_a_bounded_run_reads_up_to_where_it_began(make_log):
     progress = changelog.advance(start, 100, 0)
     assert ids(changelog, start, progress.offsets) == [1, 2]
     assert (progress.watermark, progress.backlog) == (19, 0)
+
+
+def test_one_reader_is_kept_and_reads_any_place(make_log, kafka, monkeypatch):
+    """Forwards and back, some partitions or all, over reads that were given up half way."""
+    made = []
+
+    def noted(*args):
+        made.append(KafkaClient._consumer(*args))
+        return made[-1]
+
+    log, chance = make_log(3), random.Random(daily())
+    for partition in range(3):
+        log.send(*(change(n, 1) for n in range(120)), partition=partition)
+    reader = log.open()
+    monkeypatch.setattr(reader._client, "_consumer", partial(noted, reader._client))
+
+    def draw():
+        splits = []
+        for partition in chance.sample(range(3), chance.randrange(1, 4)):
+            low = chance.randrange(119)
+            high = chance.randrange(low + 1, 121)
+            splits.append(Split(f"{log.topic}/{partition}", low, high, high - low))
+        return splits
+
+    def check(splits):
+        taken = list(reader.read(splits))
+        for split in splits:
+            offsets = [m.offset for m in taken if m.partition == split.partition]
+            assert offsets == list(range(split.start, split.end))
+
+    for _ in range(40):
+        check(draw())
+    assert len(made) == 1
+    given_up = reader.read(draw())
+    next(given_up)
+    check(draw())  # beside the other, so by another one
+    given_up.close()
+    assert len(made) == 2
+    kafka.admin().create_partitions([NewPartitions(log.topic, 4)])[log.topic].result(30)
+    new = f"{log.topic}/3"
+    assert wait_for(lambda: len(kafka.end_offsets(log.topic)) == 4, 30)
+    sender = Producer({"bootstrap.servers": kafka.bootstrap})
+    sender.produce(log.topic, "x", partition=3)
+    assert sender.flush(30) == 0
+    assert [m.value for m in reader.read([Split(new, 0, 1, 1)])] == [b"x"]
+    reader.close()
+    assert reader._client._reader is None
+    check(draw())  # it opens anew
+    assert len(made) == 3
 
 
 def test_messages_have_key_headers_and_place(make_log, kafka):

@@ -250,6 +250,56 @@ def test_logs_of_two_connections_are_read_side_by_side(tmp_path: Path) -> None:
         at = end
 
 
+def test_what_a_log_is_read_by_is_kept_in_process_until_the_end_or_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of Spark keeps nothing: it may never read again."""
+    write_log(tmp_path, "a", list(range(100)))
+    file = tmp_path / "mview.yml"
+    file.write_text(
+        "store: data\nengine: {max_changes: 10}\n"
+        "connections: {a: {drivername: sqlite, database: a.db}}\n"
+        "changes: {a: {source: files, format: unified, path: a, T: 1 s}}\n"
+    )
+    spec = TableSpec(rel("a.t"), SCHEMA, tmp_path, "stage/000001", None)
+    start = {"a": {"log": ["", 0, 0]}}
+    query = QuerySpec(1, load_config(file), {spec.name: spec}, start, -1, 1, False)
+    opened: list[Any] = []
+    closed: list[Any] = []
+
+    def open_noted(*args: Any) -> Any:
+        changelog = open_changelog(*args)
+        monkeypatch.setattr(changelog, "close", lambda: closed.append(changelog))
+        opened.append(changelog)
+        return changelog
+
+    stream = Changelogs(query.write(tmp_path / "spec.json"))
+    at, taken = stream.begin(), []
+    pieces = []
+    for _ in range(4):
+        end = stream.advance(at)
+        pieces += stream.pieces(at, end)
+        at = end
+    monkeypatch.setattr("mview.ingest.changelogs.open_changelog", open_noted)
+    for piece in pieces[:3]:
+        taken += [row for read in stream.changes(piece) for row in read.changes["id"].to_pylist()]
+    assert taken == list(range(30))
+    assert (len(opened), closed) == (1, [])
+    (tmp_path / "a" / "1.jsonl").write_text("no change\n" * 1_000)
+    with pytest.raises(DecodeError):
+        list(stream.changes(pieces[3]))
+    assert closed == opened
+    write_log(tmp_path / "again", "a", list(range(100)))
+    (tmp_path / "again" / "a" / "1.jsonl").replace(tmp_path / "a" / "1.jsonl")
+    assert len(list(stream.changes(pieces[3]))) == 1
+    assert (len(opened), len(closed)) == (2, 1)
+    worker = pickle.loads(pickle.dumps(stream))
+    assert len(list(worker.rows(pieces[0]))) == 1
+    assert (len(opened), len(closed)) == (3, 2)
+    stream.close()
+    assert len(closed) == 3
+
+
 def test_a_silent_log_holds_the_others_as_long_as_is_asked_for() -> None:
     found = {"silent": progress(1_000, backlog=0), "fast": progress(99_000, backlog=0)}
     assert slowest_of(found) is None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -36,9 +36,9 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller},BROKERS://127.0.0.1:{brokers}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},BROKERS://127.0.0.1:{gate}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,BROKERS:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller},BROKERS://127.0.0.1:{brokers}{listened}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},BROKERS://127.0.0.1:{gate}{advertised}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,BROKERS:PLAINTEXT{protocols}
 inter.broker.listener.name=BROKERS
 controller.listener.names=CONTROLLER
 sasl.enabled.mechanisms=PLAIN
@@ -68,10 +68,31 @@ def java_command(jar_set: str, main: str, *arguments: str | Path) -> list[str | 
     return [find_java(), *_JVM, "-cp", jars, main, *arguments]
 
 
-class KafkaServer:
-    """A running broker and what tests do with it."""
+class Listener(NamedTuple):
+    """One more way to the broker.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        protocol: how it is spoken: `PLAINTEXT` or `SSL`.
+        port: where the broker listens.
+        told: the port that it tells clients.
+        properties: what the broker needs for it, by name after `listener.name.<name>.`.
+    """
+
+    protocol: str
+    port: int
+    told: int
+    properties: Mapping[str, str] = {}
+
+
+class KafkaServer:
+    """A running broker and what tests do with it.
+
+    Args:
+        folder: where its files are.
+        listeners: more ways to it, by name.
+    """
+
+    def __init__(self, folder: Path, listeners: Mapping[str, Listener] | None = None) -> None:
         port = free_port()
         self.bootstrap = f"127.0.0.1:{port}"
         properties = folder / "server.properties"
@@ -83,6 +104,7 @@ class KafkaServer:
         brokers = free_port()
         #: What the broker tells itself as a member of the cluster: the ends of transactions.
         self.among_brokers = Gate(brokers)
+        more = listeners or {}
         text = _PROPERTIES.format(
             port=port,
             sasl=sasl,
@@ -91,8 +113,16 @@ class KafkaServer:
             gate=self.among_brokers.port,
             folder=folder,
             login=_LOGIN,
+            listened="".join(f",{n}://127.0.0.1:{way.port}" for n, way in more.items()),
+            advertised="".join(f",{n}://127.0.0.1:{way.told}" for n, way in more.items()),
+            protocols="".join(f",{n}:{way.protocol}" for n, way in more.items()),
         )
-        properties.write_text(text)
+        lines = [
+            f"listener.name.{name.lower()}.{key}={value}\n"
+            for name, way in more.items()
+            for key, value in way.properties.items()
+        ]
+        properties.write_text("".join([text, *lines]))
         run(
             "Kafka's format tool",
             java_command(

@@ -42,7 +42,7 @@ from mview.connector import (
     unknown_offsets,
 )
 from mview.errors import ConfigError, DataLostError
-from mview_connectors.changelogs.kafka.client import KafkaClient, Span, Topic
+from mview_connectors.changelogs.kafka.client import KafkaClient, Span, Topic, topic_of
 from mview_connectors.changelogs.kafka.connect import check_connector
 from mview_connectors.changelogs.kafka.errors import (
     IDLE,
@@ -72,7 +72,7 @@ _LOOK_FOR_PARTITIONS_S = 2.0
 _BELIEVE_S, _LOOK_AGAIN_S = 5.0, 0.2
 
 #: Seconds for which the watermark of logs that are read up to their ends counts as new for who has
-#: time to wait: each look for it takes a consumer of its own, and an older one is as true.
+#: time to wait: each look for it reads from partitions again, and an older one is as true.
 _WATERMARK_S = 0.25
 
 #: Seconds between two looks for the rest of a transaction.
@@ -237,7 +237,7 @@ class KafkaChangelog:
 
     def has(self, name: str) -> bool:
         """Whether a partition or topic is one of these tables."""
-        return self._topics.has(_topic_of(name) or name) or self._is_of_ends(name)
+        return self._topics.has(topic_of(name) or name) or self._is_of_ends(name)
 
     def _is_of_ends(self, name: str) -> bool:
         """Whether an entry of offsets is about the ends of transactions."""
@@ -254,7 +254,7 @@ class KafkaChangelog:
             return last_position(self._format, message, table)
 
         places = _places(before).items()
-        ends = {p: end for p, end in places if self._topics.is_of(_topic_of(p), table)}
+        ends = {p: end for p, end in places if self._topics.is_of(topic_of(p), table)}
         return self._times.last(ends, find)
 
     def advance(
@@ -498,7 +498,7 @@ class KafkaChangelog:
         until = time.monotonic() + _BELIEVE_S
         while True:
             data = self._partitions()
-            left = [p for p in start if self._topics.has(_topic_of(p)) and p not in data]
+            left = [p for p in start if self._topics.has(topic_of(p)) and p not in data]
             if not left:
                 return data
             if time.monotonic() > until:
@@ -569,10 +569,6 @@ class KafkaChangelog:
 
     def _no_topic(self, topic: str, what: str) -> ConfigError:
         return no_topic(self._settings, topic, what, self._client.topics())
-
-
-def _topic_of(partition: str) -> str:
-    return partition.rpartition("/")[0]
 
 
 def _places(offsets: Offsets) -> dict[str, int]:

@@ -51,9 +51,10 @@ _FIXED = {
     "log_level": 0,
 }
 
-#: Up to the end there is always something to fetch: waiting only delays the end of the last split.
+#: Up to the end there is always something to fetch: waiting only delays the end of the last split,
+#: and the next read, for which the fetch that is under way must come back.
 _READ = {
-    "fetch.wait.max.ms": 10,
+    "fetch.wait.max.ms": 1,
     "fetch.message.max.bytes": 8 << 20,
     # What is fetched ahead of the reader, over all partitions.
     "queued.max.messages.kbytes": 16 << 10,
@@ -101,8 +102,19 @@ class Reached(NamedTuple):
     largest: int
 
 
+class _KeptConsumer:
+    """A consumer that is kept between reads, and the partitions that it has read."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.known: set[str] = set()
+
+
 class KafkaClient:
     """A connection to one cluster; opened at the first call, secrets are revealed only there.
+
+    Clients of Kafka are kept until `close`, also that which reads: between two reads it has no
+    partition. Secrets and certificates are those of when a client was made.
 
     Partitions are named `<topic>/<number>`.
     """
@@ -111,11 +123,13 @@ class KafkaClient:
         self._settings = settings
         self._admin: AdminClient | None = None
         self._watcher: Consumer | None = None
+        self._reader: _KeptConsumer | None = None
         # What the client said beside its answers, and when: why it could not connect, mostly.
         self._trouble: tuple[float, KafkaError] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_admin": None, "_watcher": None, "_trouble": None}
+        ours = dict.fromkeys(("_admin", "_watcher", "_reader", "_trouble"))
+        return {**self.__dict__, **ours}
 
     # --- topics and offsets ----------------------------------------------------------------------
 
@@ -249,11 +263,15 @@ class KafkaClient:
         self, spans: Mapping[str, Span], ends: Mapping[str, int]
     ) -> Iterator[Message]:
         """The messages of one span per partition, up to its end, which may be lowered meanwhile."""
-        # A new consumer is there in 5 ms; an old one waits for the fetch it has under way.
-        consumer = self._consumer(_READ)
         at = {name: span.start for name, span in spans.items() if span.start < span.end}
+        if not at:
+            return
+        # Kept for the next read: a new one takes connections, log-ins, and the cluster's metadata.
+        # Nobody else has it meanwhile, and after an error, or a read that was given up, nobody.
+        reader, self._reader = self._reader or _KeptConsumer(self._consumer(_READ)), None
+        consumer = reader.consumer
         try:
-            consumer.assign([_place(name, start) for name, start in at.items()])
+            self._place_reader(reader, at)
             while at:
                 first = consumer.poll(_READ_PATIENCE)
                 if first is None:
@@ -271,9 +289,25 @@ class KafkaClient:
                         at[name] = offset
                     if name in at and at[name] >= ends[name]:
                         del at[name]
-                        consumer.pause([_place(name)])
-        finally:
+                        # Not paused: it would still be when it is assigned the next time.
+                        consumer.incremental_unassign([_place(name)])
+        except BaseException:
             consumer.close()
+            raise
+        if self._reader is not None:  # two reads at once had one each
+            self._reader.consumer.close()
+        self._reader = reader
+
+    def _place_reader(self, reader: _KeptConsumer, at: Mapping[str, int]) -> None:
+        """Have a reader begin at offsets of partitions."""
+        for topic in {topic_of(name) for name in at.keys() - reader.known}:
+            # The client itself asks about a topic, or a partition that was added, a second later.
+            try:
+                reader.consumer.list_topics(topic, timeout=_PATIENCE)
+            except KafkaException as error:
+                self._away(error.args[0], f"topic {topic}")
+        reader.known |= at.keys()
+        reader.consumer.assign([_place(name, start) for name, start in at.items()])
 
     def _at_event(
         self, error: KafkaError, name: str, offset: int, at: dict[str, int], ends: Mapping[str, int]
@@ -313,6 +347,9 @@ class KafkaClient:
     def close(self) -> None:
         """Close the clients; may be called more than once."""
         self.stop_waiting()
+        if self._reader is not None:
+            self._reader.consumer.close()
+            self._reader = None
         self._admin = None
 
     # --- connecting ------------------------------------------------------------------------------
@@ -380,6 +417,11 @@ class KafkaClient:
 
     def _away(self, error: KafkaError | None, where: str) -> NoReturn:
         away(self._settings, error, self.trouble(), where)
+
+
+def topic_of(partition: str) -> str:
+    """The topic of a partition."""
+    return partition.rpartition("/")[0]
 
 
 def _place(partition: str, offset: int | None = None) -> TopicPartition:
