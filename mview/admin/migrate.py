@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mview.clock import SystemClock
 from mview.config import Config
+from mview.store.environments import names_of
 from mview.store.identity import FORMAT, format_of
 from mview.store.layout import Store
 from mview.store.migrations import migrate as migrate_store
@@ -29,11 +30,16 @@ class Migrated:
 
 
 def migrate(config: Config) -> Migrated:
-    """Bring the store to the format of this version, step by step; what is killed is done again.
+    """Bring the store and its environments to the format of this version.
+
+    It is done step by step; what is killed is done again.
 
     Raises: as `mview.store.migrations.migrate`.
     """
     store = Store(config.store, any_format=True)
     before = format_of(store.root)
-    done = migrate_store(store, SystemClock())
-    return Migrated(str(config.store), before, FORMAT, tuple(step.what for step in done))
+    done = [step.what for step in migrate_store(store, SystemClock())]
+    for name in names_of(store):
+        own = Store(store.environment(name), any_format=True)
+        done += [f"environment {name}: {s.what}" for s in migrate_store(own, SystemClock())]
+    return Migrated(str(config.store), before, FORMAT, tuple(done))

@@ -11,6 +11,7 @@ from itertools import islice
 from mview.admin.content import sink_path
 from mview.admin.explore.freshness import cause_of_age
 from mview.admin.lights import LightStatus, light_statuses
+from mview.admin.mending.environments import EnvironmentStatus, environment_statuses
 from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.definitions import load_definitions
 from mview.catalog.followers import table_in_sink
@@ -164,6 +165,7 @@ class StoreStatus:
         lights: the sinks of the views in light mode.
         unbuilt: views that the newest run was asked for, and that are not there yet.
         sources: how far each connection was read.
+        environments: the environments beside it.
     """
 
     store: str
@@ -177,6 +179,7 @@ class StoreStatus:
     lights: tuple[LightStatus, ...] = ()
     unbuilt: tuple[str, ...] = ()
     sources: tuple[SourceStatus, ...] = ()
+    environments: tuple[EnvironmentStatus, ...] = ()
 
 
 def not_fresh(store: StoreStatus) -> list[str]:
@@ -273,6 +276,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
             SourceStatus(name, None if cut.until is None else max(0, now - cut.until), cut.whole)
             for name, cut in sorted(manifest.cuts.items())
         ),
+        environment_statuses(store),
     )
 
 

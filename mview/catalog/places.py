@@ -12,6 +12,7 @@ from mview.config import Config
 from mview.errors import ConfigError, UserError
 from mview.plan.definition import ViewDefinition, same_name
 from mview.schema import TableSchema
+from mview.store.environments import production_of
 from mview.store.identity import STORE_MARK, refusal
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
@@ -28,7 +29,9 @@ def check_store(config: Config) -> None:
     Raises:
         ConfigError: what is wrong with the folder.
     """
-    if why := _taken(config, config.store) or _inside(config.store):
+    # An environment is inside of production's on purpose.
+    outer = production_of(Store(config.store)) if config.environment else config.store
+    if why := _taken(config, outer) or _inside(outer):
         raise ConfigError(
             f"the store would be {why}",
             where=str(config.path),

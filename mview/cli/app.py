@@ -30,6 +30,7 @@ from mview.cli.explore.past import history, lag
 from mview.cli.explore.preview import preview
 from mview.cli.explore.why import why
 from mview.cli.mending.loads import backfill, pause, resume
+from mview.cli.mending.promote import promote
 from mview.cli.mending.quarantine import quarantine
 from mview.cli.mending.rollback import rollback
 from mview.cli.options import App, debug_option
@@ -82,6 +83,7 @@ for _command in (
     lineage,
     run,
     apply,
+    promote,
     rollback,
     status,
     lag,

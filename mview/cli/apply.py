@@ -6,13 +6,14 @@ import sys
 
 import click
 
-from mview.cli.options import App, config_option, json_option
+from mview.cli.options import App, config_option, env_option, json_option
 from mview.errors import ExitCode, UserError
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
 @config_option
+@env_option
 @json_option
 @click.option(
     "--prune",

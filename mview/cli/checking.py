@@ -9,6 +9,13 @@ from typing import NoReturn
 import pyarrow as pa
 
 from mview.catalog.definitions import load_definition, load_definitions
+from mview.catalog.environments import (
+    production,
+    schemas_of,
+    shared_tables,
+    unpublished,
+    with_those_read,
+)
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.places import check_store, check_targets
@@ -31,6 +38,7 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from mview.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,11 @@ class Checker:
         self.manifest = ManifestLog(self._store.manifests).latest()
         tables = self.manifest.tables if self.manifest else {}
         self._kept = {name: state.schema for name, state in tables.items()}
+        #: Of an environment's: what production has.
+        self._production: Manifest | None = None
+        if self.config.environment:
+            # It shares what production has loaded: no database is asked for it.
+            self.offline, (_, self._production) = True, production(self.config)
         #: The views for which `schemas` has columns.
         self._described: list[ViewDefinition] = []
         #: Views that others read, and those of them whose types are not known.
@@ -89,6 +102,9 @@ class Checker:
             ConfigError: the configuration does not fit, whatever the views say.
             RetryableError: a database or changelog cannot be reached, and no schema is kept.
         """
+        if self.config.environment:
+            there = {} if self.manifest is None else self.manifest.views
+            given = [unpublished(view) for view in with_those_read(self.config, given, there)]
         checks = {
             view.definition.name: Checked(view.definition, error=view.error) for view in unread
         }
@@ -207,6 +223,8 @@ class Checker:
 
     def _describe(self, definition: ViewDefinition) -> dict[RelationId, TableSchema]:
         names = source_tables([definition])
+        if self._production is not None:
+            return schemas_of(shared_tables(self.config, [definition], self._production))
         missing = [name for name in names if name not in self._kept]
         kept = {name: self._kept[name] for name in names if name in self._kept}
         missing += lacking(self.config, [definition], kept)

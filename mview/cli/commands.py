@@ -16,6 +16,7 @@ from mview.cli.options import (
     App,
     config_option,
     debug_option,
+    env_option,
     json_option,
     select_option,
     views_argument,
@@ -109,6 +110,7 @@ def explain(
 @views_argument
 @config_option
 @offline_option
+@env_option
 @json_option
 @select_option
 @click.pass_obj
@@ -189,22 +191,26 @@ def _check(
     offline: bool,
     selectors: tuple[str, ...],
 ) -> tuple[Checker, list[Checked]]:
+    from mview.catalog.environments import unpublished
     from mview.catalog.selecting import selected
     from mview.plan.definition import read_views
 
     checker = _checker(app, config_path, offline)
     views, unread = read_views(files)
+    if checker.config.environment:
+        views = [*map(unpublished, views)]
     return checker, checker.check(selected(checker.config, views, selectors), unread)
 
 
 def _checker(app: App, config_path: str, offline: bool) -> Checker:
     from mview.cli.checking import Checker
 
-    return Checker(app.config(config_path), offline, app.output.note)
+    return Checker(app.config(config_path, begins=True), offline, app.output.note)
 
 
 @click.command()
 @config_option
+@env_option
 @json_option
 @click.option(
     "--check-freshness",
@@ -307,6 +313,7 @@ def _project(app: App, config_path: str) -> TrialProject:
 @click.command()
 @click.argument("names", nargs=-1, metavar="FILE|FOLDER|TABLE…")
 @config_option
+@env_option
 @json_option
 @click.option(
     "--source",
@@ -326,17 +333,22 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
     With --source it may run beside `mview run`, and should: what has changed since is waited for.
     """
     if source:
+        if app.environment:
+            raise click.UsageError("--source is for production's tables, which environments share")
         _verify_source(app, names, config_path, repair)
         return
     if repair:
         raise click.UsageError("--repair is for tables: with --source")
     if not names:
         raise click.UsageError("name files or folders of views; or --source for the tables")
+    from mview.catalog.environments import unpublished
     from mview.cli.render import verified_text
     from mview.plan.definition import load_views
 
     config = app.config(config_path)
     views = load_views(names)
+    if config.environment:
+        views = [unpublished(view) for view in views]
     from mview.admin.verify import verify as verify_views
 
     results = verify_views(config, views)
@@ -441,7 +453,7 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.argument("names", nargs=-1, metavar="NAME…")
 @config_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(
@@ -451,10 +463,17 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
     show_default=True,
     help="What becomes of our copies of tables that no view reads any more.",
 )
+@env_option
 @json_option
 @click.pass_obj
 def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tables: bool) -> None:
-    """Remove views with their data. The databases are not touched."""
+    """Remove views with their data. The databases are not touched.
+
+    With --env: views of an environment; without a name the whole of it.
+    """
+    if not names:
+        _drop_environment(app, config_path, yes)
+        return
     from mview.admin.drop import drop as drop_views
     from mview.admin.drop import going
     from mview.cli.render import going_text
@@ -472,6 +491,27 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
         f"{name}: its definition was damaged: a table at a path of its own stays" for name in unread
     ]
     app.output.result(Dropped(what, unread), "\n".join(lines))
+
+
+def _drop_environment(app: App, config_path: str, yes: bool) -> None:
+    """Remove an environment entirely."""
+    if not (name := app.environment):
+        raise click.UsageError("name views or tables; or an environment: --env NAME")
+    from mview.admin.drop import Going
+    from mview.admin.mending.environments import drop_environment, environment_status
+    from mview.cli.render import environment_lines
+    from mview.cli.results import Dropped
+    from mview.store.environments import production_of
+    from mview.store.layout import Store
+
+    store = Store(production_of(Store(app.config(config_path).store, any_format=True)))
+    told = environment_status(store, name)
+    app.output.line("\n".join([f"goes:  environment {name}", *environment_lines([told])]))
+    if not yes:
+        click.confirm("Drop that?", abort=True, err=app.output.as_json)
+    drop_environment(store, name)
+    what = Going(dict(told.views), {}, {}, [], [])
+    app.output.result(Dropped(what, ()), f"dropped: environment {name}")
 
 
 @click.command()

@@ -20,19 +20,38 @@ DEFAULT_CONFIG = "conf/mview.yml"
 
 @dataclass
 class App:
-    """What all commands share: where to print, and how to read the configuration."""
+    """What all commands share: where to print, and how to read the configuration.
+
+    Attributes:
+        output: prints.
+        environment: whose views the command is about; empty: production's.
+    """
 
     output: Output = field(default_factory=Output)
+    environment: str = ""
 
-    def config(self, path: str) -> Config:
-        """Read the configuration; from then on its secrets are hidden in all output."""
+    def config(self, path: str, *, begins: bool = False) -> Config:
+        """Read the configuration; from then on its secrets are hidden in all output.
+
+        Args:
+            path: of its file.
+            begins: an environment that is named need not be there yet.
+        """
         from mview.config import secret_values
         from mview.config.file import load_config
         from mview.secrets import Mask
 
         config = load_config(path)
         self.output.hide(Mask(secret_values(config)))
-        return config
+        if not self.environment:
+            return config
+        from mview.catalog.environments import in_environment
+        from mview.store.environments import check_there
+        from mview.store.layout import Store
+
+        if not begins:
+            check_there(Store(config.store), self.environment)
+        return in_environment(config, self.environment)
 
 
 def _output_option(name: str, attribute: str, told: str) -> Callable[[F], F]:
@@ -45,6 +64,22 @@ def _output_option(name: str, attribute: str, told: str) -> Callable[[F], F]:
 
 debug_option = _output_option("--debug", "debug", "Show the traceback of an error.")
 json_option = _output_option("--json", "as_json", "Print the result as JSON.")
+
+
+def _set_environment(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(App).environment = value
+
+
+#: `--env`: the views of an environment.
+env_option = click.option(
+    "--env",
+    metavar="NAME",
+    expose_value=False,
+    callback=_set_environment,
+    help="Of the views of this environment, beside production's.",
+)
+
 #: FILE…: view files and folders.
 views_argument = click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
 

@@ -60,12 +60,16 @@ class Planned:
         load: tables that are to be loaded.
         anew: those of them that are loaded already, and why they are loaded once more.
         not_given: views of the store that the files do not have; they go on until they are dropped.
+        environment: whose views these are; empty: production's.
+        shared: tables of production that an environment takes as they are.
     """
 
     views: tuple[PlannedView, ...]
     load: tuple[str, ...]
     anew: dict[str, str]
     not_given: tuple[str, ...]
+    environment: str = ""
+    shared: tuple[str, ...] = ()
 
     @property
     def rebuilds(self) -> bool:
@@ -98,7 +102,7 @@ def plan_run(
     others = with_functions([*kept.values()], declared_functions(config))
     views = order_views([*others, *sound])
     anew: dict[RelationId, str] = {}
-    if manifest is not None:
+    if manifest is not None and not config.environment:
         schemas = {name: state.schema for name, state in manifest.source_tables.items()}
         new = [view for view in views if is_another(view, manifest)]
         by_now = {
@@ -120,11 +124,14 @@ def plan_run(
     ]
     tables = {} if manifest is None else manifest.source_tables
     loaded = {name for name, state in tables.items() if state.phase == "loaded"}
+    missing = tuple(str(name) for name in source_tables(views) if name not in loaded)
     return Planned(
         tuple(planned),
-        tuple(str(name) for name in source_tables(views) if name not in loaded),
+        () if config.environment else missing,
         {str(name): why for name, why in anew.items()},
         tuple(sorted(name for name in kept if not told[name].why)),
+        config.environment,
+        missing if config.environment else (),
     )
 
 

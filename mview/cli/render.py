@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mview.admin.init import NewProject
     from mview.admin.lights import LightStatus
     from mview.admin.maintain import SinkMaintained
+    from mview.admin.mending.environments import EnvironmentStatus
     from mview.admin.migrate import Migrated
     from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus
     from mview.admin.verify import VerifyResult
@@ -185,7 +186,8 @@ def status_text(store: StoreStatus) -> str:
             lines.append(f"    DEGRADED: {one_line(view.degraded)}: mview quarantine list")
         lines += sink_lines(view.sinks)
         lines += aligned([_run_cells(ran) for ran in view.runs], indent=4)
-    return "\n".join([*lines, *lights])
+    aside = ["", "environments", *environment_lines(store.environments)]
+    return "\n".join([*lines, *lights, *(aside if store.environments else ())])
 
 
 def _phase(table: TableStatus) -> str:
@@ -323,12 +325,29 @@ def planned_text(planned: Planned) -> str:
     for name in planned.load:
         why = f" anew: {planned.anew[name]}" if name in planned.anew else ""
         lines.append(f"load      table {one_line(name)}{one_line(why)}")
+    lines += [f"shares    table {one_line(n)}, as production has it" for n in planned.shared]
+    of = f" --env {planned.environment}" if planned.environment else ""
     lines += [
         f"goes on   view {one_line(name)}: it is in the store and not in these files; "
-        f"to remove it: mview drop {one_line(name)}"
+        f"to remove it: mview drop{of} {one_line(name)}"
         for name in planned.not_given
     ]
     return "\n".join(lines)
+
+
+def environment_lines(environments: Sequence[EnvironmentStatus]) -> list[str]:
+    """Environments, a line each."""
+    cells = []
+    for told in environments:
+        behind = "no table yet"
+        if told.behind is not None:
+            several = "" if told.behind == 1 else "s"
+            behind = f"{told.behind:,} epoch{several} behind production"
+        views = ", ".join(told.views) or "no view yet"
+        runs = told.running or "nobody runs it"
+        cells.append((told.name, told.problem or runs, *(() if told.problem else (behind, views))))
+    width = max(map(len, cells), default=0)
+    return aligned([(*row, *[""] * (width - len(row))) for row in cells])
 
 
 def applied_text(answer: ApplyAnswer) -> str:

@@ -149,6 +149,21 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
+class Promoted:
+    """Views of an environment that production was to take.
+
+    Attributes:
+        environment: its name.
+        plan: what was to be done.
+        answer: what production's run has done; None: it was not asked.
+    """
+
+    environment: str
+    plan: Planned
+    answer: ApplyAnswer | None
+
+
+@dataclass(frozen=True)
 class Verified:
     """Our copies of tables against their databases, and views against their queries.
 

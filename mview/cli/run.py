@@ -10,7 +10,7 @@ import click
 
 from mview.cli.display.progress import Display, LogFormat, QuietDisplay, display_for, heard
 from mview.cli.interrupt import Drainable, run_until_interrupted
-from mview.cli.options import App, config_option, views_argument
+from mview.cli.options import App, config_option, env_option, views_argument
 from mview.cli.output import Output
 from mview.cli.watch.command import Listening, WatchedDisplay, listen_options
 from mview.errors import ExitCode
@@ -19,6 +19,7 @@ from mview.errors import ExitCode
 @click.command()
 @views_argument
 @config_option
+@env_option
 @click.option("--once", is_flag=True, help="Take what is there now, go live, finish.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for each epoch.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what is wrong.")
@@ -45,13 +46,18 @@ def run(
 
     Runs until Ctrl-C, which finishes the running epoch first; a second Ctrl-C ends at once.
     Either way the same command continues later where it was.
+
+    With --env the views are of an environment: beside production's, over the tables that production
+    has loaded, and published nowhere else. Production's run goes on as it does.
     """
+    if app.environment and listen is not None:
+        raise click.UsageError("--listen shows production: it is not for --env")
     from mview.memory import give_back_what_is_freed, use_the_systems_allocator
 
     use_the_systems_allocator()
     from mview.plan.definition import load_views
 
-    config = app.config(config_path)
+    config = app.config(config_path, begins=True)
     give_back_what_is_freed(config.engine.memory)
     views = load_views(files)
     # Only now, because it brings Spark in: a wrong file or setting is told at once.

@@ -615,6 +615,31 @@ class Config(Settings):
     #: Where a run tells what its views are made of; without it: nowhere.
     openlineage: OpenLineageSettings | None = None
 
+    #: See `of_environment`.
+    _environment: str = PrivateAttr("")
+
+    @property
+    def environment(self) -> str:
+        """The environment whose store this names; empty: it is production's."""
+        return self._environment
+
+    def of_environment(self, name: str, store: Path) -> Config:
+        """The same for an environment: another store, views' tables nowhere but in it, no events.
+
+        Args:
+            name: the environment's.
+            store: its store.
+        """
+        tables = {
+            kind: section
+            if "type" in section
+            else {k: v for k, v in section.items() if k != "path"}
+            for kind, section in self.sinks.items()
+        }
+        copy = self.model_copy(update={"store": store, "sinks": tables, "openlineage": None})
+        copy._environment = name
+        return copy
+
     def table_options(self, kind: str) -> dict[str, Any]:
         """What `sinks:` says of the views' own tables of a kind.
 

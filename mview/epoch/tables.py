@@ -85,7 +85,7 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
     engine.lease.check()
     engine.pin(batch.offsets.pinned_ms)
     halts = {n: halt for n, halt in batch.halted.items() if n in tables and not tables[n].halted}
-    netted, requests, deltas = {}, [], {}
+    netted, requests, deltas = {}, [], dict(batch.deltas)
     quarantines = Quarantines(engine, batch)
     for name in dict.fromkeys([*batch.changes, *batch.rereads, *quarantines.tables]):
         if name in halts or tables[name].halted:
@@ -110,7 +110,8 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
             if rows.num_rows:
                 deltas[name] = Delta(rows, schema.key)
     netted = {name: changes for name, changes in netted.items() if name not in halts}
-    positions, newest = dict(before.positions), dict(before.newest)
+    positions = {**before.positions, **batch.positions}
+    newest = {**before.newest, **batch.newest}
     for name, changes in netted.items():
         known, times = before.positions.get(name, {}), before.newest.get(name, {})
         positions[name] = {**known, **changes.high_water}

@@ -20,6 +20,7 @@ from mview.errors import CorruptionError, MviewError
 from mview.execute.relations import Relation
 from mview.failpoints import failpoint
 from mview.relation import RelationId
+from mview.store.environments import needed_by_environments, remove_dead
 from mview.store.manifest import Manifest, TableState
 from mview.store.mirror import Mirror
 
@@ -181,6 +182,10 @@ class Upkeep:
         engine = self._engine
         oldest = self._retention.prune(self._aging.now())
         failpoint("after-prune")
+        before_ms = self._aging.now() - engine.config.engine.history
+        for environment in remove_dead(engine.store, before_ms, engine.clock):
+            self._tell(f"environment {environment} is removed: nobody has run it for long")
+        environments = needed_by_environments(engine.store, engine.clock)
         for name, relation in engine.relations.items():
             if state := newest.tables.get(name):
                 begun = replace(state, base_version=0, changelog_version=0)
@@ -192,6 +197,8 @@ class Upkeep:
                         if name == RelationId("view", view)
                         else sys.maxsize
                     )
+                    if environments is not None and name.is_table:
+                        needed = min(needed, environments)
                     if beside is not None and name in beside.tables:
                         then = _older(then, beside.tables[name])
                         needed = min(needed, beside.epoch)

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from mview.changelog import KIND, RowKind
 from mview.connector import WEIGHT
 from mview.errors import UserError
-from mview.execute.slices import Changes
+from mview.execute.slices import Changes, consolidate
 from mview.rows.match import Positions, row_codes
-from mview.store.kinds import as_changelog
+from mview.store.fold import EPOCH
+from mview.store.kinds import as_changelog, comes
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,18 @@ class Delta:
     def gained(self) -> int:
         """By how many rows the relation grows."""
         return int(pc.sum(self.rows[WEIGHT]).as_py() or 0)
+
+
+def delta_of(changelog: pa.Table, key: Sequence[str]) -> Delta:
+    """Changelog rows of some epochs of a relation as one change.
+
+    Args:
+        changelog: EPOCH, KIND and the relation's columns.
+        key: what tells its rows apart.
+    """
+    weights = pc.if_else(comes(changelog), 1, -1).cast(pa.int32())
+    columns = changelog.drop_columns([EPOCH, KIND]).append_column(WEIGHT, weights)
+    return Delta(consolidate(columns), key)
 
 
 @dataclass(frozen=True)

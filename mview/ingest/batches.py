@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from mview.changelog import StreamRow, from_ipc
 from mview.connector import TableHalt
+from mview.execute.delta import Delta
 from mview.files.jsonfile import damage_told
 from mview.files.records import fields, plain, record
 from mview.ingest.mending.reject import Reject, of_body
@@ -75,6 +76,10 @@ class Batch:
         halts: tables whose changes or chunks cannot be taken, and why.
         rejects: changes that go into quarantine.
         mends: what is asked for of changes that are in quarantine.
+        deltas: by table, changes that come with the rows that they replace, as another store has
+            taken them.
+        positions: of tables whose changes come so, what is taken; see `Manifest.positions`.
+        newest: of the same tables; see `Manifest.newest`.
     """
 
     changes: Mapping[RelationId, list[pa.Table]]
@@ -86,6 +91,9 @@ class Batch:
     halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
     rejects: Sequence[Reject] = ()
     mends: Sequence[MendRequest] = ()
+    deltas: Mapping[RelationId, Delta] = field(default_factory=dict)
+    positions: Mapping[RelationId, dict[str, str]] = field(default_factory=dict)
+    newest: Mapping[RelationId, dict[str, int]] = field(default_factory=dict)
 
     @property
     def halted(self) -> dict[RelationId, TableHalt]:

@@ -14,11 +14,11 @@ from pathlib import Path
 from threading import Thread
 
 from mview.catalog.definitions import all_definitions, digest_of, mend_definitions
+from mview.catalog.environments import keep_given, unpublished, with_those_read
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.places import check_targets
 from mview.catalog.sinks import forget_views
-from mview.catalog.tables import cautions, check_changelogs
 from mview.connector import TableHalt
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders
@@ -30,8 +30,9 @@ from mview.follow.followers import Followers
 from mview.follow.light.view import LightView
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
-from mview.run.begin import begin_anew, begin_tables
-from mview.run.tables import are_others, loaded_schemas, tables_of, with_column_told
+from mview.run.begin import begin_anew
+from mview.run.feed import Feed
+from mview.run.tables import are_others, loaded_schemas, with_column_told
 from mview.schema import TableSchema
 from mview.session.jvm import check_jvm
 from mview.session.lazy import Spark
@@ -96,6 +97,7 @@ class Applying:
         refused: views that cannot be worked on in this run, whatever their text is, and why.
         files: what the views of the run were read from.
         say: tells people.
+        feed: brings the tables and their changes.
         once: the run takes what is there: it does not go on while a request is looked at.
     """
 
@@ -108,9 +110,10 @@ class Applying:
         refused: Mapping[str, MviewError],
         files: Sequence[str],
         say: Callable[[str], None],
+        feed: Feed,
         once: bool = False,
     ) -> None:
-        self.kept = kept
+        self.kept, self._feed = kept, feed
         self._engine, self._follow, self._lights = engine, follow, lights
         self._refused, self._files, self._say = refused, files, say
         self._log = ApplyLog(engine.store.applies)
@@ -136,7 +139,16 @@ class Applying:
         What it says is kept, and looked at between two epochs: whatever fails here fails there.
         """
         with suppress(Exception):
-            self._wanted(self._log.read(file), self._engine.spark.beside(), lambda text: None)
+            self._wanted(self._read(file)[0], self._engine.spark.beside(), lambda text: None)
+
+    def _read(self, file: Path) -> tuple[ApplyRequest, list[ViewDefinition]]:
+        """A request, and what an environment is given by it: it keeps that without sinks."""
+        request, config = self._log.read(file), self._engine.config
+        if not config.environment:
+            return request, []
+        kept = {view.name: view for view in self.kept.definitions}
+        given = with_those_read(config, request.views, kept)
+        return replace(request, views=tuple(map(unpublished, given))), given
 
     def close(self) -> None:
         """Wait for what goes on beside."""
@@ -156,11 +168,11 @@ class Applying:
         if file is None:
             return
         try:
-            request = self._log.read(file)
+            request, given = self._read(file)
             wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
             if not wanted.anew:  # else the run does it: these are to be gone before
-                begin_tables(self._engine, wanted.schemas, self._say)
+                self._feed.begin(self._engine, wanted.schemas, self._say)
         except MviewError as error:
             self._engine.lease.check()
             check_jvm()
@@ -168,6 +180,8 @@ class Applying:
                 self._refuse(file, error)
             return
         failpoint("apply-begun")
+        if given:
+            keep_given(self._engine.store, given)
         names = [view.name for view in request.views]
         self._say(f"taking up: {', '.join([*names, *(f'-{name}' for name in wanted.remove)])}")
         load = tuple(sorted({*map(str, wanted.anew), *self._loading()}))
@@ -307,11 +321,11 @@ class Applying:
         wrong = check_targets(config, definitions, manifest) | check_followers(config, given)
         if wrong:
             raise several([*wrong.values()], "views are refused")
-        schemas, anew, waiting = tables_of(config, definitions, manifest, left)
+        schemas, anew, waiting = self._feed.tables_of(definitions, manifest, left)
         sound = [view for view in definitions if view.name not in waiting]
         declared = [*sound, *(light.definition for light in self._lights)]
-        check_changelogs(config, declared)
-        for caution in cautions(config, given, schemas):
+        self._feed.check(declared)
+        for caution in self._feed.cautions(given, schemas):
             say(caution)
         refused = {**self._refused, **kept.damaged, **waiting, **(known or {})}
         opened = open_views(config, spark, definitions, schemas, engine.lease, refused)

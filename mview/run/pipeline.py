@@ -20,14 +20,11 @@ from mview.catalog.definitions import (
     mend_definitions,
     published_definitions,
 )
+from mview.catalog.environments import keep_given, unpublished, with_those_read
 from mview.catalog.followers import check_followers
 from mview.catalog.functions import declared_functions, is_declared, with_functions
 from mview.catalog.places import check_store, check_targets
 from mview.catalog.sinks import forget_views, sink_options
-from mview.catalog.tables import (
-    cautions,
-    check_changelogs,
-)
 from mview.clock import SystemClock, steady_clock, utc_text
 from mview.config import Config, secret_values
 from mview.connector import TableHalt
@@ -45,7 +42,6 @@ from mview.execute.queries import limit_memory
 from mview.follow.followers import Followers
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.changelogs import CHUNKS_READ
-from mview.ingest.live import LiveQuery
 from mview.ingest.load import LoadQuery
 from mview.ingest.load_plan import (
     LoadPlan,
@@ -65,10 +61,12 @@ from mview.run.applying import (
     KeptViews,
     refuse_requests,
 )
-from mview.run.begin import begin_anew, begin_tables
+from mview.run.begin import begin_anew
+from mview.run.feed import Feed, SourceFeed
 from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
-from mview.run.tables import RunTables, loaded_schemas, tables_of, with_column_told
+from mview.run.production import Production
+from mview.run.tables import RunTables, loaded_schemas, with_column_told
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.disks import disks_told
@@ -94,9 +92,10 @@ _LOOK_S = 0.2
 
 
 class Pipeline:
-    """Keeps the views of one store.
+    """Keeps the views of one store, of production or of an environment.
 
     Args:
+        config: see `mview.catalog.environments.in_environment` for that of an environment.
         views: views to add or replace; those of the store are kept as well.
         files: what they were read from, absolute: `mview apply` reads it again.
     """
@@ -113,6 +112,7 @@ class Pipeline:
         self._full = [view for view in self.given if view.mode == "full"]
         self.listener: Listener = listener or Silence()
         self._stop = threading.Event()
+        self._feed: Feed = Production(config) if config.environment else SourceFeed(config)
 
     def stop(self) -> None:
         """Finish the running epoch and return from `run`; may be called from any thread."""
@@ -149,6 +149,8 @@ class Pipeline:
             fenced(lease),
         ):
             newest = ManifestLog(store.manifests).latest() or empty_manifest()
+            if self.config.environment:
+                self._take_given(store, newest)
             mend_definitions(store, newest, with_functions(self._full, functions))
             opener = partial(open_sinks, self.config, fence=lease)
             manifest, refused = recover(store, lease, clock, opener, mask)
@@ -182,9 +184,9 @@ class Pipeline:
                 )
             declared = [*definitions, *(light.definition for light in lights)]
             sound = [view for view in declared if view.name not in waiting]
-            check_changelogs(self.config, sound)
+            self._feed.check(sound)
             keep_asked(store, [definition.name for definition in definitions], self._files)
-            for caution in cautions(self.config, sound, schemas):
+            for caution in self._feed.cautions(sound, schemas):
                 self.listener.on_message(caution)
             keep(store, lights, lease)
 
@@ -233,6 +235,7 @@ class Pipeline:
                     unworkable,
                     self._files,
                     self.listener.on_message,
+                    self._feed,
                     once,
                 )
                 try:
@@ -246,6 +249,12 @@ class Pipeline:
                     engine.executors.close()
                     spark.settle()
 
+    def _take_given(self, store: Store, newest: Manifest) -> None:
+        """Keep what an environment is given, and give its run the same without sinks."""
+        given = with_those_read(self.config, self.given, newest.views)
+        keep_given(store, given)
+        self.given = self._full = [unpublished(view) for view in given]
+
     def _go_on(self, engine: Engine, applying: Applying, once: bool) -> None:
         """Load, build, follow; again with other views, whenever it is asked for."""
         try:
@@ -258,6 +267,7 @@ class Pipeline:
                     self.listener,
                     self._stop,
                     once,
+                    self._feed,
                     applying,
                 )
                 run.go()
@@ -273,7 +283,7 @@ class Pipeline:
 
     def _tables_of(self, definitions: Sequence[ViewDefinition], manifest: Manifest) -> RunTables:
         """What is read of each table: as it was loaded, but for those that are loaded anew."""
-        return tables_of(self.config, definitions, manifest)
+        return self._feed.tables_of(definitions, manifest)
 
     def _follow_lights(
         self, followers: Followers, lease: Lease, manifest: Manifest, once: bool
@@ -349,6 +359,7 @@ class Run:
         definitions: of all views, in DAG order; `engine.views` are these.
         stop: set when the run shall end after the running epoch.
         once: take what is there and return.
+        feed: brings the tables and their changes.
         requests: what others ask for ends it, and is told when all is live; None: nobody asks.
     """
 
@@ -360,10 +371,12 @@ class Run:
         listener: Listener,
         stop: threading.Event,
         once: bool,
+        feed: Feed,
         requests: Requests | None = None,
     ) -> None:
         self._engine, self._schemas, self._definitions = engine, schemas, definitions
         self._listener, self._stop, self._once = listener, stop, once
+        self._feed = feed
         self._requests = requests or NoRequests()
         #: Whether it has ended between two epochs, for a request or as tables have halted.
         self.is_interrupted = False
@@ -407,7 +420,7 @@ class Run:
     def _go(self) -> None:
         engine = self._engine
         news = self._leave_out_refused()
-        begin_tables(engine, self._schemas, self._listener.on_message)
+        self._feed.begin(engine, self._schemas, self._listener.on_message)
         engine.open_relations()
         generation, token = engine.manifest.generation, engine.lease.token
         self._plans = {
@@ -478,7 +491,8 @@ class Run:
                 batch is read again.
         """
         engine = self._engine
-        if self._is_cold and (batch.changes or batch.rereads or batch.mends or self._tick_ms):
+        brings = batch.changes or batch.deltas or batch.rereads or batch.mends
+        if self._is_cold and (brings or self._tick_ms):
             self._is_cold = False
             left_out = engine.executors.warm(engine.look_up_keys())
             if engine.executors.damaged:
@@ -752,7 +766,9 @@ class Run:
         while not self._stop.is_set() and not self._is_asked():
             try:
                 self._follow(load, self._once if once is None else once)
-                if not self._renews:
+                if self._feed.begins_anew:
+                    self.is_interrupted = True
+                if not self._renews or self.is_interrupted:
                     return
                 self._renews = False
             except _ColdDamageError:
@@ -842,16 +858,8 @@ class Run:
             loading = [self._loading_table(name) for name in self._plans]
             LoadQuery(engine.spark.session(), spec, folder, loading, on_batch).run(until)
         else:
-            live = LiveQuery(
-                engine.spark,
-                spec,
-                folder,
-                on_batch,
-                engine.most_changes,
-                engine.store.rereads,
-                self._listener.on_message,
-                engine.store.mends,
-            )
+            say = self._listener.on_message
+            live = self._feed.live(engine, spec, folder, on_batch, say)
             live.run(until)
 
     def _tell_of_parts(self, before: Mapping[str, Cut]) -> None:

@@ -159,6 +159,24 @@ class Store:
         return self.building / f"{token:06d}-{epoch:012d}"
 
     @property
+    def environments(self) -> Path:
+        """Folder of the environments, a store each."""
+        return self.root / "environments"
+
+    def environment(self, name: str) -> Path:
+        """Folder of an environment: a store of its own."""
+        return self.environments / folder_name("view", name)
+
+    @property
+    def given(self) -> Path:
+        """Folder of an environment's views as they were given, a file each."""
+        return self.root / "given"
+
+    def given_view(self, name: str) -> Path:
+        """File of an environment's view as it was given."""
+        return self.given / f"{folder_name('view', name)}.json"
+
+    @property
     def trash(self) -> Path:
         """Folder of what is being deleted."""
         return self.root / "trash"

@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -210,6 +211,40 @@ class Mirror:
         note = {"mview": "take", "epoch": epoch}
         return self.base.commit(added, [], note, transaction=(_REGISTER, epoch))
 
+    def copy(
+        self, other: Mirror, state: TableState, epoch: int, generation: int, most: int
+    ) -> TableState:
+        """Begin anew with the rows that another mirror has at an epoch of its own.
+
+        The files of its base are linked, not copied; what its tail says comes into the base here.
+
+        Args:
+            other: on the same file system; only read.
+            state: what is published of it.
+            epoch: the epoch that shows the rows here.
+            generation: of the query that goes on from there.
+            most: bytes of changes to hold; see `compact`.
+
+        Raises:
+            FileNotFoundError: a file of it is gone: a newer state has others.
+        """
+        begun = self.create()
+        folder, files = self.stage_folder(generation), []
+        for number, (path, _) in enumerate(other.files(state).base):
+            # Files of several folders may have one name.
+            files.append(folder / f"{number:06d}-{Path(path).name}")
+            files[-1].unlink(missing_ok=True)
+            os.link(path, files[-1])
+        version, rest = self.take(epoch, files), state
+        while (tail := other._oldest(rest, most)).num_rows:
+            rest = replace(rest, folded=int(pc.max(tail[EPOCH]).as_py()))
+            upsert, live = settle(tail, self.schema.key), self.base.head.files
+            rewrite = self._rewriter.plan(f"c{epoch:012d}", upsert, live)
+            version = self.base.commit(rewrite.adds, rewrite.removes, {"mview": "compact"})
+        return replace(
+            begun, base_version=version, folded=epoch - 1, rows=state.rows, phase="loaded"
+        )
+
     def append(self, epoch: int, delta: pa.Table) -> int:
         """Append an epoch's changes: KIND and the table's columns, any other order of columns.
 
@@ -385,6 +420,11 @@ class Mirror:
     def trimmed(self, state: TableState) -> int:
         """The changelog of a published state has all changes after this epoch, of its life."""
         return self.changelog.at(state.changelog_version).transactions.get(_TRIM, 0)
+
+    @property
+    def cleaned(self) -> int:
+        """Changes up to this epoch may be gone by now, whatever is published; see `trimmed`."""
+        return self.changelog.head.transactions.get(_TRIM, 0)
 
     def waiting_bytes(self, state: TableState, after: int) -> int:
         """Bytes of the changelog's files with changes after an epoch."""

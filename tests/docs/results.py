@@ -60,6 +60,7 @@ RESULTS: Mapping[str, Any] = {
     "plan": Planned,
     "lineage": list[ViewLineage],
     "apply": results.Applied,
+    "promote": results.Promoted,
     "rollback": results.RolledBack,
     "status": StoreStatus,
     "lag": Lag,

@@ -97,6 +97,8 @@ RUNS: dict[str, tuple[str, ExitCode]] = {
     "apply": ("apply sql", ExitCode.CHECK_FAILED),
     # The view was not changed.
     "rollback": ("rollback spent --plan", ExitCode.CHECK_FAILED),
+    # There is no such environment.
+    "promote": ("promote --env dev", ExitCode.CHECK_FAILED),
     "status": ("status", ExitCode.OK),
     "lag": ("lag", ExitCode.OK),
     "history": ("history spent --all", ExitCode.OK),

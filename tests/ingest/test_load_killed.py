@@ -39,6 +39,7 @@ from mview.merge.rules import LoadingTable
 from mview.merge.stateful import _merge_group
 from mview.run import begin, pipeline
 from mview.run.begin import begin_tables
+from mview.run.feed import SourceFeed
 from mview.secrets import Mask
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -197,7 +198,15 @@ def drive(config: Config, clock: SetClock) -> None:
             engine = Engine(config, cast(Any, spark), lease, clock)
             engine.executors._spark = cast(Any, Scans(engine))
             schemas = describe_tables(config, VIEWS, {})
-            run = pipeline.Run(engine, schemas, [], Silence(), threading.Event(), once=True)
+            run = pipeline.Run(
+                engine,
+                schemas,
+                [],
+                Silence(),
+                threading.Event(),
+                once=True,
+                feed=SourceFeed(config),
+            )
             begin_tables(engine, schemas, lambda text: None)
             engine.open_relations()
             generation = engine.manifest.generation

@@ -26,7 +26,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(pipeline, "Upkeep", lambda engine: upkeep)
     listener: Any = SimpleNamespace(on_message=lambda text: None)
     engine: Any = Engine()
-    return Run(engine, {}, [], listener, threading.Event(), once=False)
+    feed: Any = SimpleNamespace(begins_anew=False)
+    return Run(engine, {}, [], listener, threading.Event(), once=False, feed=feed)
 
 
 @pytest.mark.parametrize("error", [WorkerStartError("none comes"), WorkerEndedError("killed")])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mview.cli.display.progress import duration_text
-from mview.cli.options import App, config_option, json_option
+from mview.cli.options import App, config_option, env_option, json_option
 from mview.cli.render import aligned, sink_lines
 from mview.clock import DURATION_EXAMPLES, parse_duration, utc_text
 from mview.errors import one_line
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "quiet_too", is_flag=True, help="Also epochs that changed no view.")
 @config_option
+@env_option
 @json_option
 @click.pass_obj
 def history(
@@ -88,6 +89,7 @@ def _change_cells(change: ViewPoint) -> tuple[str, str, str]:
     help="So far back epochs are counted.",
 )
 @config_option
+@env_option
 @json_option
 @click.pass_obj
 def lag(app: App, over: str, config_path: str) -> None:

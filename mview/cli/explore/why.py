@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mview.cli.options import App, config_option, json_option
+from mview.cli.options import App, config_option, env_option, json_option
 from mview.clock import utc_text
 from mview.errors import ExitCode, one_line
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     help="So many rows of each table are shown.",
 )
 @config_option
+@env_option
 @json_option
 @click.pass_obj
 def why(

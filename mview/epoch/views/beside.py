@@ -24,22 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mview.catalog.definitions import save_definition, with_former
 from mview.catalog.spark_functions import function_errors
-from mview.connector import WEIGHT
 from mview.delta.parquet import read_parquet, write_rows
 from mview.epoch.engine import Engine, LiveView
 from mview.epoch.halts import at_its_sink, halting, reads_halted
 from mview.epoch.report import BuildReport
 from mview.epoch.stages import Begun
 from mview.epoch.tables import Changed, clock_changes
+from mview.epoch.tails import Since, changes_since
 from mview.epoch.views.build import Build, Watch, build_rows, pin, state_of
 from mview.epoch.views.maintain import maintain, settle
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.delta import Delta
-from mview.execute.slices import consolidate
 from mview.failpoints import failpoint
 from mview.files.durable import later
 from mview.ingest.batches import Batch, BatchOffsets
@@ -47,10 +45,9 @@ from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.schema import TableSchema
-from mview.store.kinds import comes
 from mview.store.layout import folder_name
 from mview.store.manifest import Manifest, TableState
-from mview.store.mirror import EPOCH, KIND, ROW, Mirror
+from mview.store.mirror import ROW, Mirror
 
 #: So many changed rows are left to the swap, which others wait for: about what an epoch takes.
 _CLOSE_ROWS = 500
@@ -285,7 +282,7 @@ class Building:
             failpoint("build-followed")
         self._prepare()
 
-    def _changes(self, most: int) -> tuple[Manifest, dict[RelationId, Delta], bool]:
+    def _changes(self, most: int) -> Since:
         """What has changed in the tables, up to which published epoch, and whether it is all.
 
         Args:
@@ -297,29 +294,12 @@ class Building:
             self._inputs.remove(name)
             for view in [v for v in self._aside.views.values() if name in v.definition.table_names]:
                 self._note(view, reads_halted(view.name, name.view))
-        parts, ends = dict[RelationId, pa.Table](), set[int]()
-        for name in self._inputs:
-            mirror, state = self._aside.relations[name].mirror, upto.tables[name]
+        mirrors = {name: self._aside.relations[name].mirror for name in self._inputs}
+        for name, mirror in mirrors.items():
             mirror.base.refresh()
             mirror.changelog.refresh()
-            assert mirror.trimmed(state) <= after, f"changes of {name} are gone"
-            parts[name], end = mirror.changes_until(state, after, most)
-            ends.update(() if end is None else (end,))
-        if ends:
-            upto = self._kept_epoch(min(ends), upto)
-            for name in self._inputs:
-                mirror = self._aside.relations[name].mirror
-                parts[name] = mirror.changes(upto.tables[name], after)
-        deltas = {n: _consolidated(rows, upto.tables[n].schema) for n, rows in parts.items()}
-        changed = {name: delta for name, delta in deltas.items() if delta.rows.num_rows}
-        return upto, changed, not ends
-
-    def _kept_epoch(self, until: int, newest: Manifest) -> Manifest:
-        """The last epoch of those up to one of which a manifest is kept; at least the next one."""
-        log = self._aside.manifests
-        epochs = [epoch for epoch in log.epochs() if self._at.epoch < epoch <= newest.epoch]
-        upto = max((epoch for epoch in epochs if epoch <= until), default=min(epochs))
-        return newest if upto == newest.epoch else log.read(upto)
+            assert mirror.trimmed(upto.tables[name]) <= after, f"changes of {name} are gone"
+        return changes_since(after, upto, self._aside.manifests, mirrors, most)
 
     def _follow(self, upto: Manifest, deltas: Mapping[RelationId, Delta]) -> None:
         """A round: the views at an epoch, of what has changed since the one before."""
@@ -482,13 +462,6 @@ class Building:
             rows=built.state.rows,
             phase="loaded",
         )
-
-
-def _consolidated(rows: pa.Table, schema: TableSchema) -> Delta:
-    """Changelog rows of some epochs as one change."""
-    weights = pc.if_else(comes(rows), 1, -1).cast(pa.int32())
-    columns = rows.drop_columns([EPOCH, KIND]).append_column(WEIGHT, weights)
-    return Delta(consolidate(columns), schema.key)
 
 
 def _put_rows(schema: TableSchema, file: Path, to: Path, store: Path) -> None:

@@ -1,0 +1,61 @@
+"""`mview promote`: production takes the views of an environment."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mview.cli.options import App, config_option, env_option, json_option
+from mview.errors import ExitCode, UserError
+
+
+@click.command()
+@click.argument("views", nargs=-1, metavar="[VIEW…]")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what it would do, and do nothing.")
+@config_option
+@env_option
+@json_option
+@click.pass_obj
+def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str) -> None:
+    """Have production's run take the new and changed views of an environment.
+
+    All, or those that are named. It is done as mview apply does it: they are built beside what is
+    shown, replace it in one epoch, and sinks get the difference. The plan is shown first. The
+    environment stays. Ends with 1 when it is refused, or a view is not built.
+    """
+    name, app.environment = app.environment, ""
+    if not name:
+        raise click.UsageError("name the environment: --env NAME")
+    from mview.admin.apply import apply_views, check_running
+    from mview.admin.mending.environments import promotable
+    from mview.cli.checking import Checker
+    from mview.cli.planning import plan_run
+    from mview.cli.render import applied_text, planned_text
+    from mview.cli.results import Promoted
+
+    config = app.config(config_path)
+    given = promotable(config, name, views)
+    if given and not plan_only:
+        check_running(config)
+    checker = Checker(config, False, app.output.note)
+    planned = plan_run(config, checker.check(given), checker.manifest, checker.schemas)
+    text = planned_text(planned) if given else f"production has all of environment {name} already"
+    if plan_only or not given:
+        app.output.result(Promoted(name, planned, None), text)
+        return
+    app.output.line(text)
+    if planned.refuses:
+        raise UserError(
+            "production would refuse a view",
+            safe="nothing was changed; its run goes on as it was",
+            hint=f"mview promote --env {name} --plan",
+        )
+    answer = apply_views(config, given, (), app.output.note)
+    app.output.result(Promoted(name, planned, answer), applied_text(answer))
+    app.output.note(
+        "production has the views by these texts: a run or apply of files with other ones changes "
+        "them again"
+    )
+    if answer.state != "done" or answer.halted:
+        sys.exit(ExitCode.CHECK_FAILED)

@@ -1,0 +1,103 @@
+"""What an environment's views are, where they lie, and of which production they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mview.catalog.environments import (
+    given_view,
+    in_environment,
+    keep_given,
+    production,
+    unpublished,
+)
+from mview.catalog.places import check_store
+from mview.catalog.sinks import sink_options
+from mview.config.file import load_config
+from mview.errors import ConfigError, UserError
+from mview.plan.definition import parse_view
+from mview.run.production import Production
+from mview.store.environments import Followed
+from mview.store.history import ManifestLog
+from mview.store.identity import claim_store
+from mview.store.layout import Store
+from mview.store.manifest import Manifest
+from tests.relations import rel
+
+CONFIG = """
+store: data
+connections: {shop: {drivername: sqlite, database: shop.db}}
+changes: {shop: {source: files, format: unified, path: changes, T: 1s}}
+sinks:
+  delta: {path: tables}
+  lake: {type: files, path: lake, format: jsonl}
+"""
+
+VIEW = parse_view(
+    "create materialized view sums with (path='out/sums', sinks='lake', freshness='1 min') as"
+    " select id, count(*) as n from shop.orders group by id",
+    "sums",
+)
+
+
+def test_it_is_published_in_its_environment_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    config = load_config(file)
+    claim_store(config.store)
+    dev = in_environment(config, "dev")
+    assert (config.environment, dev.environment) == ("", "dev")
+    check_store(dev)
+    own = Store(dev.store)
+    for view in (VIEW, replace(VIEW, options={}), replace(VIEW, mode="light")):
+        kept = unpublished(view)
+        assert not kept.sinks
+        assert kept.mode == "full"
+        assert Path(sink_options(dev, own, kept)["path"]).is_relative_to(own.root)
+    # Of another kind of table nothing is known that could be kept apart.
+    other = unpublished(replace(VIEW, sink="arrow_file", options={"file": "/x"}))
+    assert (other.sink, other.options) == ("delta", {})
+    # Sinks that views name stay what they are, and production's views get them back.
+    assert dev.sinks["lake"] == config.sinks["lake"]
+    keep_given(own, [VIEW])
+    assert given_view(own, "sums") == VIEW
+
+
+def test_production_is_to_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    dev = in_environment(load_config(file), "dev")
+    with pytest.raises(ConfigError, match="production has no epoch yet"):
+        production(dev)
+    claim_store(tmp_path / "data")
+    with pytest.raises(ConfigError, match="production has no epoch yet"):
+        production(dev)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "published_ms", "is_line"),
+    [(2, 200, True), (3, 300, True), (4, 400, False), (2, 201, False), (1, 999, True)],
+)
+def test_production_that_was_put_back_is_noticed(
+    tmp_path: Path, epoch: int, published_ms: int, is_line: bool
+) -> None:
+    """Its epochs are the ones that were followed, as far as they are kept."""
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    config = load_config(file)
+    claim_store(config.store)
+    log = ManifestLog(Store(config.store).manifests)
+    for number in (1, 2, 3):
+        log.publish(Manifest(number, 1, 100 * number, 1, number))
+    log.prune([1])
+    feed = Production(in_environment(config, "dev"))
+    at = Followed(epoch, published_ms, {rel("shop.orders"): "id"})
+    if is_line:
+        assert feed.mirrors(at, feed.newest()) is None  # the table is not there
+        return
+    with pytest.raises(UserError, match="was put back") as error:
+        feed.mirrors(at, feed.newest())
+    assert "mview drop --env dev" in str(error.value.hint)
