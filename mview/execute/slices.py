@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import NamedTuple
 
@@ -207,17 +208,26 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Values in the key's types; integers that a narrower one cannot hold match nothing."""
+    """Values in the key's types; numbers that a narrower one cannot hold match nothing."""
     for name in schema.names:
-        have, want = part.schema.field(name).type, schema.field(name).type
-        if have == want:
-            continue
-        if pa.types.is_integer(have) and want.bit_width < have.bit_width:
-            limit = 2 ** (want.bit_width - 1)
-            values = part[name]
-            inside = pc.and_(pc.greater_equal(values, -limit), pc.less(values, limit))
+        ends = _ends(part.schema.field(name).type, schema.field(name).type)
+        if ends is not None:
+            values, (low, high) = part[name], ends
+            inside = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
             part = part.filter(pc.or_kleene(inside, pc.is_null(values)))
     return as_schema(part, schema)
+
+
+def _ends(have: pa.DataType, want: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The least and the greatest of a narrower type of numbers; None where it holds them all."""
+    if pa.types.is_integer(have) and want.bit_width < have.bit_width:
+        least, most = -(2 ** (want.bit_width - 1)), 2 ** (want.bit_width - 1) - 1
+        return pa.scalar(least, have), pa.scalar(most, have)
+    # Keys are compared where their scales are equal.
+    if pa.types.is_decimal(have) and want.precision < have.precision:
+        most = Decimal("9" * want.precision).scaleb(-want.scale)
+        return pa.scalar(-most, have), pa.scalar(most, have)
+    return None
 
 
 def before_and_after(

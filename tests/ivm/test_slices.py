@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -32,6 +34,23 @@ def keys(
 
 def test_a_number_that_the_column_cannot_hold_matches_nothing() -> None:
     assert keys([2**31, 2**31 - 1, -(2**31), -(2**31) - 1]) == [-(2**31), 2**31 - 1]
+
+
+def test_a_decimal_that_the_column_cannot_hold_matches_nothing() -> None:
+    wide, narrow = pa.decimal128(30, 2), pa.schema([("k", pa.decimal128(4, 2))])
+    values = [
+        Decimal("123456789012345.00"),
+        Decimal("99.99"),
+        Decimal("-99.99"),
+        Decimal("-100.00"),
+        None,
+    ]
+    part = pa.table({"x": pa.array(values, wide)})
+    for null_safe in (False, True):
+        got = key_values([part], narrow, null_safe=null_safe, or_null=False)
+        assert got.schema.types == narrow.types
+        wanted = [Decimal("99.99"), Decimal("-99.99"), *([None] if null_safe else [])]
+        assert got["k"].to_pylist() == wanted
 
 
 def test_null_is_a_key_where_it_matches_null() -> None:

@@ -31,6 +31,9 @@ _ONLY_SPARK = (
     "PIVOT over a derived table",
     "the first rows without a key, of a union, of a rollup",
     "lists in no order are sorted",
+    "a bare name in ORDER BY is a column of the result",
+    "windows beside explode see the rows that it makes",
+    "grouping sets that come twice, and keys before WITH ROLLUP",
 )
 
 CASES = {

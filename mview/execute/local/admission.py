@@ -182,7 +182,7 @@ class _Queries:
         from_text, sources = self._from(node, outer)
         scope = _Scope(sources, outer.ctes, outer)
         expressions = self._expressions(scope)
-        grouped = self._grouped(node, expressions)
+        grouped, having = self._grouped(node, expressions)
         items = [(item.alias_or_name, _item(node, item, expressions)) for item in node.expressions]
         columns = {name: value.type for name, value in items}
         if len(columns) != len(items):
@@ -194,15 +194,18 @@ class _Queries:
             parts.append("DISTINCT")
         parts.append(", ".join(f"{value.sql} AS {quoted(name)}" for name, value in items))
         parts.append(from_text)
-        parts += self._conditions(node, expressions, grouped)
+        parts += self._conditions(node, expressions, grouped, having)
         visible = _Scope({**sources, "": columns}, outer.ctes, outer)
         return " ".join(parts) + self._tail(node, visible), columns
 
-    def _grouped(self, node: exp.Select, expressions: Expressions) -> str:
-        """GROUP BY, with ROLLUP or CUBE over all keys; `expressions` learns of these."""
+    def _grouped(self, node: exp.Select, expressions: Expressions) -> tuple[str, list[str]]:
+        """GROUP BY, with ROLLUP or CUBE over all keys; `expressions` learns of these.
+
+        Beside it conditions for HAVING.
+        """
         group = node.args.get("group")
         if group is None:
-            return ""
+            return "", []
         only(group, "expressions", "rollup", "cube")
         keys, word = list(group.expressions), ""
         if len(keys) == 1 and isinstance(keys[0], exp.Rollup | exp.Cube):
@@ -217,17 +220,27 @@ class _Queries:
         expressions.keys = [expressions.translate(key) for key in keys]
         check_keys(expressions.keys)
         text = ", ".join(key.sql for key in expressions.keys)
-        return f"GROUP BY {word.upper()} ({text})" if word else f"GROUP BY {text}"
+        if not word:
+            return f"GROUP BY {text}", []
+        if len({key.sql for key in expressions.keys}) < len(expressions.keys):
+            raise NotAdmittedError("clause", f"{word.upper()} with one key twice")
+        # Of no rows DuckDB makes a total, and Spark none.
+        return f"GROUP BY {word.upper()} ({text})", ["count(*) > 0"]
 
-    def _conditions(self, node: exp.Select, expressions: Expressions, grouped: str) -> list[str]:
+    def _conditions(
+        self, node: exp.Select, expressions: Expressions, grouped: str, having: list[str]
+    ) -> list[str]:
         parts = []
         if where := node.args.get("where"):
             parts.append(f"WHERE {_condition(expressions, where.this)}")
         if grouped:
             parts.append(grouped)
-        for name in ("having", "qualify"):
-            if clause := node.args.get(name):
-                parts.append(f"{name.upper()} {_condition(expressions, clause.this)}")
+        if clause := node.args.get("having"):
+            having = [*having, _condition(expressions, clause.this)]
+        if having:
+            parts.append(f"HAVING {' AND '.join(having)}")
+        if clause := node.args.get("qualify"):
+            parts.append(f"QUALIFY {_condition(expressions, clause.this)}")
         return parts
 
     def _tail(self, node: exp.Expr, scope: _Scope) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mview.execute.local.admitted.entries import SPARK_DECIDES
+from mview.execute.local.admitted.entries import SPARK_DECIDES, years_alike
+from mview.execute.local.admitted.signatures import DATES
 from mview.execute.local.admitted.spark_types import (
     DATE,
     DOUBLE,
@@ -60,4 +61,10 @@ def cast(value: Typed, kind: pa.DataType) -> str:
             f"(CASE WHEN {plain} THEN CAST({value.sql} AS {name}) "
             f"WHEN {value.sql} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"
         )
+    if kind == STRING and is_decimal(value.type) and value.type.precision == value.type.scale:
+        # DuckDB leaves out the zero before the point where no digit can stand there.
+        digits = value.type.scale
+        return f"CAST(CAST({value.sql} AS DECIMAL({digits + 1},{digits})) AS VARCHAR)"
+    if kind == STRING and value.type in DATES:
+        return years_alike(value.sql, f"CAST({value.sql} AS VARCHAR)")
     return f"CAST({value.sql} AS {name})"

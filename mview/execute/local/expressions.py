@@ -12,7 +12,6 @@ from mview.execute.local.admitted.entries import Admitted
 from mview.execute.local.admitted.functions import ADMITTED
 from mview.execute.local.admitted.signatures import (
     ORDERED,
-    Signature,
     castable,
     chosen,
     compared,
@@ -354,7 +353,9 @@ class Expressions:
         rule = _rule_of(node)
         if rule is None or not rule.aggregate:
             raise NotAdmittedError("operator", _named(node))
-        part, *more = operands(rule, node)
+        if not (parts := operands(rule, node)):
+            raise _type_error(rule.name, [])
+        part, *more = parts
         if isinstance(part, exp.Star):
             return f"count(*){tail}", BIGINT
         distinct, parts = "", [part]
@@ -365,7 +366,7 @@ class Expressions:
                 raise NotAdmittedError("operator", f"{rule.name} over several DISTINCT columns")
         values = [self.translate(part) for part in (*parts, *more)]
         rule = _for_types(rule, values)
-        signature = rule.sign(values)
+        signature = rule.signature(values)
         if (
             signature is None
             or any(duckdb_type(kind) is None for kind in signature.operands)
@@ -466,7 +467,7 @@ def apply(rule: Admitted, values: list[Typed]) -> Typed:
     """
     if rule.sign in (compared, listed):
         values = fold_dates(values)
-    signature: Signature | None = rule.sign(values)
+    signature = rule.signature(values)
     if signature is None or any(duckdb_type(kind) is None for kind in signature.operands):
         raise _type_error(rule.name, values)
     texts = [cast(v, kind) for v, kind in zip(values, signature.operands, strict=True)]
@@ -495,7 +496,7 @@ def _rule_of(node: exp.Expr) -> Admitted | None:
 def _for_types(rule: Admitted, values: list[Typed]) -> Admitted:
     """Of the entries that are written alike, the one for these operands."""
     alike = (other for other in _RULES[rule.node] if other.form == rule.form)
-    return next((other for other in alike if other.sign(values) is not None), rule)
+    return next((other for other in alike if other.signature(values) is not None), rule)
 
 
 def operands(rule: Admitted, node: exp.Expr) -> list[exp.Expr]:

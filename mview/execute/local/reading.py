@@ -1,26 +1,101 @@
-"""How a query for the in-process engine is read: calls that sqlglot takes for others stay apart."""
+"""How a query for the in-process engine is read: calls that sqlglot takes for others stay apart.
+
+A call of which sqlglot drops an argument, or whose unit Spark does not know, is read as one of a
+function that nothing is known of: it is not admitted.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.parsers.spark import SparkParser
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
+
+from mview.plan.text.grammar import SparkGrammar
 
 #: log10(x) would become log(10, x), which Spark rounds otherwise.
 _APART = ("LOG10", "LOG2")
+_DATE_UNITS = ("YEAR", "YYYY", "YY", "QUARTER", "MONTH", "MON", "MM", "WEEK")
+_TIME_UNITS = (*_DATE_UNITS, "DAY", "DD", "HOUR", "MINUTE", "SECOND")
+#: Functions with a unit: where it stands, and what Spark knows; it gives NULL for another one.
+_UNITS = {"TRUNC": (1, _DATE_UNITS), "DATE_TRUNC": (0, _TIME_UNITS)}
+
+_OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET)
+_CLOSED = (TokenType.R_PAREN, TokenType.R_BRACKET)
+
+_Build = Callable[..., exp.Expr]
 
 
-class _ApartParser(SparkParser):
+def _whole(name: str, build: _Build) -> _Build:
+    """What builds the node of a call, where that has all of its arguments."""
+
+    def built(args: list[exp.Expr], dialect: Any = None) -> exp.Expr:
+        given = [arg.copy() for arg in args]
+        node = _build(build, args, dialect)
+        place, units = _UNITS.get(name, (0, None))
+        known = units is None or place >= len(given) or given[place].name.upper() in units
+        if known and (not given or node != _with_another_last(build, given, dialect)):
+            return node
+        return exp.Anonymous(this=name.lower(), expressions=given)
+
+    return built
+
+
+def _build(build: _Build, args: list[exp.Expr], dialect: Any) -> exp.Expr:
+    # sqlglot asks again, with a dialect, where it is told that one is missing.
+    return build(args) if dialect is None else build(args, dialect=dialect)
+
+
+def _with_another_last(build: _Build, args: list[exp.Expr], dialect: Any) -> exp.Expr | None:
+    """The node of a call with another last argument; None where there is no such call.
+
+    It is the same node where that argument is dropped, as too many are.
+    """
+    others = [*(arg.copy() for arg in args[:-1]), exp.column("__another")]
+    try:
+        return _build(build, others, dialect)
+    except (AttributeError, IndexError, TypeError, ValueError, SqlglotError):
+        return None
+
+
+class _WholeParser(SparkGrammar):
     FUNCTIONS: ClassVar = {
-        name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _APART
+        name: _whole(name, build)
+        for name, build in SparkGrammar.FUNCTIONS.items()
+        if name not in _APART
     }
 
+    def _parse_function_call(self, *args: Any, **options: Any) -> exp.Expr | None:
+        token = self._curr
+        # Calls that are read word by word, with no list of arguments.
+        if token is None or token.text.upper() not in self.FUNCTION_PARSERS:
+            return super()._parse_function_call(*args, **options)
+        written = self._count_arguments()
+        node = call = super()._parse_function_call(*args, **options)
+        while isinstance(call, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+            call = call.this
+        if not isinstance(call, exp.Func) or len(list(call.iter_expressions())) >= written:
+            return node
+        unknown = call.replace(exp.Anonymous(this=token.text.lower()))
+        return unknown if call is node else node
 
-class _Apart(Spark):
-    Parser = _ApartParser
+    def _count_arguments(self) -> int:
+        """How many arguments the call has that begins here: what commas of its own separate."""
+        depth, commas = 0, 0
+        for token in self._tokens[self._index + 1 :]:
+            depth += (token.token_type in _OPEN) - (token.token_type in _CLOSED)
+            if depth == 0:
+                break
+            commas += depth == 1 and token.token_type == TokenType.COMMA
+        return commas + 1
+
+
+class _Whole(Spark):
+    Parser = _WholeParser
 
 
 def read(sql: str) -> exp.Expr:
@@ -29,4 +104,4 @@ def read(sql: str) -> exp.Expr:
     Raises:
         sqlglot.errors.SqlglotError: it cannot be parsed.
     """
-    return sqlglot.parse_one(sql, dialect=_Apart)
+    return sqlglot.parse_one(sql, dialect=_Whole)

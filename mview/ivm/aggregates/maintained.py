@@ -261,15 +261,8 @@ def _set_columns(aggregate: ir.Aggregate, tree: exp.Select) -> list[exp.Expr] | 
     """The group columns of one ROLLUP, CUBE or GROUPING SETS without repeated sets."""
     group = tree.args["group"]
     clauses = list(group.find_all(exp.Rollup, exp.Cube, exp.GroupingSets))
-    if len(clauses) != 1:
+    if len(clauses) != 1 or aggregate.repeats:
         return None
-    (clause,) = clauses
-    if isinstance(clause, exp.GroupingSets):
-        sets = [
-            frozenset(c.sql() for c in item.find_all(exp.Column)) for item in clause.expressions
-        ]
-        if len(set(sets)) != len(sets):
-            return None
     written: dict[str, dict[exp.Expr, None]] = {}
     for column in group.find_all(exp.Column):
         written.setdefault(column.name.lower(), {})[column] = None

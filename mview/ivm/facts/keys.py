@@ -151,7 +151,7 @@ def _(node: ir.Aggregate) -> tuple[Ref, ...] | None:
     if node.sets is not None:
         # Which set a row belongs to: NULL alone does not tell.
         sets = [name for name, call in node.aggregates if is_grouping_id(call)]
-        if not sets:
+        if not sets or node.repeats:
             return None
         names.append(sets[0])
     return tuple(Ref(node.relation, name) for name in names) or None

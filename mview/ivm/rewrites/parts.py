@@ -23,7 +23,7 @@ from mview.ivm.rewrites.one_group import without_calls_of_all_rows
 from mview.ivm.rewrites.top import Top
 from mview.ivm.rewrites.whole_windows import without_whole_windows
 from mview.plan.definition import ViewDefinition, is_cte
-from mview.plan.functions.effects import aggregate_calls, windows
+from mview.plan.functions.effects import aggregate_calls, generator, windows
 from mview.plan.operators import ir
 from mview.plan.operators.build import build
 from mview.plan.operators.ir import Unsupported
@@ -217,11 +217,15 @@ class _Cutter:
         keys: list[exp.Expr] = []
         hidden = 0
         for ordered in tree.args["order"].expressions:
-            name = _output_column(ordered.this, tree, names)
+            name = _output_column(ordered.this, names)
+            value = ordered.this if name else _over_rows(ordered.this, tree)
+            if value is None:
+                return None
+            name = name or _item_of(value, tree, names)
             if name is None:
                 name = f"__o{hidden}"
                 hidden += 1
-                body.append("expressions", named(ordered.this.copy(), name))
+                body.append("expressions", named(value.copy(), name))
             by = ordered.copy()
             by.set("this", column(name))
             keys.append(by)
@@ -282,6 +286,7 @@ def _is_one_row(query: exp.Expr, *, many: bool, is_named: bool = True) -> bool:
         and not any(query.args.get(name) for name in more)
         and query.args.get("from_") is not None
         and all(aggregate_calls(item) and not windows(item) for item in computed)
+        and not any(map(generator, computed))
     )
 
 
@@ -295,17 +300,51 @@ def _name_items(query: exp.Query) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _output_column(value: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:
-    """The output column that an ORDER BY item is, if it is one."""
+def _output_column(value: exp.Expr, names: list[str]) -> str | None:
+    """The output column that an ORDER BY item names, if it does."""
     if isinstance(value, exp.Literal) and not value.is_string and value.is_int:
         return names[int(value.name) - 1]
     if isinstance(value, exp.Column) and len(value.parts) == 1:
         return next((name for name in names if name.lower() == value.name.lower()), None)
-    for item in tree.expressions:
-        bare = item.unalias()
-        if bare == value and item.alias_or_name in names:
-            return str(item.alias_or_name)
     return None
+
+
+def _over_rows(value: exp.Expr, tree: exp.Select) -> exp.Expr | None:
+    """An ORDER BY expression as an item of the select list; None where it cannot be one.
+
+    A bare name in ORDER BY is a column of the result first: `-x` after `SELECT abs(x) AS x` is
+    `-(abs(x))` in the list, where `x` is a column of the rows.
+    """
+    aliases: dict[str, list[exp.Expr]] = {}
+    for item in tree.expressions:
+        if isinstance(item, exp.Alias):
+            aliases.setdefault(item.alias.lower(), []).append(item.this)
+    made = exp.paren(value.copy(), copy=False)
+    for name in list(made.find_all(exp.Column)):
+        meant = aliases.get(name.parts[0].name.lower())
+        if meant is None or _is_table(name, tree):
+            continue
+        inside = name.find_ancestor(exp.Query, exp.AggFunc, exp.Window) is not None
+        if len(meant) > 1 or len(name.parts) > 1 or inside or generator(meant[0]):
+            return None
+        name.replace(exp.paren(meant[0]))
+    over: exp.Expr = made.this
+    return over
+
+
+def _is_table(name: exp.Column, tree: exp.Select) -> bool:
+    """Whether the first of several words of a name is a table of FROM."""
+    froms = [tree.args["from_"].this] if tree.args.get("from_") else []
+    froms += [join.this for join in tree.args.get("joins") or ()]
+    froms += tree.args.get("laterals") or ()
+    tables = {source.alias_or_name.lower() for source in froms}
+    return len(name.parts) > 1 and name.parts[0].name.lower() in tables
+
+
+def _item_of(value: exp.Expr, tree: exp.Select, names: list[str]) -> str | None:
+    """The output column that has an expression over the rows, if there is one."""
+    items = (item for item in tree.expressions if item.unalias() == value)
+    return next((str(i.alias_or_name) for i in items if i.alias_or_name in names), None)
 
 
 def _as_select(tree: exp.Query) -> exp.Select:

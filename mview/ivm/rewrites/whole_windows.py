@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition
-from mview.plan.functions.effects import aggregate_calls, windows
+from mview.plan.functions.effects import aggregate_calls, generator, windows
 from mview.plan.operators.build import if_accepted
 from mview.plan.text.query import named, select_from, select_over
 from mview.relation import RelationId
@@ -46,6 +46,8 @@ def _is_over_rows_or_groups(tree: exp.Select) -> bool:
     clauses = ("qualify", "windows", "laterals")
     if tree.args.get("from_") is None or any(tree.args.get(name) for name in clauses):
         return False
+    if any(map(generator, tree.expressions)):
+        return False  # they see the rows that it makes
     if tree.args.get("group") is not None:
         return True
     return tree.args.get("having") is None and not any(

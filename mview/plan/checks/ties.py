@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from mview.plan.functions.effects import aggregate_calls, function_name
+from mview.plan.functions.effects import aggregate_calls, function_name, generator
 from mview.plan.text.place import Text, span
 
 _ANY = frozenset(["first", "last", "first_value", "last_value", "any_value"])
@@ -62,6 +62,8 @@ def _is_one_row(query: exp.Expr) -> bool:
     if isinstance(query, exp.Subquery):
         return _is_one_row(query.this)
     if not isinstance(query, exp.Select) or query.args.get("group") is not None:
+        return False
+    if any(map(generator, query.expressions)):
         return False
     if any(aggregate_calls(item) for item in query.expressions):
         return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from mview.plan.functions.names import AGGREGATES
+from mview.plan.functions.names import AGGREGATES, GENERATORS
 from mview.plan.text.dialect import called_as
 
 #: Results change with the time: they are those of an epoch's pinned time (mview/plan/clocks.py).
@@ -68,6 +68,11 @@ def aggregate_calls(expression: exp.Expr) -> list[exp.Expr]:
 def windows(expression: exp.Expr) -> list[exp.Window]:
     """The window calls of an expression, outermost first."""
     return [node for node in walk(expression) if isinstance(node, exp.Window)]
+
+
+def generator(expression: exp.Expr) -> exp.Expr | None:
+    """The call in an expression that makes rows of one, such as explode(xs), if there is one."""
+    return next((node for node in walk(expression) if function_name(node) in GENERATORS), None)
 
 
 def subqueries(expression: exp.Expr) -> list[exp.Expr]:

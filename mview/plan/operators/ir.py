@@ -215,12 +215,20 @@ class Join(Node):
 
 @dataclass(frozen=True)
 class Aggregate(Unary):
-    """One row per group; `group` () is one row always. `sets`: ROLLUP, CUBE, GROUPING SETS."""
+    """One row per group; `group` () is one row always.
+
+    `sets`: of ROLLUP, CUBE and GROUPING SETS all sets of positions in `group`; one may come twice.
+    """
 
     relation: str
     group: tuple[tuple[str, exp.Expr], ...]
     aggregates: tuple[tuple[str, exp.Expr], ...]
     sets: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a grouping set comes twice, and with it every row of it."""
+        return self.sets is not None and len(set(self.sets)) < len(self.sets)
 
     @cached_property
     def columns(self) -> tuple[Ref, ...]:

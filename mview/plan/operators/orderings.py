@@ -155,7 +155,11 @@ def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, exp.Expr], bool]:
     while (inner := _passed_on(below)) is not None:
         below = inner
     if not isinstance(below, ir.Aggregate):
-        return known, len(known) == sum(len(relation.columns) for relation in scope.relations)
+        complete = len(known) == sum(len(relation.columns) for relation in scope.relations)
+        # What explode() in the select list makes has no name that a window may use.
+        if isinstance(below, ir.Generate):
+            complete &= all(Ref(below.relation, name) in known for name in below.names)
+        return known, complete
     names: dict[Ref, exp.Expr] = {}
     for name, expr in below.group:
         written = _written(expr, known)

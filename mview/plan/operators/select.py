@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations, product
+from math import prod
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -10,12 +13,10 @@ from sqlglot import exp
 from mview.plan.functions.effects import (
     aggregate_calls,
     conjuncts,
-    function_name,
+    generator,
     subqueries,
-    walk,
     windows,
 )
-from mview.plan.functions.names import GENERATORS
 from mview.plan.operators import ir
 from mview.plan.operators.from_clause import from_clause
 from mview.plan.operators.ir import Ref, Unsupported
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 
 _MANY_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+#: The same behind the keys, as in `GROUP BY a, b WITH ROLLUP`.
+_BEHIND = ("rollup", "cube", "grouping_sets")
+#: Grouping sets that are told apart.
+_MOST_SETS = 4096
 
 
 @dataclass
@@ -115,10 +120,10 @@ def finish_select(
     else:
         bound = [state.attach(value) for value in values]
     items, tests = bound[: len(plain)], bound[len(plain) :]
+    items = _generators(state, plain, items)
     items, tests = _windows(state, items, tests)
     for test in tests:
         state.node = ir.Filter(state.node, test)
-    items = _generators(state, plain, items)
     _use_order(state, tree, {name.lower() for name, _ in plain})
     return _project(state, tree, plain, items)
 
@@ -305,7 +310,7 @@ def _replace(expression: exp.Expr, names: dict[exp.Expr, str], relation: str) ->
 def _group_by(
     state: _Select, tree: exp.Select, plain: list[tuple[str, exp.Expr]]
 ) -> tuple[list[exp.Expr], tuple[tuple[int, ...], ...] | None]:
-    """The distinct group expressions, and for ROLLUP and such the sets of their positions."""
+    """The distinct group expressions, and for ROLLUP and such every set of their positions."""
     group = tree.args.get("group")
     if group is None:
         return [], None
@@ -314,29 +319,44 @@ def _group_by(
         return [state.attach(expr) for expr in chosen], None
     listed: list[exp.Expr] = []
 
-    def add(expr: exp.Expr) -> None:
-        expr = expr.unnest()
-        if isinstance(expr, exp.Tuple):
-            for part in expr.expressions:
-                add(part)
-            return
+    def position(expr: exp.Expr) -> int:
         bound = _group_item(state, expr, plain)
         if bound not in listed:
             listed.append(bound)
+        return listed.index(bound)
 
-    multi = [expr for expr in group.expressions if isinstance(expr, _MANY_SETS)]
-    multi += [
-        expr for kind in ("rollup", "cube", "grouping_sets") for expr in group.args.get(kind) or []
-    ]
-    for expr in group.expressions:
-        if not isinstance(expr, _MANY_SETS):
-            add(expr)
-    plain_count = len(listed)
-    for expr in multi:
-        for part in expr.expressions:
-            add(part)
-    # With several grouping sets only the plain keys are in every set; the others may be NULL.
-    return listed, (tuple(range(plain_count)),) if multi else None
+    many = [expr for expr in group.expressions if isinstance(expr, _MANY_SETS)]
+    keys = [expr for expr in group.expressions if not isinstance(expr, _MANY_SETS)]
+    choices = [_sets_of(expr, position) for expr in (*keys, *many)]
+    behind = [part for kind in _BEHIND for part in group.args.get(kind) or []]
+    for expr in behind:
+        # GROUP BY a, b WITH ROLLUP is GROUP BY ROLLUP (a, b).
+        given = expr if expr.expressions else type(expr)(expressions=[k.copy() for k in keys])
+        choices = [_sets_of(given, position)]
+    if not many and not behind:
+        return listed, None
+    if prod(map(len, choices)) > _MOST_SETS:
+        raise Unsupported("GROUPING_SETS", f"more than {_MOST_SETS} grouping sets", "group by less")
+    # Of the clauses each set of one goes with each set of the others.
+    return listed, tuple(tuple(sorted(set().union(*sets))) for sets in product(*choices))
+
+
+def _sets_of(expr: exp.Expr, position: Callable[[exp.Expr], int]) -> list[set[int]]:
+    """The grouping sets of an item of GROUP BY: those of ROLLUP and such, or one."""
+    expr = expr.unnest()
+    if isinstance(expr, exp.GroupingSets):
+        return [made for part in expr.expressions for made in _sets_of(part, position)]
+    if not isinstance(expr, exp.Tuple | exp.Rollup | exp.Cube):
+        return [{position(expr)}]
+    parts = [set().union(*_sets_of(part, position)) for part in expr.expressions]
+    sizes = range(len(parts), -1, -1)
+    if isinstance(expr, exp.Tuple):
+        return [set().union(*parts)]
+    if isinstance(expr, exp.Rollup):
+        return [set().union(*parts[:size]) for size in sizes]
+    if 2 ** len(parts) > _MOST_SETS:
+        raise Unsupported("GROUPING_SETS", f"more than {_MOST_SETS} grouping sets", "group by less")
+    return [set().union(*chosen) for size in sizes for chosen in combinations(parts, size)]
 
 
 def _group_item(state: _Select, expr: exp.Expr, plain: list[tuple[str, exp.Expr]]) -> exp.Expr:
@@ -377,10 +397,10 @@ def _windows(
 def _generators(
     state: _Select, plain: list[tuple[str, exp.Expr]], items: list[exp.Expr]
 ) -> list[exp.Expr]:
-    """Generators of the select list (`explode(xs) AS x`)."""
+    """Generators of the select list (`explode(xs) AS x`): windows see the rows that they make."""
     done = []
     for (name, original), item in zip(plain, items, strict=True):
-        call = next((n for n in walk(item) if function_name(n) in GENERATORS), None)
+        call = generator(item)
         if call is None:
             done.append(item)
             continue

@@ -18,8 +18,9 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel
 from sqlglot.generators.spark import SparkGenerator
-from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token
+
+from mview.plan.text.grammar import SparkGrammar
 
 #: The key in `meta` of what a node was read from: a list of texts, and of paths to nodes below.
 _WRITTEN = "written"
@@ -166,18 +167,18 @@ def _quoting(read: Callable[[Any, Token], exp.Expr]) -> Callable[[Any, Token], e
     return quoted
 
 
-_STRINGS = {kind: _quoting(read) for kind, read in SparkParser.STRING_PARSERS.items()}
-_NUMBERS = {kind: _quoting(read) for kind, read in SparkParser.NUMERIC_PARSERS.items()}
+_STRINGS = {kind: _quoting(read) for kind, read in SparkGrammar.STRING_PARSERS.items()}
+_NUMBERS = {kind: _quoting(read) for kind, read in SparkGrammar.NUMERIC_PARSERS.items()}
 
 
-class _Parser(SparkParser):
+class _Parser(SparkGrammar):
     STRING_PARSERS = _STRINGS
     NUMERIC_PARSERS = _NUMBERS
-    PRIMARY_PARSERS: ClassVar = {**SparkParser.PRIMARY_PARSERS, **_STRINGS, **_NUMBERS}
+    PRIMARY_PARSERS: ClassVar = {**SparkGrammar.PRIMARY_PARSERS, **_STRINGS, **_NUMBERS}
     FUNCTIONS: ClassVar = {
         # The items of a STRUCT may have names, which is written as it is read.
         name: build if name == "STRUCT" else _calling(name, build)
-        for name, build in SparkParser.FUNCTIONS.items()
+        for name, build in SparkGrammar.FUNCTIONS.items()
     }
 
     def _from(self, index: int) -> str:
@@ -248,6 +249,11 @@ class _Generator(SparkGenerator):
         for kind, transform in SparkGenerator.TRANSFORMS.items()
         # Rewritten for older versions of Spark.
         if kind not in (exp.Select, exp.From, exp.Pivot, exp.WithinGroup)
+    } | {
+        # Operators stay operators: what binds tighter is told by them.
+        exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
+        exp.BitwiseLeftShift: lambda self, node: self.binary(node, "<<"),
+        exp.BitwiseRightShift: lambda self, node: self.binary(node, ">>"),
     }
 
     def sql(self, expression: Any, key: str | None = None, comment: bool = True) -> str:

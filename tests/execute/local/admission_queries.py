@@ -46,6 +46,8 @@ QUERIES = [
     "SELECT k, s, count(*) AS c, sum(n) AS n FROM l GROUP BY ROLLUP (k, s)",
     "SELECT k, s, grouping_id() AS g, max(n) AS n, sum(k) AS t FROM l GROUP BY CUBE (k, s)",
     "SELECT k, s, grouping(s) AS g, count(*) AS c FROM l GROUP BY k, s WITH ROLLUP HAVING c > 0",
+    "SELECT k, median(n) AS m FROM l WHERE id > 99 GROUP BY ROLLUP (k) "
+    "UNION ALL SELECT k, median(n) AS m FROM l WHERE id > 99 GROUP BY CUBE (k)",
     "SELECT k % 2 AS p, count(*) AS c, grouping_id() AS g FROM l GROUP BY ROLLUP (k % 2)",
     "SELECT (SELECT count(DISTINCT s) FROM l) AS c, (SELECT max(v) FROM r) AS v",
     "SELECT count(DISTINCT k, s) AS c, count(DISTINCT id, d, n) AS e FROM l",

@@ -38,6 +38,14 @@ def test_views_equal_the_batch(name: str) -> None:
         world.epoch({"t": random_changes(chance, rows, range(6), 2, 0.7, made)})
 
 
+def test_what_makes_rows_of_all_rows_is_no_value() -> None:
+    rows = "(select explode(collect_list(k)) as e from t)"
+    plan = compile_view(
+        parse_view(f"select t.id, x.e from t cross join {rows} x", "v"), keyed({"t": SCHEMA})
+    )
+    assert plan.parts == ()
+
+
 def test_a_function_that_may_be_declared_stays_outside_of_the_state() -> None:
     known = compile_view(parse_view("select 1 + max(k) as m from t", "v"), keyed({"t": SCHEMA}))
     assert (known.maintained is not None, known.parts) == (True, ())

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from string import Formatter
 from typing import Any
 
 from sqlglot import exp
 
-from mview.execute.local.admitted.signatures import Sign
+from mview.execute.local.admitted.signatures import Sign, Signature
+from mview.execute.local.admitted.spark_types import Typed
+
+#: Places of a text that take all operands, however many.
+_LISTS = {"all", "rest", "joined", "present"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Admitted:
         sign: the signature for operands of these types; None: not admitted.
         parts: the arguments of `node` that are operands, in order (a list counts as many).
         fixed: arguments of `node` that are not operands, with the SQL texts they may have.
-        arity: numbers of operands that the tests use.
+        arity: numbers of operands: the most it takes, but where the text has them as a list.
         aggregate: whether it is an aggregate, which may also stand over a window.
         form: arguments that tell this entry from others of the same node, as texts in lower case:
             the name of a function that sqlglot has no class for, `position` of TRIM.
@@ -44,6 +50,19 @@ class Admitted:
     form: dict[str, str] = field(default_factory=dict)
     defers: bool = False
     by_order: bool = False
+
+    def signature(self, values: list[Typed]) -> Signature | None:
+        """The signature for operands; None: it is not admitted for these, or for so many."""
+        least, any_number = self._takes
+        fits = least <= len(values) and (any_number or len(values) <= max(self.arity))
+        return self.sign(values) if fits else None
+
+    @cached_property
+    def _takes(self) -> tuple[int, bool]:
+        """How many operands the text has places for at least, and whether it takes any number."""
+        places = {name for _, name, _, _ in Formatter().parse(self.duckdb) if name}
+        numbers = [int(name) + 1 for name in places if name.isdigit()]
+        return max(numbers, default=0), bool(places & _LISTS)
 
     def is_of(self, node: exp.Expr) -> bool:
         """Whether a node of this entry's class is this entry."""
@@ -78,6 +97,15 @@ def whole_digits(decimal: str) -> str:
 
 #: Ends a query whose outcome only Spark decides: Spark runs that epoch.
 SPARK_DECIDES = "error('Spark decides')"
+
+
+def years_alike(day: str, text: str) -> str:
+    """DuckDB text: a date or time as `text` writes it; Spark decides on other than four digits."""
+    written = f"{day} >= DATE '0001-01-01' AND {day} < DATE '10000-01-01'"
+    other = f"WHEN {day} IS NOT NULL THEN {SPARK_DECIDES}"
+    return f"(CASE WHEN {written} THEN {text} {other} END)"
+
+
 #: Arguments that sqlglot sets to steer its own generators.
 FLAGS = {"typed": (False,), "safe": (True, False), "big_int": (True,), "coalesce": (False,)}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, unary
+from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, unary, years_alike
 from mview.execute.local.admitted.signatures import (
     DATES,
     Sign,
@@ -70,7 +70,7 @@ def _written(spark: str, duckdb: str) -> Admitted:
     node: exp.Expr = exp.maybe_parse(text.format("x"), dialect="spark")
     rule = unary(
         f"date_format_{spark}", exp.TimeToStr, text, one_of(DATES, STRING),
-        f"strftime({{0}}, '{duckdb}')",
+        years_alike("{0}", f"strftime({{0}}, '{duckdb}')"),
     )  # fmt: skip
     return replace(rule, form={"format": str(node.args["format"].sql("spark")).lower()})
 
