@@ -216,7 +216,7 @@ def _compared(
     for name in definition.table_names:
         state = manifest.tables[name]
         mirror = Mirror(store.mirror(name), state.schema)
-        read.append(mirror.nbytes(state))
+        read.append((mirror, state))
         frames[name] = mirror_dataframe(spark, mirror, state)
     if not is_declared(config, definition):
         raise UserError(

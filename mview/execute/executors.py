@@ -229,10 +229,6 @@ class Executors:
                 pass  # an outcome that only Spark decides, e.g. an overflow: Spark runs this epoch
         return run_view(plan, deltas, lookups, self._spark, groups), "spark"
 
-    def nbytes(self, relation: RelationId) -> int | None:
-        """Bytes of the rows of a relation in memory; None: memory does not have it."""
-        return self._lookups.row_bytes(relation)
-
     def rows_after(
         self, relation: RelationId, change: pa.Table | None, columns: Sequence[str]
     ) -> pa.Table | None:

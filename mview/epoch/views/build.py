@@ -470,13 +470,9 @@ def _change(
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     most = engine.memory.whole
-    small = is_small(
-        (
-            engine.executors.nbytes(name) or engine.relations[name].mirror.nbytes(tables[name])
-            for name in filterfalse(is_clock, definition.table_names)
-        ),
-        most,
-    )
+    mirrored = filterfalse(is_clock, definition.table_names)
+    read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
+    small = is_small(read, most)
     if small and plan.is_exact:
         here = _computed_here(engine, definition, tables, deltas, result)
         if here is not None:

@@ -10,21 +10,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from mview.delta.parquet import read_parquet
+from mview.store.manifest import TableState
+from mview.store.mirror import Mirror
 
 #: Rows of a file that is read whole, when a result comes through files.
 _FILE_ROWS = 32_768
 
 
-def is_small(inputs: Iterable[int], most: int) -> bool:
+def is_small(inputs: Iterable[tuple[Mirror, TableState]], most: int) -> bool:
     """Whether the rows that a query reads have at most so many bytes: then so has its result.
 
     A product of tables may be larger than they are; it is then its own bound.
-
-    Args:
-        inputs: bytes of the rows of each table.
-        most: bytes.
     """
-    return sum(inputs) <= most
+    return sum(mirror.nbytes(state) for mirror, state in inputs) <= most
 
 
 def result_parts(

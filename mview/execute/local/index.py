@@ -157,12 +157,6 @@ class ResidentTable:
             return sum(segment.nbytes for segment in self._segments)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of the rows, with those that do not live any more until they are merged."""
-        with self._lock:
-            return sum(segment.row_bytes for segment in self._segments)
-
-    @property
     def merge_due(self) -> bool:
         """Whether so much has changed that `merge` pays."""
         with self._lock:

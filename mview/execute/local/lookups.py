@@ -73,11 +73,6 @@ class LocalLookups:
         """Forget a table; nothing happens when it is not resident."""
         self._tables.pop(name, None)
 
-    def row_bytes(self, name: RelationId) -> int | None:
-        """Bytes of the rows of a table, without its indexes; None: it is not resident."""
-        table = self._tables.get(name)
-        return None if table is None else table.row_bytes
-
     def resident(self, name: RelationId, columns: Sequence[str]) -> bool:
         """Whether a table can be looked up here, with these columns."""
         table = self._tables.get(name)
