@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,7 +16,11 @@ from mview.admin.status import SinkStatus, SourceStatus, TableStatus, status
 from mview.cli.watch.metrics import METRICS, metrics_text
 from mview.cli.watch.site import Site
 from mview.cli.watch.told import RunHeard
+from tests.cli.watch.conftest import serving
 from tests.cli.watch.made import EVIL
+from tests.services.fixtures import running
+from tests.services.process import wait_until
+from tests.services.prometheus import PrometheusServer
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = 'a"b\\c\nd{}=,é'
@@ -173,3 +178,39 @@ def test_the_alerting_rules_name_metrics_and_labels_that_exist(made):
             assert label in labels, (rule["alert"], label)
         for labels_joined in re.findall(r"on\(([^)]*)\)", rule["expr"]):
             assert set(labels_joined.split(", ")) <= labels, rule["alert"]
+
+
+@pytest.mark.service
+@pytest.mark.long
+def test_prometheus_answers_each_panel_and_takes_each_alert(made):
+    """All metrics as they are served, read by a real one: every panel has something to show."""
+    board = json.loads((ROOT / "docs/watch/grafana.json").read_text())
+    text = everything(made)
+    answer = replace(Site(made.config, made.mask).answer("/metrics"), body=text.encode())
+    with serving(lambda _: answer) as page:
+
+        def start(folder):
+            return PrometheusServer(
+                folder, f"127.0.0.1:{page.port}", ROOT / "docs/watch/alerts.yml"
+            )
+
+        with running("Prometheus", start) as prometheus:
+            twice = "count_over_time(mview_epoch[1m]) > 1"
+            wait_until(lambda: prometheus.query(twice), "a second look")
+            assert prometheus.values("instance", "mview_info") == [f"127.0.0.1:{page.port}"]
+            for panel in board["panels"]:
+                for target in panel.get("targets", []):
+                    expr = target["expr"].replace("$instance", ".*")
+                    expr = expr.replace("$__rate_interval", "1m")
+                    assert "$" not in expr
+                    assert prometheus.query(expr), (panel["title"], expr)
+            wait_until(
+                lambda: all(rule["health"] != "unknown" for rule in prometheus.rules()), "rules"
+            )
+            assert len(prometheus.rules()) > 6
+            assert {rule["health"] for rule in prometheus.rules()} == {"ok"}
+            labels = {name for s in prometheus.query('{job="mview"}') for name in s["metric"]}
+            for panel in board["panels"]:
+                for target in panel.get("targets", []):
+                    shown = re.findall(r"\{\{\s*(\w+)\s*\}\}", target.get("legendFormat", ""))
+                    assert set(shown) <= labels, panel["title"]
