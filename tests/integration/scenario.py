@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from mview.admin.content import StoredView
+from mview.admin.mending.backfill import backfill
+from mview.admin.mending.quarantine import QuarantinedChange, mend, quarantined
+from mview.admin.status import status
 from mview.errors import DataLostError, DecodeError
-from tests.integration.running import Running, make_project
+from tests.integration.running import PATIENCE, Running, make_project
 from tests.integration.shop import Shop, Writer
-from tests.integration.truth import Copy, check_all_epochs
+from tests.integration.truth import Copy, check_all_epochs, payload
 from tests.services.debezium import DebeziumServer
+from tests.services.process import wait_until
 
 _REVENUE = """
 CREATE MATERIALIZED VIEW revenue WITH (key='id') AS
@@ -126,7 +134,63 @@ def crashes_and_odd_changes_leave_no_trace(
     with Running(config, []) as run:
         run.until_all_is_read({"shop": shop})
     assert check_all_epochs(config, [copy], views) > 5
+    _bad_messages_are_put_aside(shop, folder)
     _bad_message_halts(shop, folder)
+
+
+def _bad_messages_are_put_aside(shop: Shop, folder: Path) -> None:
+    """With `on_error: quarantine` the others go on; all come right again, past retention, too."""
+    config, _ = make_project(folder, {"shop": shop}, {}, changes={"on_error": "quarantine"})
+    topic, last = shop.topic("orders"), shop.orders - 1  # the writer leaves it alone
+    (end,) = shop.kafka.end_offsets(topic).values()
+    shop.execute(f"UPDATE orders SET customer_id = 7 WHERE id = {last}")
+    wait_until(lambda: shop.kafka.end_offsets(topic)[0] > end, "the change", PATIENCE)
+
+    def wrong(cells: dict[str, Any]) -> bytes:
+        """A change that comes just after the newest one, with cells that do not fit."""
+        newest = [value for _, value in shop.kafka.messages(topic) if value][-1]
+        message = payload(newest)
+        after, source = message["after"], message["source"]
+        if shop.kind == "postgresql":
+            *before, own = json.loads(source["sequence"])
+            source["sequence"] = json.dumps([*before, str(int(own) + 1)])
+        else:
+            source["row"] += 1
+        return json.dumps(message | {"op": "u", "before": None, "after": after | cells}).encode()
+
+    def held() -> dict[str, QuarantinedChange]:
+        return {change.way: change for change in quarantined(config)}
+
+    def shown() -> dict[int, Any]:
+        return {row["id"]: row["day"] for row in StoredView(config, "orders").arrow().to_pylist()}
+
+    with Running(config, []) as run:
+        run.until_all_is_read({"shop": shop})
+        bad = [wrong({"id": last - 1, "day": "no day"}), b"{oops", wrong({"id": "no number"})]
+        shop.kafka.produce(topic, [*((b'{"id": 1}', value) for value in bad), (b'{"id": 1}', None)])
+        shop.execute(f"UPDATE orders SET day = '2020-02-02' WHERE id = {last}")
+        wait_until(lambda: shown()[last] == dt.date(2020, 2, 2), "the others", PATIENCE, run.check)
+        assert sorted(change.way for change in quarantined(config)) == [
+            "backfill",
+            "backfill",
+            "retry",
+        ]
+        assert held()["retry"].keys == [{"id": str(last - 1)}]
+        degraded = {view.name: view.degraded for view in status(config).views}
+        aside = "3 changes of shop.orders are in quarantine"
+        assert degraded == {"revenue": aside, "orders": aside, "lines": ""}
+        # The broker forgets them; what is put aside is in the store.
+        (end,) = shop.kafka.end_offsets(topic).values()
+        place = TopicPartition(topic, 0, end)
+        shop.kafka.admin().delete_records([place])[TopicPartition(topic, 0)].result(30)
+        (answer,) = mend(config, "retry", "shop.orders", [held()["retry"].id], run.messages.append)
+        assert (answer.state, "cannot hold the value" in answer.why) == ("stays", True)
+        (read,) = backfill(config, ["shop.orders"], run.messages.append)
+        assert (read.state, read.why) == ("done", "")
+        wait_until(lambda: not quarantined(config), "nothing in quarantine", PATIENCE, run.check)
+        assert not any(view.degraded for view in status(config).views)
+        joined = "orders o JOIN customers c ON c.id = o.customer_id"
+        assert shown() == dict(shop.execute(f"SELECT o.id, o.day FROM {joined}"))
 
 
 def _bad_message_halts(shop: Shop, folder: Path) -> None:
