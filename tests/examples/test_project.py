@@ -19,8 +19,13 @@ import click
 import pytest
 import yaml
 
+from mview.admin.status import status
 from mview.cli import main
+from mview.config.file import load_config
 from tests.cli.watch.openlineage import read_event
+from tests.patience import end_of
+from tests.services.dbt import run_dbt
+from tests.services.process import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 PROJECT = EXAMPLES / "project"
@@ -66,7 +71,9 @@ def test_the_page_up_to_the_run(project: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_page_to_its_end(project: Path, orchestrate: ModuleType) -> None:
+def test_the_page_to_its_end(
+    project: Path, orchestrate: ModuleType, request: pytest.FixtureRequest
+) -> None:
     with (project / "mview.yml").open("a") as config:
         config.write("openlineage: {file: lineage.jsonl, every: 0}\n")
     for command in commands():
@@ -104,6 +111,40 @@ def test_the_page_to_its_end(project: Path, orchestrate: ModuleType) -> None:
     view.write_text(view.read_text().replace("count(*)", "count(*) + 0"))
     assert step("Plan").returncode == 6
     assert step("Plan", rebuilds="allow").returncode == 0
+
+    request.getfixturevalue("dbt")  # at the end: all before it was tested without it
+    view.write_text(view.read_text().replace("count(*) + 0", "count(*)"))
+    (project / "views/staging/order_totals.sql").unlink()
+    models_of_dbt_are_views(project)
+
+
+def models_of_dbt_are_views(project: Path) -> None:
+    """The example of dbt, over the project's store: without a run of mview, and beside one."""
+    shutil.copytree(EXAMPLES / "dbt", project, dirs_exist_ok=True)
+    alone = run_dbt(project, "run", "--profiles-dir", ".", "--select", "order_totals")
+    assert alone.returncode == 0, alone.stdout
+    text = (project / "views/order_totals.sql").read_text()
+    assert text.startswith("CREATE MATERIALIZED VIEW order_totals WITH (freshness = '1 min') AS")
+    assert "FROM shop.orders o JOIN shop.lines l" in text
+    with (project / "run.log").open("wb") as log:
+        live = subprocess.Popen(
+            ["mview", "run", "views", "-c", "mview.yml"], stdout=log, stderr=log
+        )
+    try:
+        wait_until(lambda: status(load_config("mview.yml")).running, "the run", 120)
+        built = run_dbt(project, "build", "--profiles-dir", ".")
+        assert built.returncode == 0, (built.stdout, (project / "run.log").read_text())
+        assert "PASS=7 WARN=0 ERROR=0 SKIP=0" in built.stdout
+        # What mview refuses fails the model, with its words; and the run goes on.
+        model = project / "models/spending.sql"
+        model.write_text(model.read_text().replace("t.total", "t.totl"))
+        refused = run_dbt(project, "run", "--profiles-dir", ".", "--select", "spending")
+        assert refused.returncode == 1
+        assert "totl" in refused.stdout
+        assert live.poll() is None
+    finally:
+        live.terminate()
+        assert end_of(live, 120) is not None
 
 
 @pytest.fixture
@@ -157,28 +198,20 @@ def test_the_steps_of_the_action(shop: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_mistake_ends_the_action(shop: Path) -> None:
+def test_what_is_wrong_ends_the_action(shop: Path) -> None:
+    # Inputs come from whoever opens a pull request: they are data of the environment.
+    assert "${{" not in "".join(said["run"] for said in STEPS.values())
+    assert step("Test", tests="x; touch owned").returncode != 0
+    assert not (shop / "owned").exists()
+    tests = shop / "tests/revenue.yml"
+    tests.write_text(tests.read_text().replace("revenue: 21", "revenue: 22"))
+    assert step("Test").returncode == 1
     view = shop / "views/staging/order_totals.sql"
     view.write_text(view.read_text().replace("l.quantity", "l.quantiti"))
     failed = step("Check")
     assert failed.returncode == 1
     assert "quantiti" in failed.stdout
     assert step("Plan").returncode != 0
-
-
-@pytest.mark.long
-def test_a_test_that_fails_ends_the_action(shop: Path) -> None:
-    tests = shop / "tests/revenue.yml"
-    tests.write_text(tests.read_text().replace("revenue: 21", "revenue: 22"))
-    assert step("Test").returncode == 1
-
-
-@pytest.mark.long
-def test_nothing_of_an_input_is_run_as_a_command(shop: Path) -> None:
-    """Inputs come from whoever opens a pull request: they are data of the environment."""
-    assert "${{" not in "".join(said["run"] for said in STEPS.values())
-    assert step("Test", tests="x; touch owned").returncode != 0
-    assert not (shop / "owned").exists()
 
 
 def test_the_job_uses_the_action() -> None:
@@ -202,7 +235,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_the_image_is_written_with_care() -> None:
-    """It cannot be built here: its instructions are read."""
+    """It is not built here: its instructions are read."""
     told = instructions()
     names = [name for name, _ in told]
     assert set(names) <= {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "ENTRYPOINT", "CMD"}

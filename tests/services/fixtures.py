@@ -23,6 +23,7 @@ from mview_connectors.followers.paimon.environment import interpreter
 from mview.errors import MviewError
 from tests.services.clickhouse import ClickhouseServer
 from tests.services.cluster import SparkCluster
+from tests.services.dbt import ENVIRONMENT as DBT
 from tests.services.debezium import DebeziumServer
 from tests.services.duckdb_reader import DuckdbReader
 from tests.services.kafka import KafkaServer
@@ -201,6 +202,13 @@ def duckdb_reader() -> Iterator[DuckdbReader]:
     """DuckDB's reader of Iceberg."""
     with running("DuckDB's reader", DuckdbReader) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def dbt() -> None:
+    """dbt, in an environment of its own."""
+    with _or_skip("dbt"):
+        DBT.made()
 
 
 @pytest.fixture(scope="session")
