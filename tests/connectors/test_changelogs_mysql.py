@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import time
@@ -28,6 +29,7 @@ from tests.connectors.ownlog_contract import (
 )
 from tests.connectors.test_databases_types import MARIADB
 from tests.seeds import daily
+from tests.services.gate import Gate
 from tests.services.mariadb import MariadbServer
 from tests.services.process import wait_until
 
@@ -332,8 +334,9 @@ class TestAFailover:
         assert min(e.position for e in log.events(changelog, at, end)) > before
         assert (end["server"], end["gtids"].split(",")[-1].split("-")[1]) == ("2", "2")
         assert end["binlog"] > at["binlog"]
-        # It is that server's log from now on, by files and bytes, over a restart and a new file.
-        log.run("FLUSH BINARY LOGS")
+        # It is that server's log from now on, by files and bytes, over a restart and a new file;
+        # its setting is asked for when another one comes.
+        log.run("FLUSH BINARY LOGS; SET GLOBAL gtid_strict_mode = 0")
         fill(log, [7])
         changelog = log.reopen()
         taken, later = log.read_all(changelog, end, 1)
@@ -407,6 +410,46 @@ class TestAFailover:
             log.close()
             replica.restart_at(ports[1])
             primary.restart()
+
+    def test_a_proxy_keeps_old_connections_at_the_server_before(self, pair, monkeypatch):
+        """Nothing happens there any more, and all would be told to be fresh."""
+        monkeypatch.setattr("mview_connectors.changelogs.mysql.changelog._RENEWED_S", 0.3)
+        log, primary, replica = pair
+        gate = Gate(primary.port)
+        try:
+            log.server = copy.copy(primary)
+            log.server.port = gate.port
+            changelog = log.open()
+            start = changelog.begin()
+            primary.execute("INSERT INTO t VALUES (1, 'x')", "shop")
+            _, at = log.read_all(changelog, start, 1)
+            replica.until_at(primary)
+            replica.promote()
+            gate.lead_to(replica.port)
+            replica.execute("INSERT INTO t VALUES (2, 'x')", "shop")
+            with pytest.raises(AwayError, match="another server than before"):
+                where_it_stays(changelog, at)
+            assert flat(log.read_all(log.reopen(), at, 1)[0]) == [2]
+        finally:
+            log.close()
+            gate.stop()
+
+    def test_numbers_that_went_back_name_no_place(self, pair):
+        """A replica may have another transaction of that number, or not this one."""
+        log, primary, replica = pair
+        primary.execute("SET GLOBAL gtid_strict_mode = 0")
+        changelog = log.open()
+        start = changelog.begin()
+        fill(log, [1, 2])
+        replica.until_at(primary)
+        replica.promote()
+        log.run("SET SESSION gtid_seq_no = 2; INSERT INTO t VALUES (3, 'only here')")
+        taken, at = log.read_all(changelog, start, 3)
+        assert flat(taken) == [1, 2, 3]
+        at = where_it_stays(log.reopen(), at)
+        changelog = failed_over(log, replica)
+        with pytest.raises(DataLostError, match=r"0-1-2 stood behind newer ones"):
+            changelog.advance(at, 100, 0)
 
     def test_what_nobody_can_tell_is_told(self, pair):
         log, _, replica = pair

@@ -355,6 +355,32 @@ class TestTables:
         assert flat(log.read_all(changelog, start, 2)[0]) == [1, 2]
         assert changelog.advance(start, 100, 0).halts == {}
 
+    @pytest.mark.parametrize("again", ["the run", "a restart"])
+    def test_rows_written_anew_and_a_column_altered_apart_are_no_harm(self, log, again):
+        """Each is noted when it is seen; what does both at once is told still."""
+        changelog, number = log.open(), 1
+        at = changelog.begin()
+        for sql in (
+            "TRUNCATE t",
+            "ALTER TABLE t ALTER x SET DEFAULT 'z'",
+            "VACUUM FULL t",
+            "ALTER TABLE t ALTER x SET STATISTICS 9",
+        ):
+            log.run(sql)
+            fill(log, [number])
+            if again == "a restart":
+                changelog = log.reopen("t")
+            seen = set()
+            while number not in seen:
+                progress = changelog.advance(at, 100, 200)
+                assert progress.halts == {}, sql
+                events = log.events(changelog, at, progress.offsets)
+                seen, at = {int(e.after["id"]) for e in events if e.after}, progress.offsets
+            number += 1
+        log.run("ALTER TABLE t ALTER x TYPE text USING 'y'")
+        with pytest.raises(UserError, match="'x' altered, and its rows written anew"):
+            tell(log.reopen("t").advance(at, 100, 0))
+
     def test_a_label_of_an_enum_that_is_renamed_is_told(self, log):
         """Rows have the number of a label: all of them show another one, and no event tells it."""
         log.run("CREATE TYPE e AS ENUM ('a', 'b'); CREATE DOMAIN d AS e; CREATE DOMAIN dd AS d")

@@ -34,8 +34,11 @@ from mview_connectors.changelogs.mysql.events import (
     OTHER,
     BinlogEvents,
     file_number,
+    first_disordered,
+    gtid_text,
     gtids_of,
     newest_of,
+    passed,
 )
 from mview_connectors.changelogs.mysql.layouts import Facts
 from mview_connectors.changelogs.mysql.server import MysqlServer, MysqlState, lost
@@ -49,6 +52,10 @@ _OPTIONS = ("server_id",)
 
 #: Seconds after which a statement must stand in the log that has changed a table.
 _LOGGED_S = 1.0
+
+#: Seconds after which the server is asked by a new connection: behind a proxy, after a failover,
+#: old ones may still be of the server before, where nothing happens any more.
+_RENEWED_S = 30.0
 
 #: Words of the server's errors about places that it has not, or has no more.
 _GONE = (
@@ -102,6 +109,7 @@ class MysqlChangelog(OwnLog):
         self._followed: Offsets = {}
         #: Tables that are not as the log tells: since when, and where it ended at a later look.
         self._doubts: dict[str, tuple[float, int | None]] = {}
+        self._renewed = time.monotonic()
 
     @classmethod
     def of_database(
@@ -195,6 +203,9 @@ class MysqlChangelog(OwnLog):
         Raises:
             AwayError: it is another server than has answered until now.
         """
+        if time.monotonic() - self._renewed >= _RENEWED_S:
+            self._server.close()
+            self._renewed = time.monotonic()
         state = self._server.state(tables)
         if self._reads not in (None, state.server):
             raise self._server.another(state.server)
@@ -222,9 +233,12 @@ class MysqlChangelog(OwnLog):
         offsets, stream = super()._offsets(start, end), self._opened_here
         if stream is None or (self._first is not None and end < self._first):
             return offsets
-        before = _gtids_of(start) or self._gtids
-        told = _told(self._shift, stream.gtids(before, self._place(start).end, end.end))
+        known = gtids_of(_gtids_of(start) or self._gtids)
+        came = stream.gtids(self._place(start).end, end.end)
+        told = _told(self._shift, gtid_text(passed(known, came) if known else known))
         offsets |= {**self._followed, **told}
+        if known and (odd := first_disordered(known, came)) is not None:
+            offsets["disordered"] = str(odd)
         offsets["born"] = stream.births.get(end.end >> 32, start["born"])
         for place, name, layout in stream.moved:
             if place < end.end:
@@ -297,6 +311,11 @@ class MysqlChangelog(OwnLog):
             )
         elif place.commit:
             why = "a transaction was read in part"
+        elif "disordered" in start:
+            why = (
+                f"transaction {start['disordered']} stood behind newer ones in the log that was "
+                "read (gtid_strict_mode was OFF), so its number says nothing of what is where"
+            )
         else:
             why = self._server.differs(self._gtids)
         if why:

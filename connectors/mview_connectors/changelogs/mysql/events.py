@@ -108,6 +108,23 @@ def passed(before: Iterable[Gtid], gtids: Iterable[Gtid]) -> list[Gtid]:
     return [*known.values()]
 
 
+def first_disordered(before: Iterable[Gtid], gtids: Iterable[Gtid]) -> Gtid | None:
+    """The first transaction that has no higher number than one of its domain that came earlier.
+
+    >>> print(first_disordered(gtids_of("0-1-7,3-1-9"), gtids_of("3-2-10,0-1-8,0-2-8")))
+    0-2-8
+    >>> first_disordered(gtids_of("0-1-7"), gtids_of("3-1-1,0-2-9"))
+    """
+    numbers: dict[int, int] = {}
+    for gtid in before:
+        numbers[gtid.domain] = max(gtid.number, numbers.get(gtid.domain, 0))
+    for gtid in gtids:
+        if gtid.number <= numbers.get(gtid.domain, -1):
+            return gtid
+        numbers[gtid.domain] = gtid.number
+    return None
+
+
 def rotated_to(event: bytes) -> tuple[str, int]:
     """The file in which the log goes on, and the byte in it; of an event without a checksum."""
     place = event[_HEADER : _HEADER + 8]

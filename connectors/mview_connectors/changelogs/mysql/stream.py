@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from mview.errors import MviewError
-from mview_connectors.changelogs.mysql.events import BinlogEvents, gtid_text, gtids_of, passed
+from mview_connectors.changelogs.mysql.events import BinlogEvents, Gtid
 from mview_connectors.changelogs.mysql.layouts import Layout
 from mview_connectors.changelogs.mysql.server import events_of
 from mview_connectors.changelogs.ownlog.runs import Place, Runs, Wanted
@@ -47,19 +47,17 @@ class BinlogStream(LogStream):
         """By file of the log, when it was begun, in seconds."""
         return self._events.births
 
-    def gtids(self, known: str, start: int, end: int) -> str:
-        """MariaDB's newest transactions before a place; see `MysqlServer.gtids_at`.
+    def gtids(self, start: int, end: int) -> list[Gtid]:
+        """MariaDB's transactions between two places, in order.
 
         Args:
-            known: the same before `start`; empty: nothing is known.
             start: a place; nobody asks of one before it any more.
             end: a place after it, or the same.
         """
         with self._news:
             ends = self._events.ends
             del ends[: bisect_right(ends, start, key=itemgetter(0))]
-            gtids = [gtid for _, gtid in ends[: bisect_right(ends, end, key=itemgetter(0))]]
-        return gtid_text(passed(gtids_of(known), gtids)) if known and gtids else known
+            return [gtid for _, gtid in ends[: bisect_right(ends, end, key=itemgetter(0))]]
 
     def has_ended_one(self, end: int) -> bool:
         """Whether a transaction of MariaDB has come that was committed before a place."""

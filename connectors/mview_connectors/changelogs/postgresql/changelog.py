@@ -62,6 +62,8 @@ class PostgresqlChangelog(OwnLog):
         self._most_kept = self._size(settings.options.get("max_slot_wal"))
         #: By what changes in the log were written, of each table.
         self._written: dict[str, set[PgRelation]] = {}
+        #: The file and the columns of tables, where they are others than in the offsets.
+        self._looked: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of_database(
@@ -260,9 +262,9 @@ class PostgresqlChangelog(OwnLog):
                 parts = [(facts.get("parts") or {}).get(column) for facts in (then, now)]
                 if not what and "parts" in then and parts[0] != parts[1]:
                     what = f"has column {column!r} with other parts, as its type was altered,"
+            if not what:
+                what = self._written_anew(name, then, now)
             used = [c for c in used if now["columns"].get(c) != then["columns"][c]]
-            if not what and used and then.get("file", now["file"]) != now["file"]:
-                what = f"has had column {used[0]!r} altered, and its rows written anew,"
             key = then.get("key")
             if not what and key is not None and key not in (now["keys"] or []):
                 what = f"has no longer the key ({', '.join(key[2])}) that told its rows apart"
@@ -274,6 +276,33 @@ class PostgresqlChangelog(OwnLog):
                     what = f"had the key ({', '.join(written.key)}) when rows of it were changed"
         if what:
             self._halts[name] = altered(self._server.place(name), self._server.server, what)
+
+    def _written_anew(self, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+        """What is told of a table whose values may be others, which is in no log; else "".
+
+        `ALTER COLUMN … TYPE … USING` alters the column and writes all rows anew, at once. What does
+        only one of both leaves the values alone: it is noted, in offsets, so that the other one may
+        come later.
+        """
+        first = {"file": then.get("file", now["file"]), "columns": then["columns"]}
+        before = then.get("looked", first)
+        columns = {c: now["columns"].get(c) for c in before["columns"]}
+        touched = [c for c, facts in before["columns"].items() if columns[c] != facts]
+        if before["file"] != now["file"] and touched:
+            used = [c for c in touched if self._is_used(name, c)]
+            # Of a column that is not used yet it is told once it is.
+            return f"has had column {used[0]!r} altered, and its rows written anew," if used else ""
+        if (looked := {"file": now["file"], "columns": columns}) != before:
+            self._looked[name] = looked
+        return ""
+
+    def _offsets(self, start: Offsets, end: Place) -> Offsets:
+        offsets = super()._offsets(start, end)
+        for name, looked in self._looked.items():
+            facts = offsets.get(f"{TABLE}{name}")
+            if facts is not None:
+                offsets[f"{TABLE}{name}"] = {**facts, "looked": looked}
+        return offsets
 
     # --- settings --------------------------------------------------------------------------------
 
