@@ -49,6 +49,7 @@ class Order:
         names: what is dropped.
         fault: see `mview.failpoints`; "" for none.
         note: is made when the fault is hit.
+        java: where it looks for Java; "": where this process does.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Order:
     names: Sequence[str] = ()
     fault: str = ""
     note: str = ""
+    java: str = ""
 
 
 class Running:
@@ -81,6 +83,10 @@ class Running:
         """The exit code; negative: the signal that ended it; None: it runs."""
         code: int | None = self._process.exitcode
         return code
+
+    def check(self) -> None:
+        """Raise with what it has said where it has ended."""
+        assert self.code is None, f"it ended with {self.code}: {self.said[-3000:]}"
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it is still there."""
@@ -212,6 +218,8 @@ def _driver(order: Order, gateway: dict[str, str] | None, said: str) -> None:
     from tests.e2e import program
 
     code = program.UNEXPECTED
+    if order.java:
+        os.environ |= {"JAVA_HOME": order.java, "PATH": order.java}
     try:
         if gateway is not None:
             _attach(gateway)

@@ -13,6 +13,7 @@ from mview.admin.content import StoredView, published
 from mview.catalog.definitions import digest_of
 from mview.config import Config
 from mview.epoch.upkeep import Upkeep
+from mview.epoch.views.beside import Building
 from mview.errors import MviewError
 from mview.failpoints import FaultError, armed
 from mview.plan.definition import ViewDefinition
@@ -224,7 +225,7 @@ def test_a_view_that_fails_halts_alone(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_request_that_comes_meanwhile(shop: Shop) -> None:
+def test_a_request_that_comes_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more view, a bad view, and that a view goes which is being built."""
     config = shop.config()
     truth = Truth(config, shop, EVERY)
@@ -233,10 +234,18 @@ def test_a_request_that_comes_meanwhile(shop: Shop) -> None:
         with held() as (hit, go):
             first = asked(config, [view("spent"), view("bodies")])
             running.until(hit.is_set)
+            close = Building.close
+
+            def closing(building: Building) -> None:
+                """The run ends the build for the request, and waits for its thread."""
+                go.set()
+                close(building)
+
+            monkeypatch.setattr(Building, "close", closing)
             refused = asked(config, views_of(bad="select nothing from shop.customers"))
             go_on = asked(config, [view("sold")], ["bodies"])
             answered(running, refused)
-            go.set()
+            assert go.is_set()
             answered(running, first)
             answered(running, go_on)
         log = ApplyLog(Store(config.store).applies)

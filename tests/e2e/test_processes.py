@@ -39,8 +39,8 @@ VIEWS = {
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path, size=24)
+def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
+    shop = loaded_shop(tmp_path)
     (tmp_path / "views").mkdir()
     for name, sql in VIEWS.items():
         (tmp_path / "views" / f"{name}.sql").write_text(sql)

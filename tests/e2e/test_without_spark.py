@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,8 @@ from mview.admin.content import published
 from mview.errors import ConfigError, ExitCode
 from mview.session.lazy import Spark
 from mview.store.layout import Store
+from tests.chaos.warm import Order, Running, cold
+from tests.e2e.conftest import SIZE
 from tests.e2e.running import live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -50,20 +49,31 @@ def no_spark() -> Any:
     raise ConfigError("Java is needed here", hint="this test has none")
 
 
-@pytest.fixture
-def shop(
-    tmp_path: Path,
+@pytest.fixture(scope="module")
+def built_shop(
+    tmp_path_factory: pytest.TempPathFactory,
     loaded_shop: Callable[[Path], Shop],
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Shop]:
-    """A shop whose views were built by a run that has started Spark; it is said when one does."""
-    shop = loaded_shop(tmp_path)
+) -> Callable[[Path], Shop]:
+    """Makes a shop in a folder whose views were built by a run that has started Spark, once."""
+    folder = tmp_path_factory.mktemp("built")
+    shop = loaded_shop(folder / "first")
     config = shop.config()
     shop.heartbeat()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Spark, "of_config", lambda config, say: Spark(lambda: spark, slots=2))
+        run_once(config, *views_of(**VIEWS))
+    shop.close()
+    copied = shop.root.rename(folder / "copied")  # as `loaded_shop` has its own
+    return lambda root: Shop(root, SIZE, copied)
 
-    monkeypatch.setattr(Spark, "of_config", lambda config, say: Spark(lambda: spark, slots=2))
-    run_once(config, *views_of(**VIEWS))
+
+@pytest.fixture
+def shop(
+    tmp_path: Path, built_shop: Callable[[Path], Shop], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    """A shop whose views are built; it is said when a run starts Spark."""
+    shop = built_shop(tmp_path)
     monkeypatch.setattr(Spark, "of_config", lambda config, say: Spark(no_spark, say, slots=2))
     yield shop
     shop.close()
@@ -134,21 +144,19 @@ class Apart:
     """Runs in processes that find no Java."""
 
     def __init__(self, shop: Shop) -> None:
-        self._shop = shop
+        self._root, self._runs = shop.root, 0
         (shop.root / "views").mkdir()
         (shop.root / "views" / "names.sql").write_text(VIEWS["names"])
-        nowhere = shop.root / "nowhere"
-        nowhere.mkdir()
-        without = {"JAVA_HOME": str(nowhere), "PATH": str(nowhere)}
-        self._environment = {**os.environ, **without}
+        (shop.root / "nowhere").mkdir()
 
-    def run(self, fault: str = "") -> subprocess.CompletedProcess[str]:
-        """Take what is there."""
-        return subprocess.run(
-            [sys.executable, "-m", "tests.e2e.program", str(self._shop.root), "once", "60000"],
-            env={**self._environment, "MVIEW_FAILPOINT": fault},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def run(self, fault: str = "") -> Running:
+        """Take what is there; it has ended."""
+        self._runs += 1
+        nowhere = str(self._root / "nowhere")
+        order = Order(self._root, "once", 60_000, fault=fault, java=nowhere)
+        running = cold(order, self._root / f"said-{self._runs}")
+        running.end()
+        return running
 
 
 @pytest.mark.parametrize("point", some_today([*EPOCH, *RECOVERY], 6))
@@ -158,10 +166,10 @@ def test_a_kill_is_recovered_without_java(shop: Shop, point: str) -> None:
     change(shop, 1)
     if point.startswith("recover-"):
         decided = "after-stage" if point == "recover-begin" else "after-intent"
-        assert apart.run(decided).returncode == -signal.SIGKILL
+        assert apart.run(decided).code == -signal.SIGKILL
     killed = apart.run(point)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.code == -signal.SIGKILL, killed.said
     recovered = apart.run()
-    assert recovered.returncode == ExitCode.OK, recovered.stderr
+    assert recovered.code == ExitCode.OK, recovered.said
     after = Truth(config, shop, views_of(**VIEWS)).check_end(before.epoch)
     assert not [name for name, state in after.views.items() if state.stale]

@@ -1,21 +1,18 @@
 """Transactions over two tables are in one epoch or not at all: own logs, and Debezium's metadata.
 
 Money moves while tables are loaded, while changes are followed, and while nobody reads; the run is
-a process of its own, and is killed at any moment.
+a process of its own, which is killed at any moment; its JVM is there for the next one.
 """
 
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from tests.chaos.warm import Order, Warm
 from tests.e2e.bank import VIEWS, Bank, check_totals
 from tests.integration.running import PATIENCE
 from tests.seeds import daily, of_today
@@ -76,47 +73,24 @@ class KafkaBank(ServerBank):
         return {**super().settings, "changes": {"bank": changes}}
 
 
-class Killed:
-    """A run in a process of its own, which is killed."""
-
-    def __init__(self, bank, action="live"):
-        command = [sys.executable, "-m", "tests.e2e.program", bank.root, action, str(_LEASE_MS)]
-        self._said = (bank.root / "said").open("a")
-        self._process = subprocess.Popen(
-            command,
-            cwd=Path(__file__).parents[2],
-            stdout=self._said,
-            stderr=self._said,
-            start_new_session=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._said.close()
-
-    def check(self):
-        assert self._process.poll() is None, Path(self._said.name).read_text()[-3000:]
-
-    def ended(self):
-        code = self._process.wait(PATIENCE)
-        assert code == 0, Path(self._said.name).read_text()[-3000:]
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A JVM for the drivers, which are killed one after the other."""
+    with Warm(tmp_path_factory.mktemp("warm") / "spark") as warm:
+        yield warm
 
 
 @pytest.mark.parametrize("kind", of_today(["postgresql", "mariadb"], 2))
-def test_the_total_is_the_same_at_every_epoch(request, kind, tmp_path):
+def test_the_total_is_the_same_at_every_epoch(request, warm, kind, tmp_path):
     server = request.getfixturevalue(kind)
     with server.new_database() as database:
         bank = ServerBank(tmp_path, kind, server, database)
         bank.create()
-        lives(bank)
+        lives(bank, warm)
 
 
 @pytest.mark.parametrize("kind", of_today(["mariadb", "postgresql"], 2))
-def test_through_debezium(request, kind, kafka, debezium, tmp_path):
+def test_through_debezium(request, warm, kind, kafka, debezium, tmp_path):
     server = request.getfixturevalue(kind)
     with server.new_database() as database:
         bank = KafkaBank(tmp_path, kind, server, database, kafka=kafka)
@@ -130,10 +104,10 @@ def test_through_debezium(request, kind, kafka, debezium, tmp_path):
             while not bank.transfers or bank.random.random() < 0.9:
                 bank.transfer()
             debezium.wait_for(f"{database}.transaction", 2)
-            lives(bank)
+            lives(bank, warm)
 
 
-def lives(bank):
+def lives(bank, warm):
     """Lives of a run that are ended at any moment, then one to the end; then look at all epochs."""
     # A transaction over all accounts has more changes than that.
     config, chance = bank.config(max_changes=50), random.Random(daily())
@@ -146,12 +120,16 @@ def lives(bank):
     for life in range(3):
         # The first one is killed in its load.
         goal = epochs() + (3 if life == 0 else chance.randrange(6, 25))
-        with bank.busy(pause=0.2), Killed(bank) as run:
-            wait_until(lambda goal=goal: epochs() >= goal, "epochs", PATIENCE, run.check)
+        with bank.busy(pause=0.2):
+            run = warm.start(Order(bank.root, "live", _LEASE_MS), bank.root / f"said-{life}")
+            try:
+                wait_until(lambda goal=goal: epochs() >= goal, "epochs", PATIENCE, run.check)
+            finally:
+                run.stop()
         for _ in range(30):
             bank.transfer()
-    with Killed(bank, "once") as run:
-        run.ended()
+    last = warm.start(Order(bank.root, "once", _LEASE_MS), bank.root / "said-last")
+    assert last.end() == 0, last.said
     assert set(log.latest().views) == set(VIEWS)
     assert log.latest().cuts["bank"].whole
     assert check_totals(bank, config) > 8
