@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from mview.secrets import reveal
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from tests.chaos.warm import Order, Warm
@@ -44,8 +45,12 @@ class ServerBank(Bank):
 
     @property
     def settings(self):
+        settings = self.server.settings(self.database)
+        # The drivers have the environment from when the first one of all was forked.
+        secret = self.root / "secret"
+        secret.write_text(reveal(settings["password"], "tests"))
         return {
-            "connections": {"bank": self.server.settings(self.database)},
+            "connections": {"bank": {**settings, "password": f"${{file:{secret}}}"}},
             "changes": {"bank": {"source": self.kind, "T": "2s"}},
         }
 
