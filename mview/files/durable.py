@@ -108,7 +108,9 @@ def put_if_absent(
             # A link is put-if-absent and all-or-nothing.
             os.link(staged, file)
         except FileExistsError:
-            return False
+            # Of a network file system the answer may be lost, and the client asks again.
+            if not _is_same(staged, file):
+                return False
         except FileNotFoundError:
             if check is not None:
                 check()  # swept away: somebody has taken over
@@ -118,6 +120,13 @@ def put_if_absent(
     else:
         later(file)
     return True
+
+
+def _is_same(staged: Path, file: Path) -> bool:
+    """Whether a name is the staged file's; what is gone again is nobody's."""
+    with suppress(FileNotFoundError):
+        return staged.samefile(file)
+    return False
 
 
 def is_aside(name: str) -> bool:

@@ -17,7 +17,7 @@ import random
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -129,6 +129,14 @@ class FollowerHarness(ABC):
     def drop(self, target: FollowerTarget) -> bool:
         """Drop the table as a person would, the mark may stay; False: there is no such thing."""
         return False
+
+    def lost_answers(self) -> AbstractContextManager[None] | None:
+        """Have every write that is made if something is absent, or unchanged, done and refused.
+
+        So hears a client who has sent it again by itself, as the first answer was lost. None:
+        there are no such writes, or none that this library can reach.
+        """
+        return None
 
 
 class World:
@@ -638,6 +646,27 @@ class FollowerContract:
 
             world.view.while_filled = fail
             raised(world.sync, Exception)
+            world.sync()
+            world.check()
+
+    def test_answers_that_are_lost(self, harness: FollowerHarness) -> None:
+        """What was written says itself that it was; nothing that it names is removed."""
+        with self.filled(harness, 40) as world:
+            losing = harness.lost_answers()
+            if losing is None:
+                return
+            with losing:
+                world.start()
+                raised_or_not(world.sync, RetryableError)
+                _in_pieces(world)
+                _maintain(world)
+                world.check()
+                world.view.publish([world.row(3, "after it")], [(4,), (30,)])
+                raised_or_not(world.sync, RetryableError)
+                world.sync()
+                world.check()
+            world.start()
+            world.view.publish([world.row(3, "later")], [(5,)])
             world.sync()
             world.check()
 

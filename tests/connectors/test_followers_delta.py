@@ -64,6 +64,18 @@ class DeltaHarness(FollowerHarness):
     def pieces(self, target: FollowerTarget) -> int:
         return len(self.table(target).file_uris())
 
+    @contextmanager
+    def lost_answers(self) -> Iterator[None]:
+        put = Objects.put_if_absent
+
+        def lost(objects: Objects, path: str, content: bytes) -> bool:
+            put(objects, path, content)
+            return False
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Objects, "put_if_absent", lost)
+            yield
+
 
 class FolderHarness(DeltaHarness):
     def backup(self, target: FollowerTarget) -> Callable[[], None]:

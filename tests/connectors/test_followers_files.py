@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ class FilesHarness(FollowerHarness):
     def drop(self, target: FollowerTarget) -> bool:
         shutil.rmtree(self.folder / target.table)
         return True
+
+    @contextmanager
+    def lost_answers(self) -> Iterator[None]:
+        """As of a network file system."""
+        link = os.link
+
+        def lost(old: Path, new: Path) -> None:
+            link(old, new)
+            raise FileExistsError(new)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "link", lost)
+            yield
 
 
 #: DuckDB's types of ours, where another name or form is meant.

@@ -87,6 +87,18 @@ class IcebergHarness(FollowerHarness):
             catalog.drop_table(("default", target.table))
         return True
 
+    @contextmanager
+    def lost_answers(self) -> Iterator[None]:
+        commit = SqlCatalog.commit_table
+
+        def lost(catalog: SqlCatalog, *args: Any) -> Any:
+            commit(catalog, *args)
+            raise CommitFailedException("it was sent twice")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SqlCatalog, "commit_table", lost)
+            yield
+
 
 @pytest.mark.days(3)
 class TestIceberg(FollowerContract):

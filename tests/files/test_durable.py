@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -98,6 +99,28 @@ def test_who_takes_over_sweeps_what_is_written_aside(tmp_path: Path) -> None:
     assert durable.put_if_absent(file, b"first")
     assert not durable.put_if_absent(file, b"second")
     assert file.read_bytes() == b"first"
+
+
+def test_a_name_whose_answer_was_lost_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system that asks its server again says that the name is there."""
+    link = os.link
+
+    def lost(old: Path, new: Path) -> None:
+        link(old, new)
+        raise FileExistsError(new)
+
+    monkeypatch.setattr(os, "link", lost)
+    assert durable.put_if_absent(tmp_path / "0.json", b"first")
+    assert not durable.put_if_absent(tmp_path / "0.json", b"first")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"first"]
+
+    def gone(old: Path, new: Path) -> None:
+        raise FileExistsError(new)
+
+    monkeypatch.setattr(os, "link", gone)
+    assert not durable.put_if_absent(tmp_path / "1.json", b"other")
 
 
 def test_nothing_in_the_store_is_written_in_place() -> None:

@@ -173,10 +173,16 @@ class TableLog:
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(self, base: int, actions: Sequence[dict[str, Any]], now: int) -> bool:
-        """Write the version after `base`; False: somebody has, and nothing was written."""
-        note = commit_info(now, {_NOTE: self._owner})
-        lines = [orjson.dumps(action) + b"\n" for action in (note, *actions)]
-        if not self.objects.put_if_absent(commit_path(base + 1), b"".join(lines)):
+        """Write the version after `base`; False: somebody else has, and nothing was written.
+
+        A store that is there again after an error has written it, maybe: clients send it again by
+        themselves, and then are told that it is there. So what is there says whose it is.
+        """
+        # Never the bytes of another try, of whoever, in the same millisecond.
+        note = commit_info(now, {_NOTE: self._owner, "commit": uuid.uuid4().hex})
+        content = b"".join(orjson.dumps(action) + b"\n" for action in (note, *actions))
+        path = commit_path(base + 1)
+        if not self.objects.put_if_absent(path, content) and self.objects.get(path) != content:
             return False
         if self.head.version == base:
             self._follow(base + 1, [note, *actions])

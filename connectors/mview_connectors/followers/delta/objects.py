@@ -81,7 +81,10 @@ class Objects:
         self.share(path)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
-        """Write an object, whole or not at all; False: there is one of that name."""
+        """Write an object, whole or not at all; False: there is one of that name.
+
+        It may be this one: where an answer is lost, obstore sends it again.
+        """
         try:
             # In parts it would be written without the condition.
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
