@@ -20,25 +20,53 @@ from deltalake import DeltaTable
 
 from mview.delta.actions import NO_TABLE, TableVersion, apply, check_paths
 from mview.errors import CorruptionError
-from mview.files.durable import put
+from mview.files.durable import force, put
 
 #: Names of checkpoints, and of their seals: readers of Delta pass over what begins with `_`.
 CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 SEAL = re.compile(r"^_mview\.(\d{20})\.seal$")
 
+#: The file that names the newest one.
+_LAST = "_last_checkpoint"
+
 _COLUMNS = ["add", "txn", "metaData", "protocol"]
 
 
 def write_checkpoint(folder: Path, state: TableVersion) -> None:
-    """Make a sealed checkpoint of the table in `folder`.
+    """Make a sealed checkpoint of the table in `folder`, on disk and read back when it returns.
+
+    The log before it may go then.
 
     Args:
         folder: the table's.
         state: what the table is, as its commits tell.
+
+    Raises:
+        CorruptionError: what was written cannot be read, or is not what its seal is of.
     """
     # First: with it the checkpoint counts, whoever makes it.
     put(_seal(folder, state.version), _digest_of(state).encode())
+    file = _file(folder, state.version)
+    # A hint. After a power cut it may name one that is not there, which readers would not forgive.
+    file.with_name(_LAST).unlink(missing_ok=True)
     DeltaTable(folder, version=state.version).create_checkpoint()
+    for made in (file, file.with_name(_LAST), file.parent):
+        force(made)
+    read_checkpoint(folder, state.version, lambda path: state.files[path].rows)
+
+
+def is_whole(folder: Path, version: int, count: Callable[[str], int]) -> bool:
+    """Whether a checkpoint reads back under its seal; see `read_checkpoint`."""
+    try:
+        read_checkpoint(folder, version, count)
+    except CorruptionError:
+        return False
+    return True
+
+
+def remove_checkpoint(folder: Path, version: int) -> None:
+    """Remove a checkpoint that is not whole, so that nobody begins there."""
+    _file(folder, version).unlink(missing_ok=True)
 
 
 def is_sealed(folder: Path, version: int) -> bool:

@@ -40,7 +40,9 @@ from mview.delta.checkpoints import (
     checkpoint_actions,
     damaged,
     is_sealed,
+    is_whole,
     read_checkpoint,
+    remove_checkpoint,
     write_checkpoint,
 )
 from mview.delta.parquet import DataFile, describe, read_footer, read_parquet, write_rows
@@ -108,6 +110,8 @@ class DeltaLog:
         self._superseded: dict[str, int] | None = None
         self._kept: dict[int, frozenset[str]] = {}
         self._cleanings = 0
+        #: Checkpoints that have been read back, and the log before them may be gone.
+        self._whole: set[int] = set()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -517,9 +521,16 @@ class DeltaLog:
             return
         # Old ones are read without the log before them. The newest one last: `_last_checkpoint`
         # names what readers start from.
-        alone = [number for number in sorted(history) if number not in done]
-        for version in dict.fromkeys((*alone, head)):
-            write_checkpoint(self.folder, self.at(version))
+        for version in dict.fromkeys((*sorted(history), head)):
+            if version in self._whole:
+                continue
+            if version not in done or not is_whole(self.folder, version, self._count):
+                state = self.at(version)  # from the log, which is still there
+                if version in done:
+                    remove_checkpoint(self.folder, version)
+                write_checkpoint(self.folder, state)
+            self._whole.add(version)
+        self._whole &= {*history, head}
         listed = sorted(self._commits.iterdir())
         for file in listed:
             share(file, readers_of(self.folder))

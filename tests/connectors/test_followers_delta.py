@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from mview_connectors.followers.delta import upkeep
+from mview_connectors.followers.delta import objects, upkeep
 from mview_connectors.followers.delta.follower import DeltaFollower
 from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import DeltaSettings
@@ -356,6 +356,22 @@ def test_a_store_that_overwrites_is_refused(
     monkeypatch.setattr(Objects, "put_if_absent", overwrite)
     world = World(harness, tmp_path / "cursors")
     assert "overwrites" in str(raised(world.faulty.create, TargetError))
+
+
+def test_what_a_commit_names_is_on_disk_before_it(
+    harness: FolderHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder: with the power off the cursor, which is forced, would know of more."""
+    forced: list[Path] = []
+    monkeypatch.setattr(objects, "force", forced.append)
+    with a_world(harness, tmp_path / "cursors") as world:
+        change(world, 1)
+        table = tmp_path / "lake" / "t"
+        commits = [place for place, file in enumerate(forced) if file.suffix == ".json"]
+        assert [forced[place] for place in commits] == sorted(table.glob("_delta_log/*.json"))
+        assert forced[commits[-1] + 1] == table / "_delta_log"
+        names = {Path(uri).name for uri in harness.table(world.target()).file_uris()}
+        assert {table, *(table / name for name in names)} <= set(forced[: commits[-1]])
 
 
 def test_a_folder_is_for_those_who_may_list_it(harness: FolderHarness, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from mview.delta import checkpoints
 from mview.delta.actions import table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import read_parquet, write_parquet
@@ -141,6 +142,53 @@ def test_a_damaged_checkpoint_is_passed_over_where_the_log_leads_on(tmp_path: Pa
     file, want = checkpointed(tmp_path, kept=0)
     file.write_bytes(b"none")
     assert DeltaLog(tmp_path).head.files == want
+
+
+def test_a_checkpoint_is_on_disk_before_the_log_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the power between the two the table would be lost."""
+    done: list[Path | None] = []  # what was forced; None: something was deleted
+    unlink = Path.unlink
+
+    def deleting(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".json":
+            done.append(None)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(checkpoints, "force", done.append)
+    monkeypatch.setattr(Path, "unlink", deleting)
+    file, _ = checkpointed(tmp_path, kept=120)
+    before = done[: done.index(None)]
+    place = before.index(file)
+    assert {file.with_name("_last_checkpoint"), file.parent} <= set(before[place:])
+
+
+def test_the_log_before_a_torn_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tear(folder: str) -> None:
+        for made in Path(folder).glob("_delta_log/*.checkpoint.parquet"):
+            made.write_bytes(b"")
+
+    class Tearing(DeltaTable):
+        def create_checkpoint(self) -> None:
+            super().create_checkpoint()
+            tear(str(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "DeltaTable", Tearing)
+        with pytest.raises(CorruptionError, match="version 120 "):
+            checkpointed(tmp_path, kept=120)
+    log = DeltaLog(tmp_path)
+    assert len(log.head.files) == len(DeltaLog(tmp_path).at(120).files) > 3
+    # One that was sealed, and then torn by a power cut, is made again before anything goes.
+    for n in range(200, 320):
+        log.commit([write_parquet(tmp_path, f"{n}.parquet", rows(1))], [], {"mview": "x"})
+    want = log.at(120).files
+    log.clean(120)
+    assert DeltaLog(tmp_path).at(120).files == want
+    assert not (tmp_path / "_delta_log" / f"{119:020d}.json").exists()
 
 
 def test_a_checkpoint_of_somebody_else_counts_only_without_a_log(tmp_path: Path) -> None:

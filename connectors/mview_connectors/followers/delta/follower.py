@@ -383,7 +383,7 @@ class DeltaFollower:
             self._place, version=version, storage_options=self._options()
         ).create_checkpoint()
         for path in (checkpoint_path(version), LAST_CHECKPOINT):
-            log.objects.share(path)
+            log.objects.settle(path)
         log.checkpoint = version
         return True
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import LocalStore, from_url
 
+from mview.files.durable import force
 from mview.files.modes import make_shared_folder, readers_of, share
 
 #: Options of connections, which obstore takes apart from those of a store.
@@ -78,7 +79,7 @@ class Objects:
     def put(self, path: str, content: bytes) -> None:
         """Write an object, also over another one."""
         obstore.put(self._store, path, content)
-        self.share(path)
+        self.settle(path)
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Write an object, whole or not at all; False: there is one of that name.
@@ -90,7 +91,7 @@ class Objects:
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
-        self.share(path)
+        self.settle(path)
         return True
 
     def make_shared(self, folder: str) -> None:
@@ -98,10 +99,16 @@ class Objects:
         if self._folder is not None:
             make_shared_folder(self._folder / folder)
 
-    def share(self, path: str) -> None:
-        """Let those read an object of a folder who may list the folder."""
+    def settle(self, path: str) -> None:
+        """Have an object of a folder on the disk, for those to read who may list the folder.
+
+        Object stores have what they say that they have.
+        """
         if self._folder is not None:
-            share(self._folder / path, readers_of(self._folder))
+            file = self._folder / path
+            share(file, readers_of(self._folder))
+            for made in (file, file.parent):
+                force(made)
 
     def list(self, folder: str = "") -> Iterator[Entry]:
         """All objects below a folder, in no order."""
