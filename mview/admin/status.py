@@ -336,7 +336,7 @@ def _sinks(
         folder = store.follower(definition.name, sink)
         cursor, problem = CursorLog(folder).latest(), read_problem(folder)
         anew = cursor.intent
-        if anew is not None and anew.way == "changes":
+        if anew is not None and anew.way not in ("difference", "fill"):
             anew = None
         waiting = size = 0
         if source.schema is not None:

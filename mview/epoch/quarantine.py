@@ -517,7 +517,14 @@ def _changes(number: int) -> str:
 
 def sweep(engine: Engine, names: Collection[RelationId]) -> None:
     """Delete what is of no published quarantine of these tables; between epochs."""
+    if not names:
+        return
+    before = engine.manifests.before(engine.manifest.epoch)
     for name in names:
-        state = engine.manifest.tables.get(name)
-        quarantine = None if state is None else state.quarantine
-        engine.quarantine(name).sweep(quarantine, engine.lease.check)
+        now, then = (
+            None
+            if manifest is None or (table := manifest.tables.get(name)) is None
+            else table.quarantine
+            for manifest in (engine.manifest, before)
+        )
+        engine.quarantine(name).sweep(now, then, engine.lease.check)

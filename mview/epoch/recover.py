@@ -1,5 +1,7 @@
 """The start of a runner: the right to write, then forward what was decided, back what was not.
 
+0. go back   where the newest manifest is older than what other files of the store know: whoever
+             has restored the manifests, or moved newer ones away, begins another history
 1. decide    the next epoch: what an intent says of it, or that this runner takes over
 2. publish   it, with this runner's token: an older one, which may only be paused, can neither
              decide nor publish an epoch any more
@@ -17,6 +19,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +33,8 @@ from mview.epoch.halts import halted, halting, of_its_target
 from mview.errors import CorruptionError, FencedError, MviewError, TargetError
 from mview.failpoints import failpoint
 from mview.files.durable import force, is_aside, sweep, take_away
+from mview.files.numbered import numbers_if_any
+from mview.follow.cursor import Cursor, CursorLog
 from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.store.history import IntentLog, ManifestLog
@@ -86,6 +91,7 @@ def recover(
     Raises:
         FencedError: another runner took over meanwhile.
     """
+    _go_back(store, lease)
     published = _decided(store, lease, clock, open_sinks, mask)
     failpoint("recover-published")
     sinks = open_sinks(published)
@@ -118,6 +124,26 @@ def recover(
     known = (CorruptionError, TargetError)
     refused = {name: error for name, error in wrong.items() if not isinstance(error, known)}
     return Recovered(published, refused)
+
+
+def _go_back(store: Store, lease: Lease) -> None:
+    """Forget what is known of epochs after the newest one: others will have their numbers.
+
+    Before anything is published, as nobody can tell afterwards. Read before the manifest is: what
+    an older runner publishes meanwhile is not taken for lost.
+    """
+    logs = [CursorLog(folder, lease) for folder in sorted(store.views.glob("*/sinks/*"))]
+    cursors: list[tuple[CursorLog, Cursor]] = []
+    for log in logs:
+        with suppress(CorruptionError):  # its sink says so
+            cursors.append((log, log.latest()))
+    intents = numbers_if_any(store.intents)
+    newest = ManifestLog(store.manifests).latest() or empty_manifest()
+    for log, cursor in cursors:
+        log.go_back(cursor, newest.epoch)
+    for number in intents:
+        if number > newest.epoch + 1:
+            IntentLog(store.intents, lease).forget(number)
 
 
 def _roll_back(

@@ -8,7 +8,7 @@ its next number taken.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -26,8 +26,9 @@ _KEPT = 3
 
 
 #: How a step brings a target on: by the changes since its mark, by the difference of what it has
-#: and what the view is, or by all rows.
-Way = Literal["changes", "difference", "fill"]
+#: and what the view is, or by all rows; "lost": to an epoch that the store has gone back from, so
+#: that it is not to be committed any more.
+Way = Literal["changes", "difference", "fill", "lost"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,23 @@ class CursorLog:
         self._newest = number
         for old in numbers[:-_KEPT]:
             self._file(old).unlink(missing_ok=True)
+
+    def go_back(self, cursor: Cursor, newest: int) -> None:
+        """Forget what a cursor says of epochs after the store's newest one.
+
+        The store has gone back since: other epochs come under their numbers, and the sink would
+        never be given these.
+
+        Raises:
+            FencedError: another runner has decided the next cursor.
+        """
+        intent, gone = cursor.intent, cursor
+        if intent is not None and intent.step.epoch > newest:
+            gone = replace(gone, intent=replace(intent, way="lost"))
+        if cursor.epoch is not None and cursor.epoch > newest:
+            gone = replace(gone, epoch=None, step="")
+        if gone != cursor:
+            self.write(gone)
 
     def _file(self, number: int) -> Path:
         return numbered(self.folder, number)

@@ -287,7 +287,7 @@ class _Thread:
         is_kept = cursor.epoch is not None and stands >= self._source.begins()
         if is_kept and not self._is_beyond(settings, stands, self._behind_ms()):
             return stands
-        if (intent := cursor.intent) is not None and intent.way != "changes":
+        if (intent := cursor.intent) is not None and intent.way in ("difference", "fill"):
             # It is brought to that epoch, however long that takes, and goes on from there.
             age_ms = self._clock.now() - intent.began_ms
             if not self._is_beyond(settings, intent.step.epoch, age_ms):

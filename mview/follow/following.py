@@ -16,6 +16,7 @@
 | prepared or begun, no token on disk | aborted: nobody has tried |
 | being decided | asked again, with back-off; the sink is held meanwhile |
 | unknown, aborted | staged again, under a new id |
+| of an epoch that the store has gone back from | aborted; committed: the cursor is nowhere |
 | the mark is behind the cursor (a backup was restored) | changes since then are brought again |
 | the mark is elsewhere, or behind what is kept | the difference is brought, or it is filled anew |
 | the mark is gone | filled anew |
@@ -284,12 +285,16 @@ class Following:
 
     def _finish(self, intent: Intent) -> None:
         follower, step, token = self._follower, intent.step, intent.token
-        state = follower.state(step, token)
-        if state is State.PREPARED and token is not None:
+        state, is_lost = follower.state(step, token), intent.way == "lost"
+        if state is State.PREPARED and token is not None and not is_lost:
             follower.commit(token)
             state = State.COMMITTED
         if state is State.COMMITTED:
-            self._record(step, max(step.rows, 0))
+            if is_lost:
+                self.cursor = replace(self.cursor, epoch=None, step="", intent=None)
+                self._cursors.write(self.cursor)
+            else:
+                self._record(step, max(step.rows, 0))
             return
         if state in (State.PREPARED, State.INITIALIZED):
             follower.abort(step, token)

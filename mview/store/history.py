@@ -12,7 +12,7 @@ from typing import Any
 from mview.clock import utc_text
 from mview.errors import CorruptionError, FencedError, UserError
 from mview.failpoints import failpoint
-from mview.files.durable import put_if_absent, settle
+from mview.files.durable import delete_named, put_if_absent, settle
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.numbered import numbered, numbers_if_any
@@ -76,6 +76,14 @@ class ManifestLog:
             safe, hint = self._way_out(epoch)
             raise CorruptionError(**{**error.parts, "safe": safe, "hint": hint}) from None
 
+    def before(self, epoch: int) -> Manifest | None:
+        """The newest kept manifest before an epoch that can be read; None: there is none."""
+        for older in reversed(self.epochs()):
+            if older < epoch:
+                with suppress(CorruptionError):
+                    return read_checked(self._file(older), Manifest.from_json, "", "")
+        return None
+
     def at(self, ms: int) -> Manifest:
         """The newest kept epoch that was published up to a time.
 
@@ -123,14 +131,12 @@ class ManifestLog:
                 "the newest epoch and all others are not touched",
                 f"only as_of() and changes() need it: remove {name}, or restore it from a copy",
             )
-        for older in reversed(epochs[:-1]):
-            with suppress(CorruptionError):
-                read_checked(self._file(older), Manifest.from_json, "", "")
-                return (
-                    f"the data is right up to epoch {older}",
-                    f"restore {name} from a copy; or move away what is newer than epoch {older}: "
-                    f"the next run goes on from epoch {older} and does the rest again",
-                )
+        if (older := self.before(epoch)) is not None:
+            return (
+                f"the data is right up to epoch {older.epoch}",
+                f"restore {name} from a copy; or move away what is newer than epoch {older.epoch}: "
+                f"the next run goes on from epoch {older.epoch} and does the rest again",
+            )
         return "no epoch can be read", "restore the store from a copy, or begin a new one"
 
     def publish_after(self, manifest: Manifest, now_ms: int, **changes: Any) -> Manifest:
@@ -228,6 +234,10 @@ class IntentLog:
     def clear(self, epoch: int) -> None:
         """Forget the intent of an epoch that is published. Should it come back, the epoch tells."""
         self._file(epoch).unlink(missing_ok=True)
+
+    def forget(self, epoch: int) -> None:
+        """Delete an intent that was never published, and whose number another epoch will have."""
+        delete_named(self._file(epoch), self._fence.check)
 
     def clear_up_to(self, epoch: int) -> None:
         """Forget what was left of epochs that are published."""

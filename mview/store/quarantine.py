@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from mview.changelog import from_ipc
 from mview.connector import TableHalt
+from mview.errors import CorruptionError
 from mview.files.durable import is_aside, put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import fields, plain
@@ -171,16 +173,28 @@ class Quarantine:
             )
         return self._messages[name][change.number]
 
-    def sweep(self, state: QuarantineState | None, check: Callable[[], None]) -> None:
+    def sweep(
+        self,
+        state: QuarantineState | None,
+        before: QuarantineState | None,
+        check: Callable[[], None],
+    ) -> None:
         """Delete what is not of a published state, and forget messages; between two epochs.
 
         Args:
             state: the newest one.
+            before: that of the epoch before: should the newest manifest be damaged, the store goes
+                back to it.
             check: called when it is known what would be deleted; what it raises is raised. So what
                 a successor makes is never among it, however long a pause before.
         """
         files = [*self._folder.iterdir()] if self._folder.is_dir() else []
-        named = set() if state is None else {state.list, *(c.messages for c in self.read(state))}
+        named: set[str] = set()
+        if before is not None:
+            with suppress(CorruptionError):  # that it is gone matters to nobody yet
+                named |= {before.list, *(change.messages for change in self.read(before))}
+        if state is not None:
+            named |= {state.list, *(change.messages for change in self.read(state))}
         ours = [f for f in files if FILE.fullmatch(f.name) or is_aside(f.name)]
         check()
         self._messages.clear()

@@ -15,7 +15,9 @@ from mview.admin.drop import drop
 from mview.errors import CorruptionError, ExitCode, FencedError, TargetError
 from mview.failpoints import armed
 from mview.files import durable
-from mview.store.history import ManifestLog
+from mview.follow.cursor import Cursor, CursorLog, Intent
+from mview.follower import Step
+from mview.store.history import IntentLog, ManifestLog
 from mview.store.mirror import Mirror
 from tests.epoch.runners import (
     SCHEMA,
@@ -415,6 +417,47 @@ def test_an_epoch_that_is_taken_back_takes_its_compactions_along(
     assert runner.engine.manifest.tables[TABLE].folded
     assert check(runner) == 5
     runner.stop()
+
+
+def test_a_store_that_goes_back_forgets_what_sinks_had_of_lost_epochs(
+    tmp_path: Path, clock: SetClock
+) -> None:
+    """The way out of a damaged manifest: newer ones are moved away; their numbers come again."""
+    runner = started(tmp_path, clock)
+    store, newest = runner.store, runner.engine.manifest.epoch
+    runner.stop()
+    stand = {
+        "behind": Cursor(epoch=newest - 1, step="a"),
+        "lost": Cursor(epoch=newest, step="b", tried=7, rows=9),
+        "begun": Cursor(newest - 1, "c", intent=Intent(Step("d", newest, newest - 1), {})),
+        "new": Cursor(),
+    }
+    logs = {name: CursorLog(store.follower(VIEW, name)) for name in stand}
+    for name, cursor in stand.items():
+        logs[name].write(cursor)
+    damaged = store.follower(VIEW, "damaged")
+    damaged.mkdir()
+    (damaged / f"{1:020d}.json").write_text("half")
+
+    file = ManifestLog(store.manifests)._file(newest)
+    file.write_bytes(b"half")
+    IntentLog(store.intents).write(runner.engine.manifest, {})  # not deleted yet, as after a kill
+    refused = Runner(tmp_path, clock)
+    with pytest.raises(CorruptionError, match=f"goes on from epoch {newest - 1}"):
+        refused.start()
+    refused.stop()
+    assert {name: logs[name].latest() for name in stand} == stand
+    file.unlink()
+    (store.intents / f"{newest + 3:020d}.json").write_text("of a lost epoch")
+    again = started(tmp_path, clock, 5)
+    there = {name: logs[name].latest() for name in stand}
+    left = replace(stand["begun"].intent, way="lost") if stand["begun"].intent else None
+    assert there == {
+        **stand,
+        "lost": Cursor(tried=7, rows=9),
+        "begun": replace(stand["begun"], intent=left),
+    }
+    again.stop()
 
 
 def test_what_is_no_folder_of_ours_stays_in_the_store(tmp_path: Path, clock: SetClock) -> None:

@@ -235,6 +235,26 @@ def test_a_runner_that_was_paused_deletes_nothing_of_its_successor(
         assert [*log.store.quarantined(TABLE).glob(f"_*{durable.ASIDE}")]
 
 
+def test_the_list_of_the_epoch_before_stays(log: Log) -> None:
+    """Should the newest manifest be damaged, the store goes on from the one before."""
+    for number in range(1, 4):
+        log.epoch(log.message("c", id=number, n="five"))
+    epochs = ManifestLog(log.store.manifests)
+    newest = log.engine.manifest.epoch
+    for epoch, ids in ((newest, [1, 2, 3]), (newest - 1, [1, 2])):
+        changes = log.files.read(epochs.read(epoch).tables[TABLE].quarantine)
+        assert [c.rows["id"].to_pylist() for c in changes if c.rows] == [[n] for n in ids]
+        assert all(log.files.message(change) for change in changes)
+    # As an older version has left it.
+    before = epochs.read(newest - 1).tables[TABLE].quarantine
+    assert before is not None
+    (log.store.quarantined(TABLE) / before.list).unlink()
+    sweep(log.engine, [TABLE])
+    assert len(log.aside) == 3
+    log.epoch(log.message("c", id=4, n="five"))
+    assert len([*log.store.quarantined(TABLE).glob("*.list.json")]) == 2
+
+
 # --- rows that are read anew ---------------------------------------------------------------------
 
 

@@ -148,6 +148,52 @@ def test_what_is_done_about_a_step_that_was_left(
     assert (cursor.step == step.id) == (calls == ["commit"])
 
 
+@pytest.mark.parametrize(
+    ("told", "calls"),
+    [
+        (State.PREPARED, ["abort", "stage", "commit"]),
+        (State.UNKNOWN, ["stage", "commit"]),
+        (State.COMMITTED, ["fill", "commit"]),
+    ],
+)
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_step_of_an_epoch_that_the_store_has_gone_back_from(
+    world: World, told: State, calls: list[str], marks: bool
+) -> None:
+    """It is not committed any more, and where it is, what the target has is of no epoch."""
+    world.sink.capabilities = replace(world.sink.capabilities, marks=marks)
+    step = world.intend({"id": "left"})
+    if told is State.COMMITTED:
+        world.sink.commit({"id": "left"})
+    world.cursors.go_back(world.cursors.latest(), step.epoch - 1)
+    world.sink.told, world.sink.calls = told, []
+    world.start()
+    world.sync()
+    assert world.sink.calls == calls
+    cursor = world.cursors.latest()
+    assert (cursor.epoch, cursor.intent) == (world.view.epoch, None)
+
+
+def test_epochs_that_come_again_under_the_numbers_of_lost_ones(world: World) -> None:
+    """The sink stands where the new history will have been, with the rows of the old one."""
+    for value in "bcd":
+        world.view.publish([(1, value)])
+        world.sync()
+    world.cursors.go_back(world.cursors.latest(), 1)
+    world.view = MemoryView(SCHEMA)
+    for value in "axyz":
+        world.view.publish([(1, value)])
+    world.sink.calls.clear()
+    world.start()
+    assert world.following.cursor.epoch is None
+    world.sync()
+    assert world.sink.calls == ["fill", "commit"]
+    # Once is enough, and what is of this history stays.
+    cursor = world.cursors.latest()
+    world.cursors.go_back(cursor, 4)
+    assert world.cursors.latest() == cursor
+
+
 def test_one_that_is_being_decided_is_asked_again(world: World) -> None:
     world.intend({"id": "left"})
     world.sink.told = State.COMMITTING
