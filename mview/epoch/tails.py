@@ -47,16 +47,9 @@ def changes_since(
         ends.update(() if end is None else (end,))
     upto = newest
     if ends:
-        upto = _kept_epoch(log, after, min(ends), newest)
+        upto = log.up_to(min(ends), after, newest)
         for name, mirror in mirrors.items():
             parts[name] = mirror.changes(upto.tables[name], after)
     deltas = {name: delta_of(rows, upto.tables[name].schema.key) for name, rows in parts.items()}
     changed = {name: delta for name, delta in deltas.items() if delta.rows.num_rows}
     return Since(upto, changed, not ends)
-
-
-def _kept_epoch(log: ManifestLog, after: int, until: int, newest: Manifest) -> Manifest:
-    """The last epoch of those up to one of which a manifest is kept; at least the next one."""
-    epochs = [epoch for epoch in log.epochs() if after < epoch <= newest.epoch]
-    upto = max((epoch for epoch in epochs if epoch <= until), default=min(epochs))
-    return newest if upto == newest.epoch else log.read(upto)

@@ -90,11 +90,14 @@ class CursorLog:
         Raises:
             CorruptionError: none of the files can be read.
         """
-        numbers = self.numbers()
-        self._newest = numbers[-1] if numbers else 0
-        for number in reversed(numbers):
-            with suppress(CorruptionError):
-                return read_checked(self._file(number), partial(record, Cursor), "", "")
+        before: list[int] | None = None
+        while (numbers := self.numbers()) != before:
+            before = numbers
+            self._newest = numbers[-1] if numbers else 0
+            for number in reversed(numbers):
+                with suppress(CorruptionError):
+                    return read_checked(self._file(number), partial(record, Cursor), "", "")
+            # Of a run beside us: they have gone since, and newer ones are there.
         if numbers:
             raise CorruptionError(
                 "no cursor of a sink can be read",

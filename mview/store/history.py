@@ -105,6 +105,27 @@ class ManifestLog:
                 if epochs == before:
                     raise  # else a runner has pruned beside us
 
+    def up_to(self, until: int, after: int, newest: Manifest) -> Manifest:
+        """The last kept epoch of those after one and up to another; at least the next one kept.
+
+        Args:
+            until: no epoch after it, if there is one before.
+            after: an older epoch.
+            newest: a manifest after that, of which the file need not be kept.
+        """
+        epochs = self.epochs()
+        while True:
+            kept = [epoch for epoch in epochs if after < epoch < newest.epoch]
+            epoch = max((e for e in kept if e <= until), default=min(kept, default=newest.epoch))
+            if epoch == newest.epoch or newest.epoch <= until:
+                return newest
+            try:
+                return self.read(epoch)
+            except UserError:
+                before, epochs = epochs, self.epochs()
+                if epochs == before:
+                    raise  # else a runner has pruned beside us
+
     def _not_kept(self, what: str, epoch: int) -> UserError:
         epochs = self.epochs()
         allowed = None

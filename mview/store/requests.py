@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from mview.errors import CorruptionError
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
@@ -55,9 +56,16 @@ class RequestLog(Generic[R]):
         return request
 
     def waiting(self) -> dict[Path, R]:
-        """What is asked for, the oldest first.
+        """What is asked for, the oldest first; a run may take requests away meanwhile.
 
         Raises:
             CorruptionError: a file is damaged.
         """
-        return {file: self.read(file) for file in self.files()}
+        requests: dict[Path, R] = {}
+        for file in self.files():
+            try:
+                requests[file] = self.read(file)
+            except CorruptionError:
+                if file.exists():
+                    raise
+        return requests

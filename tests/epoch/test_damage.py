@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,12 +23,23 @@ from mview.catalog.definitions import all_definitions
 from mview.delta import log
 from mview.delta.log import DeltaLog
 from mview.errors import CorruptionError, MviewError, TargetError, UserError, known_error
+from mview.failpoints import armed
 from mview.files import durable
 from mview.files.jsonfile import checked
 from mview.store.history import ManifestLog
 from mview.store.identity import store_id
 from mview.store.manifest import Manifest
-from tests.epoch.runners import DEFINITION, TABLE, VIEW, Runner, SetClock, check, target_of
+from tests.epoch.runners import (
+    DEFINITION,
+    TABLE,
+    VIEW,
+    CrashError,
+    Runner,
+    SetClock,
+    check,
+    crash,
+    target_of,
+)
 from tests.seeds import seeds
 
 
@@ -276,6 +288,23 @@ def test_a_damaged_mark_of_a_table_is_put_again(runner: Runner) -> None:
     mark.write_bytes(b"")
     drop(runner.config, [VIEW])
     assert not target_of(runner).exists()
+
+
+def test_a_repair_does_not_publish_over_an_epoch_that_was_decided(runner: Runner) -> None:
+    """Its sinks may have it already, and so may those who read them."""
+    decided = again(runner).start()
+    with armed("after-sink", crash), suppress(CrashError):
+        decided.epoch()
+    decided.stop()
+    epoch = decided.engine.manifest.epoch + 1
+    assert repair(runner.config, [VIEW]) == []
+    assert ManifestLog(runner.store.manifests).read(epoch).offsets["shop"] == {"log": 4}
+    assert not [*runner.store.intents.glob("*.json")]
+    assert check(runner) == 4
+    then = again(runner).start()
+    then.epoch()
+    assert check(then) == 5
+    then.stop()
 
 
 def test_a_commit_of_a_view_whose_note_is_damaged_is_repaired(runner: Runner) -> None:

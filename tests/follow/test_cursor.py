@@ -54,3 +54,23 @@ def test_a_torn_file_counts_for_nothing(tmp_path: Path) -> None:
         file.write_bytes(b"")
     with pytest.raises(CorruptionError, match="no cursor"):
         CursorLog(tmp_path).latest()
+
+
+def test_who_looks_on_finds_newer_files_than_it_has_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run beside it: a commit of a sink writes two, and three are kept."""
+    sink, reader = CursorLog(tmp_path), CursorLog(tmp_path)
+    for epoch in range(4):
+        sink.write(Cursor(epoch))
+    numbers, more = CursorLog.numbers, iter([4, 5, 6, 7])
+
+    def late(log: CursorLog) -> list[int]:
+        listed = numbers(log)
+        if log is reader:
+            for epoch in more:
+                sink.write(Cursor(epoch))
+        return listed
+
+    monkeypatch.setattr(CursorLog, "numbers", late)
+    assert reader.latest().epoch == 7

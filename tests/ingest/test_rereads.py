@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mview.config.file import load_config
-from mview.errors import UserError
+from mview.errors import CorruptionError, UserError
 from mview.ingest.batches import Batch
 from mview.ingest.live import LiveQuery
 from mview.ingest.mending import rereads
@@ -111,6 +111,22 @@ def test_the_chunks_that_are_asked_for_count_once_and_the_request_goes(following
         "shop.notes is as its database has it again",
     ]
     assert is_quiet(following.run())
+
+
+def test_a_request_that_the_run_takes_away_meanwhile_waits_no_more(following, monkeypatch):
+    gone, stays = (following.requests.ask(RereadRequest(NOTES)) for _ in range(2))
+    files = type(following.requests).files
+
+    def late(log):
+        listed = files(log)
+        gone.unlink(missing_ok=True)
+        return listed
+
+    monkeypatch.setattr(type(following.requests), "files", late)
+    assert [*following.requests.waiting()] == [stays]
+    stays.write_bytes(b"half")
+    with pytest.raises(CorruptionError):
+        following.requests.waiting()
 
 
 def test_rows_of_a_snapshot_are_passed_over_and_the_table_is_read_anew(following):

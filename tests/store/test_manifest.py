@@ -120,6 +120,26 @@ def test_the_way_out_loses_no_more_epochs_than_it_must(log: ManifestLog) -> None
         log.latest()
 
 
+def test_an_epoch_that_is_pruned_while_it_is_looked_for(
+    log: ManifestLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the upkeep, beside a view that is built: the next one that is kept will do."""
+    manifests = [replace(FIRST, epoch=epoch) for epoch in range(1, 6)]
+    for manifest in manifests:
+        log.publish(manifest)
+    *_, newest = manifests
+    assert [log.up_to(until, 1, newest).epoch for until in (1, 2, 4, 5, 9)] == [2, 2, 4, 5, 5]
+    epochs, pruned = ManifestLog.epochs, iter([[4], [2, 3]])
+
+    def late(self: ManifestLog) -> list[int]:
+        listed = epochs(self)
+        self.prune(next(pruned, []))
+        return listed
+
+    monkeypatch.setattr(ManifestLog, "epochs", late)
+    assert log.up_to(4, 1, newest) == newest
+
+
 def test_a_temporary_file_of_a_dead_writer_is_ignored(log: ManifestLog) -> None:
     log.publish(FIRST)
     (log.folder / "_abc.tmp").write_text("half")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from mview.admin.content import check_views, published
 from mview.catalog.definitions import load_definition
 from mview.clock import SystemClock
-from mview.config import Config
+from mview.config import Config, secret_values
+from mview.epoch.recover import recover
 from mview.epoch.views.opening import open_sinks
 from mview.errors import (
     CorruptionError,
 )
 from mview.relation import RelationId
+from mview.secrets import Mask
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
@@ -38,9 +41,13 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
         check_views(manifest, names)
         for name in names:
             load_definition(store, manifest, name)
-        sinks = open_sinks(config, manifest, fence=lease)
+        opener = partial(open_sinks, config, fence=lease)
+        sinks = opener(manifest)
         given = {name: manifest.views[name].sink for name in names}
         lost = [name for name, facts in given.items() if facts and not sinks[name].repair(facts)]
+        # Only then: what others have written would halt the views. And before anything is
+        # published: an epoch that was decided, whose sinks may have it, comes first.
+        manifest, _ = recover(store, lease, clock, opener, Mask(secret_values(config)))
         damaged = _damaged(store, manifest, names)
         lost += [relation.view for relation in damaged]
         views = {n: replace(s, stale=s.stale or n in lost) for n, s in manifest.views.items()}
