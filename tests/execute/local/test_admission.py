@@ -301,6 +301,7 @@ DEFERRING = (
     *(f"cast({source} " for source in ("string", "texts", "double")),
     *("to_date(string", "CAST(texts", "to_date(texts", "try_cast(", "regexp_replace(", "rlike("),
     *("regexp_extract(", "ilike(", "make_date(", "a_string NOT ILIKE", "NOT a_string RLIKE"),
+    *("CAST(make_date(", "CAST(date_add(", "date_format(date_add("),
 )
 
 
@@ -358,7 +359,7 @@ OTHERS = [
     *("sort_array(a_array_string, false)[0]", "size(array(a_int, 1, NULL))", "exp(a_int / 7)"),
     *("ln(abs(b_double) + a_tinyint)", "coalesce(a_array_int, array(1))", "array(a_int, 1)[1]"),
     *("split(a_string, 'a')[1]", "replace(a_string, '\\\\', '/')"),
-    *("CAST(0.5 AS string)", "CAST(make_date(a_smallint, 1, 1) AS string)"),
+    *("CAST(0.5 AS string)", "CAST(make_date(a_int, 1, 1) AS string)"),
     *("CAST(date_add(a_date, 1) AS string)", "date_format(date_add(a_date, -366), 'yyyy')"),
     *("a_boolean = b_boolean IS NULL", "a_boolean <> b_boolean IS TRUE", "-1::string"),
     *("a_boolean = b_boolean < c_boolean", "a_int = b_int IN (c_boolean, NULL)"),
