@@ -32,7 +32,7 @@ class RowKind(str, Enum):
         return 1 if self.value[0] == "+" else -1
 
 
-Kind = Literal["c", "u", "d", "r", "truncate", "ddl", "altered", "heartbeat"]
+Kind = Literal["c", "u", "d", "r", "truncate", "ddl", "altered", "unreadable", "heartbeat"]
 
 #: A value that the source did not send (an unchanged TOAST column, a partial image):
 #: it is taken from the mirror, never read as NULL.
@@ -46,7 +46,7 @@ class ChangeEvent(NamedTuple):
         table: table name as the source says it, without the connection.
         kind: c create, u update, d delete, r row of a snapshot that the connector reads, truncate,
             ddl, altered (no later change of the table can be read: `detail` goes on after its name
-            and says why), heartbeat.
+            and says why), unreadable (a change of a row of which `detail` says why), heartbeat.
         key: key columns by name; None when the message carries none.
         before: row before, or None when the source did not send one. May be partial.
         after: row after (c, u, r). Raw values for the format's `convert`, or UNCHANGED.

@@ -329,9 +329,14 @@ class ConfigError(UserError):
 
 
 class DecodeError(UserError):
-    """A message of the changelog cannot be read without guessing; the pipeline halts before it."""
+    """A message of the changelog cannot be read without guessing; the pipeline halts before it.
+
+    Attributes:
+        table: where the message says of which table it is, its schema or database, and its name.
+    """
 
     kind = 13
+    table: tuple[str | None, str] | None = None
 
 
 class RetryableError(MviewError):

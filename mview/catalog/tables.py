@@ -193,15 +193,35 @@ def left_out(config: Config, definition: ViewDefinition, error: UserError) -> Us
     return error
 
 
-def check_changelogs(config: Config, views: Iterable[ViewDefinition]) -> None:
+def check_changelogs(
+    config: Config,
+    views: Iterable[ViewDefinition],
+    schemas: Mapping[RelationId, TableSchema],
+    loaded: Collection[RelationId] = (),
+) -> None:
     """Make sure that the changelogs of all source tables of the views can be followed.
+
+    Args:
+        config: the configuration.
+        views: the views.
+        schemas: what is read of the tables.
+        loaded: those that are followed already. One that cannot be followed any more halts when its
+            log is opened, and no other table waits for it; so it is not looked at here, where the
+            log does so (it has a method `only`).
 
     Raises:
         ConfigError: a topic, folder or heartbeat is missing.
         RetryableError: a broker cannot be reached.
     """
     for connection, tables in by_connection(source_tables(views)).items():
-        with closing(open_changelog(config, connection, tables)) as changelog:
+        relations = {table: RelationId("table", table, connection) for table in tables}
+        columns = {t: schemas[name].names for t, name in relations.items() if name in schemas}
+        with closing(open_changelog(config, connection, tables, columns)) as changelog:
+            if not hasattr(changelog, "only"):
+                changelog.check()
+                continue
+        new = [table for table, name in relations.items() if name not in loaded]
+        with closing(open_changelog(config, connection, new, columns)) as changelog:
             changelog.check()
 
 

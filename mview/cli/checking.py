@@ -118,7 +118,7 @@ class Checker:
         if not self.offline:
             for caution in cautions(self.config, sound, self.schemas):
                 self.note(caution)
-            check_changelogs(self.config, sound)
+            check_changelogs(self.config, sound, self.schemas)
         kept = self._all_with(given)
         places = check_targets(self.config, kept, self.manifest)
         places |= check_followers(self.config, kept, probe=not self.offline)

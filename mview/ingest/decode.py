@@ -63,7 +63,7 @@ def decode_split(
 
     Raises:
         DecodeError: with the place; a value that does not fit its column is never nulled. With
-            `halts` only of messages that are of no table: they cannot be read at all.
+            `halts` only of messages of which nobody knows the table: they cannot be read at all.
     """
     taken: dict[str, list[_Change]] = defaultdict(list)
     gone: dict[RelationId, TableHalt] = {}
@@ -83,11 +83,18 @@ def decode_split(
         try:
             events = events_of(decoder, message, latest)
         except DecodeError as error:
-            if rejects is None or not rejects.suspects(message.partition):
+            said = None if error.table is None else tables.get(error.table[1])
+            if error.table is not None and said is None:
+                continue  # nobody reads it
+            if rejects is not None and rejects.suspects(message.partition):
+                for meant in rejects.meant(message) if said is None else [said]:
+                    if meant.name not in gone:
+                        put_aside(Reject(meant.name, message, TableHalt.of(error)), rejects)
+                continue
+            if said is None:
                 raise
-            for meant in rejects.meant(message):
-                if meant.name not in gone:
-                    put_aside(Reject(meant.name, message, TableHalt.of(error)), rejects)
+            if message.offset >= said.since.get(message.partition, 0) and said.name not in gone:
+                halt(said.name, error)
             continue
         for number, event in enumerate(events):
             table = tables.get(event.table)
@@ -196,10 +203,15 @@ def _place(event: ChangeEvent) -> str:
 def _key_of(
     event: ChangeEvent, image: Mapping[str, Any] | None, table: TableSpec
 ) -> tuple[Any, ...]:
-    for source in (image, event.key):
-        if source is not None and all(source.get(name) is not None for name in table.schema.key):
+    for source in (image, event.before, event.key):
+        if source is not None and _tells(source, table.schema.key):
             return tuple(source[name] for name in table.schema.key)
     raise _no_key(event, table)
+
+
+def _tells(image: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether a row, or a part of one, has values of these columns."""
+    return not any(image.get(name) in (None, UNCHANGED) for name in names)
 
 
 def _check_order(event: ChangeEvent, table: TableSpec) -> None:
@@ -239,6 +251,8 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
         raise _moved(event, table)
     if event.kind == "altered":
         raise _altered(event, table)
+    if event.kind == "unreadable":
+        raise _unreadable(event, table)
     if event.kind in ("ddl", "heartbeat"):
         return []  # no change of a row
     if event.kind == "r" and not table.rereads:
@@ -266,13 +280,18 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
             safe=_SAFE,
             hint=f"was the column dropped or renamed? {reload_hint(str(table.name))}",
         )
-    change = _Change(event.kind, event.after, event)
+    after = event.after
+    if any(after[name] is UNCHANGED for name in key_names):
+        # A long key that stays as it was: it is not sent in the new row, only as that of the old.
+        after = {**after, **dict(zip(key_names, _key_of(event, after, table), strict=True))}
+    change = _Change(event.kind, after, event)
     # An update that moves a row to another key is a delete and a create: each goes its own way.
     if event.kind == "u" and event.before is not None:
         old = [event.before.get(name) for name in key_names]
-        if None not in old and old != [event.after[name] for name in key_names]:
+        is_told = _tells(event.before, key_names)
+        if is_told and old != [after[name] for name in key_names]:
             gone = dict(zip(key_names, old, strict=True))
-            return [_Change("d", gone, event), _Change("c", event.after, event)]
+            return [_Change("d", gone, event), _Change("c", after, event)]
     return [change]
 
 
@@ -296,6 +315,16 @@ def _altered(event: ChangeEvent, table: TableSpec) -> DecodeError:
         where=_place(event),
         safe=_SAFE,
         hint=reload_hint(str(table.name)),
+    )
+
+
+def _unreadable(event: ChangeEvent, table: TableSpec) -> DecodeError:
+    """The error of a change whose row cannot be read, though it is known of which table it is."""
+    return DecodeError(
+        f"a change of {table.name} cannot be read: {event.detail}",
+        where=_place(event),
+        safe=_SAFE,
+        hint=f"correct the row at the source; then {reload_hint(str(table.name))}",
     )
 
 
@@ -524,7 +553,8 @@ def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Tabl
         columns.append(array)
         if column.name in table.schema.key and array.null_count > truncates:
             rows = (change for change in changes if change.kind != "truncate")
-            raise _no_key(next(r.event for r in rows if r.cells[column.name] is None), table)
+            untold = (row.event for row in rows if not _tells(row.cells, [column.name]))
+            raise _no_key(next(untold, events[0]), table)
     meta = [
         [change.kind for change in changes],
         [encode_position(event.position) for event in events],

@@ -325,11 +325,21 @@ class ScopedFormat:
 
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """See `Format`."""
-        return [self._named(event, message) for event in self._format.decode(message)]
+        try:
+            return [self._named(event, message) for event in self._format.decode(message)]
+        except DecodeError as error:
+            if error.table is not None:
+                error.table = None, self._name(*error.table, message)
+            raise
 
     def _named(self, event: ChangeEvent, message: Message) -> ChangeEvent:
-        schema, own = event.namespace, self._own
-        name = self._names.get((schema, event.table))
+        name = self._name(event.namespace, event.table, message)
+        return event if name == event.table else event._replace(table=name)
+
+    def _name(self, schema: str | None, table: str, message: Message) -> str:
+        """What we call a table of a schema."""
+        own = self._own
+        name = self._names.get((schema, table))
         if name is None:
             if (
                 self._folds
@@ -337,22 +347,21 @@ class ScopedFormat:
                 and schema != own
                 and str(schema).lower() == str(own).lower()
             ):
-                raise _other_case(event, message, str(own))
+                raise _other_case(str(schema), table, message, str(own))
             is_ours = schema is None or own is None or schema == own
-            name = str(TableName("" if is_ours else str(schema), event.table))
-            self._names[schema, event.table] = name
-        return event if name == event.table else event._replace(table=name)
+            name = str(TableName("" if is_ours else str(schema), table))
+            self._names[schema, table] = name
+        return name
 
 
-def _other_case(event: ChangeEvent, message: Message, own: str) -> DecodeError:
+def _other_case(schema: str, table: str, message: Message, own: str) -> DecodeError:
     return DecodeError(
         "a change is of a database whose name differs in case from the connection's",
         where=place_of(message),
-        got=event.namespace,
+        got=schema,
         allowed=f"{own}, as under 'connections'",
         safe="nothing after it was taken; published epochs are untouched",
-        hint=f"write the name under 'connections' as the server does; then "
-        f"{reload_hint(event.table)}",
+        hint=f"write the name under 'connections' as the server does; then {reload_hint(table)}",
     )
 
 

@@ -72,8 +72,8 @@ def net_changes(
         newest: of this table, by partition, the newest source time up to `high_water`.
 
     Raises:
-        UserError: a NULL key, positions of another shape or of another log, a truncate that cannot
-            be ordered, or an update of a row that was deleted before.
+        UserError: a NULL key, positions of another shape or of another log, a truncate or a change
+            of a key that cannot be ordered, or an update of a row that was deleted before.
     """
     whole = _whole(batches, schema)
     fresh = is_fresh(whole, high_water)
@@ -82,6 +82,7 @@ def net_changes(
     tops = _tops(rows)
     taken, marks = rows.num_rows, _raised(rows, tops, high_water)
     times = {partition: ms for partition, (_, ms) in tops.items() if ms is not None}
+    _check_moves(rows, newest)
     rows, truncated = _after_truncate(rows, high_water)
     _check_keys(rows, schema)
     (key,) = row_codes([rows.select(schema.key)])
@@ -289,6 +290,34 @@ def _after_truncate(rows: pa.Table, high_water: Mapping[str, str]) -> tuple[pa.T
             hint="`mview drop` the table and run again: it is loaded anew",
         )
     return rows.filter(pc.greater(rows[by], at)), True
+
+
+def _check_moves(rows: pa.Table, newest: Mapping[str, int]) -> None:
+    """Raise where a key changes by one message, and others have come in other partitions.
+
+    The message is in the partition of one of its two keys: of the other's changes, which are in
+    another, nobody knows whether they came before it.
+    """
+    partitions = pc.unique(rows["__partition"]).to_pylist()
+    if len({*partitions, *newest}) < 2:
+        return
+    gone, come = (rows.filter(pc.equal(rows[OP], kind)) for kind in ("d", "c"))
+    if not gone.num_rows or not come.num_rows:
+        return
+    place = ["__partition", "__offset"]
+    before, after = row_codes([gone.select(place), come.select(place)])
+    both = np.isin(before, after)
+    if both.any():
+        row = gone.slice(int(np.flatnonzero(both)[0]), 1).to_pylist()[0]
+        others = {*partitions, *newest} - {row["__partition"]}
+        raise UserError(
+            "a change of a key cannot be ordered against changes of other partitions",
+            where=f"{row['__partition']}, offset {row['__offset']}",
+            got=f"other partitions: {', '.join(sorted(others)[:3])}",
+            allowed="a topic of one partition for a table whose keys change",
+            safe="nothing of this epoch was published",
+            hint="`mview drop` the table and run again: it is loaded anew",
+        )
 
 
 def _last_by(rows: pa.Table, by: str) -> tuple[str, Any]:

@@ -32,7 +32,7 @@ from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.run.begin import begin_anew
 from mview.run.feed import Feed
-from mview.run.tables import are_others, loaded_schemas, with_column_told
+from mview.run.tables import are_others, go_on, loaded_schemas, with_column_told
 from mview.schema import TableSchema
 from mview.session.jvm import check_jvm
 from mview.session.lazy import Spark
@@ -324,7 +324,7 @@ class Applying:
         schemas, anew, waiting = self._feed.tables_of(definitions, manifest, left)
         sound = [view for view in definitions if view.name not in waiting]
         declared = [*sound, *(light.definition for light in self._lights)]
-        self._feed.check(declared)
+        self._feed.check(declared, schemas, go_on(manifest, anew))
         for caution in self._feed.cautions(given, schemas):
             say(caution)
         refused = {**self._refused, **kept.damaged, **waiting, **(known or {})}

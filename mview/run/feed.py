@@ -49,8 +49,19 @@ class Feed(Protocol):
         """The tables that views read; see `mview.run.tables.tables_of`."""
         ...
 
-    def check(self, definitions: Sequence[ViewDefinition]) -> None:
-        """Make sure that the changes of all tables of views can be followed."""
+    def check(
+        self,
+        definitions: Sequence[ViewDefinition],
+        schemas: Mapping[RelationId, TableSchema],
+        loaded: Collection[RelationId],
+    ) -> None:
+        """Make sure that the changes of all tables of views can be followed.
+
+        Args:
+            definitions: the views.
+            schemas: what is read of the tables.
+            loaded: those that are followed already, see `mview.catalog.tables.check_changelogs`.
+        """
         ...
 
     def cautions(
@@ -87,9 +98,14 @@ class SourceFeed:
         """See `Feed`."""
         return tables_of(self._config, definitions, manifest, left)
 
-    def check(self, definitions: Sequence[ViewDefinition]) -> None:
+    def check(
+        self,
+        definitions: Sequence[ViewDefinition],
+        schemas: Mapping[RelationId, TableSchema],
+        loaded: Collection[RelationId],
+    ) -> None:
         """See `Feed`."""
-        check_changelogs(self._config, definitions)
+        check_changelogs(self._config, definitions, schemas, loaded)
 
     def cautions(
         self, definitions: Sequence[ViewDefinition], schemas: Mapping[RelationId, TableSchema]

@@ -66,7 +66,7 @@ from mview.run.feed import Feed, SourceFeed
 from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
 from mview.run.production import Production
-from mview.run.tables import RunTables, loaded_schemas, with_column_told
+from mview.run.tables import RunTables, go_on, loaded_schemas, with_column_told
 from mview.schema import TableSchema
 from mview.secrets import Mask
 from mview.session.disks import disks_told
@@ -184,7 +184,7 @@ class Pipeline:
                 )
             declared = [*definitions, *(light.definition for light in lights)]
             sound = [view for view in declared if view.name not in waiting]
-            self._feed.check(sound)
+            self._feed.check(sound, schemas, go_on(manifest, anew))
             keep_asked(store, [definition.name for definition in definitions], self._files)
             for caution in self._feed.cautions(sound, schemas):
                 self.listener.on_message(caution)

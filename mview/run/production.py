@@ -82,7 +82,12 @@ class Production:
             schemas_of(shared_tables(self._config, definitions, self.newest())), {}, {}
         )
 
-    def check(self, definitions: Sequence[ViewDefinition]) -> None:
+    def check(
+        self,
+        definitions: Sequence[ViewDefinition],
+        schemas: Mapping[RelationId, TableSchema],
+        loaded: Collection[RelationId],
+    ) -> None:
         """Nothing but production is followed."""
 
     def cautions(

@@ -146,6 +146,12 @@ def followed(config: Config, manifest: Manifest) -> dict[RelationId, TableSchema
     }
 
 
+def go_on(manifest: Manifest, anew: Collection[RelationId]) -> set[RelationId]:
+    """Tables whose log is read on from where it was, as they are not loaded (anew)."""
+    states = manifest.source_tables.items()
+    return {n for n, s in states if s.phase == "loaded" and not s.halted and n not in anew}
+
+
 def are_others(
     config: Config, tables: Collection[RelationId], loaded: Mapping[RelationId, TableSchema]
 ) -> set[RelationId]:

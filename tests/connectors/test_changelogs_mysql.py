@@ -7,6 +7,7 @@ import random
 import re
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from mview_connectors.formats.ownlog.binlog import CHARSETS, BinlogFormat
 from pymysql.err import IntegrityError, OperationalError
 
 from mview.config import ChangesSettings, ConnectionSettings
+from mview.connector import events_of
 from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, UserError
 from mview.testing.formats import TableInMemory, normal
 from tests.connectors.ownlog_contract import (
@@ -558,6 +560,46 @@ class TestTables:
         told = {event.table for event in events if event.kind == "altered"}
         assert told == set(statements)
         assert {event.table for event in events if event.kind in "cud"} <= {"n"}
+
+    def test_a_value_that_cannot_be_read_is_of_its_table_alone(self, log):
+        log.run("CREATE TABLE u (id int PRIMARY KEY, x varchar(9) CHARACTER SET utf16)")
+        changelog = log.open("t", "u")
+        start = changelog.begin()
+        with log.server.connect(log.database) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1, 'x')")
+            cursor.execute("INSERT INTO u VALUES (1, 'a'), (2, NULL)")
+            cursor.execute("INSERT INTO t VALUES (2, 'x')")
+            connection.commit()
+        (split,) = changelog.splits(start, changelog.advance(start, 100, 10_000).offsets)
+        (place, key, block) = split.end[0]
+        # As a server has it whose texts are not checked: the half of a pair.
+        assert block.count(b"\x02\0a") == 1
+        damaged = replace(split, end=[(place, key, block.replace(b"\x02\0a", b"\x02\xd8\0"))])
+        messages = changelog.read([damaged])
+        events = [event for m in messages for event in events_of(BinlogFormat({}), m)]
+        assert [(event.table, event.kind) for event in events] == [
+            ("t", "c"), ("u", "unreadable"), ("u", "c"), ("t", "c"),
+        ]  # fmt: skip
+        assert "surrogate" in events[1].detail or "utf-16" in events[1].detail
+
+    def test_one_that_cannot_be_followed_any_more_halts_alone(self, log):
+        log.run(
+            "CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE w (id int, n int, PRIMARY KEY (id))"
+        )
+        start = log.open("t", "u", "w").begin()
+        log.run("SET sql_log_bin = 0; ALTER TABLE u ADD n int REFERENCES t (id) ON DELETE SET NULL")
+        log.run("SET sql_log_bin = 0; ALTER TABLE w MODIFY n text CHARACTER SET sjis")
+        fill(log, [1])
+        changelog = log.reopen("t", "u", "w")
+        with pytest.raises(UserError, match="CASCADE or SET NULL"):
+            changelog.check()
+        changelog.only({"t": {"id", "x"}, "u": {"id"}, "w": {"id"}})
+        halts = changelog.advance(start, 100, 10_000).halts
+        assert halts.keys() == {"u"}  # of w a column that nobody reads
+        assert halts["u"].altered
+        assert "CASCADE or SET NULL" in halts["u"].what
+        log.run("CREATE TABLE v (id int PRIMARY KEY)")
+        assert "table/v" in log.open("t", "u", "v").begin(start)
 
     def test_another_key_is_told(self, log):
         for table in "klm":

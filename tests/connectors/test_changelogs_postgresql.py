@@ -503,6 +503,21 @@ class TestTables:
         log.close()
         log.run("DROP OWNED BY reader")
 
+    def test_one_that_cannot_be_followed_any_more_halts_alone(self, log):
+        log.run("CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE w (id int PRIMARY KEY)")
+        start = log.open("t", "u", "w").begin()
+        log.run("CREATE TABLE below () INHERITS (u); ALTER TABLE w REPLICA IDENTITY NOTHING")
+        fill(log, [1])
+        changelog = log.reopen("t", "u", "w")
+        with pytest.raises(UserError, match=r"inherit|REPLICA"):
+            changelog.check()
+        halts = changelog.advance(start, 100, 10_000).halts
+        assert halts.keys() == {"u", "w"}
+        assert all(halt.altered for halt in halts.values())
+        log.close()
+        log.run("CREATE TABLE v (id int PRIMARY KEY)")
+        assert "table/v" in log.open("t", "u", "w", "v").begin(start)
+
     def test_rows_that_a_policy_hides_are_told(self, log):
         """The log has them: a load that does not see them would be another table."""
         fill(log, [1, 2])

@@ -161,7 +161,7 @@ class TestTypedJson:
         ("kind", "raw", "expected"),
         [
             ("boolean", [True, 0, 1, None], [True, False, True, None]),
-            ("tinyint", [-128, 127, True, None], [-128, 127, 1, None]),
+            ("tinyint", [-128, 127, 1, None], [-128, 127, 1, None]),
             ("bigint", [2**53 + 1, -(2**63), 2**63 - 1], [2**53 + 1, -(2**63), 2**63 - 1]),
             ("double", [0.1, 3, "Infinity", None], [0.1, 3.0, math.inf, None]),
             ("float", [0.5, "-Infinity"], [0.5, -math.inf]),
@@ -194,7 +194,8 @@ class TestTypedJson:
         ("kind", "bad"),
         [
             ("boolean", 2), ("boolean", "true"), ("boolean", 1.0),
-            ("tinyint", 128), ("int", 2**31), ("bigint", 2**63), ("bigint", "1"), ("int", 1.0),
+            ("tinyint", 128), ("tinyint", True), ("int", 2**31), ("int", 1.0),
+            ("bigint", 2**63), ("bigint", "1"),
             ("double", "x"), ("double", 2**53 + 1), ("float", 1e300), ("double", [1]),
             ("decimal(4,2)", "100.00"), ("decimal(4,2)", "1.005"), ("decimal(4,2)", "-NaN."),
             ("decimal(38,2)", 12345678901234567.89), ("decimal(4,2)", True),

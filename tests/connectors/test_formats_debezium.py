@@ -734,6 +734,14 @@ def test_changes_without_a_key_may_be_in_the_first_partition_only():
     with pytest.raises(DecodeError, match="without a key in a topic of several") as caught:
         list(decoder.decode(Message("pg.t/12", 5, None, body)))
     assert "message.key.columns" in str(caught.value.hint)
+    assert caught.value.table == (None, "t")
+
+
+def test_a_truncate_without_a_key_may_be_in_any_partition():
+    source = {"connector": "postgresql", "table": "t", "schema": "s", "ts_ms": 1}
+    body = {"op": "t", "before": None, "after": None, "source": {**source, "sequence": '["1","1"]'}}
+    (event,) = DebeziumFormat({}).decode(Message("pg.t/3", 5, None, _raw(body)))
+    assert (event.kind, event.namespace, event.table) == ("truncate", "s", "t")
 
 
 @pytest.mark.parametrize(

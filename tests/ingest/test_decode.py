@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mview.changelog import ChangeEvent, StreamRow, from_ipc, stream_batch
+from mview.changelog import UNCHANGED, ChangeEvent, StreamRow, from_ipc, stream_batch
 from mview.connector import Message, TableHalt, load
 from mview.errors import DecodeError
 from mview.ingest.batches import halt_row, sorted_rows
 from mview.ingest.decode import decode_split
 from mview.ingest.mending.reject import QuarantineRoom, Rejects, to_bodies
-from mview.ingest.spec import TableSpec
+from mview.ingest.spec import ScopedFormat, TableSpec
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
@@ -428,3 +428,76 @@ def test_a_statement_halts_its_table_as_another_one(kind: str) -> None:
     halts: dict[RelationId, TableHalt] = {}
     assert decode_split([message(1)], Statements(), {"orders": LIVE}, halts=halts) == []
     assert halts[rel("shop.orders")].altered
+
+
+class Said:
+    """A format whose messages are events, or errors."""
+
+    in_band_heartbeats = True
+
+    def __init__(self, *said: Any) -> None:
+        self._said = said
+
+    def decode(self, message: Message) -> list[ChangeEvent]:
+        said = self._said[message.offset]
+        if isinstance(said, DecodeError):
+            raise said
+        return [said]
+
+    def convert(self, values: Any, column: Column) -> pa.Array:
+        return pa.array([None if value is UNCHANGED else value for value in values], column.type)
+
+
+def an_event(kind: str, after: Any, **images: Any) -> Any:
+    said = (images.get("key"), images.get("before"), after, (1,), None, "log", 1)
+    return ChangeEvent("orders", kind, *said, detail=images.get("detail"), namespace="own")
+
+
+def test_a_message_that_cannot_be_read_halts_its_table_where_that_is_known() -> None:
+    def unread(table: str) -> DecodeError:
+        error = DecodeError("no change is this", hint="ask")
+        error.table = ("own", table)
+        return error
+
+    others = replace(LIVE, name=rel("shop.others"))
+    tables = {"orders": LIVE, "others": others}
+    said = unread("others"), unread("nobody"), an_event("c", row(1, "a", None))
+    decoder = ScopedFormat(Said(*said), "own")
+    halts: dict[RelationId, TableHalt] = {}
+    (taken,) = decode_split([message(n) for n in range(3)], decoder, tables, halts=halts)
+    assert (taken.table, taken.changes["id"].to_pylist()) == (LIVE.name, [1])
+    assert halts.keys() == {others.name}
+    assert halts[others.name].hint == "ask"
+    # What stands before a load is not looked at.
+    halts.clear()
+    later = {"orders": LIVE, "others": replace(others, since={"log": 1})}
+    decode_split(
+        [message(n) for n in range(3)], ScopedFormat(Said(*said), "own"), later, halts=halts
+    )
+    assert halts == {}
+    with pytest.raises(DecodeError, match="no change is this"):
+        decode_split([message(0)], ScopedFormat(Said(*said), "own"), tables)
+    rejects = Rejects(lambda _: [LIVE, others])
+    decode_split([message(0)], ScopedFormat(Said(*said), "own"), tables, rejects=rejects)
+    assert [reject.table for reject in rejects.taken] == [others.name]
+
+
+def test_a_change_that_cannot_be_read_halts_its_table() -> None:
+    halts: dict[RelationId, TableHalt] = {}
+    decoder = Said(an_event("unreadable", None, detail="no label is this"))
+    assert decode_split([message(0)], decoder, {"orders": LIVE}, halts=halts) == []
+    assert "no label is this" in halts[LIVE.name].what
+    assert not halts[LIVE.name].altered
+
+
+@pytest.mark.parametrize("image", ["before", "key"])
+def test_a_long_key_that_is_left_alone_is_that_of_the_row_before(image: str) -> None:
+    """PostgreSQL sends a value that is kept apart only where it changes, also of a key."""
+    after = {**row(1, "a", None), "id": UNCHANGED}
+    change = an_event("u", after, **{image: {"id": 7}})
+    (taken,) = decode_split([message(0)], Said(change), {"orders": LIVE})
+    assert taken.changes["id"].to_pylist() == [7]
+    assert taken.changes["__op"].to_pylist() == ["u"]
+    for other in (an_event("u", after), an_event("u", after, before={"id": UNCHANGED})):
+        with pytest.raises(DecodeError, match="no value for the key"):
+            decode_split([message(0)], Said(other), {"orders": LIVE})

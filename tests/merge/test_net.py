@@ -223,6 +223,19 @@ def test_truncate_behind_another_partition_halts() -> None:
     assert content(netted)[:3] == ([], [], True)
 
 
+def test_a_key_that_changes_beside_other_partitions_halts() -> None:
+    """By one message: of the other key's changes nobody knows whether they came before."""
+    moved = change("d", 1, at=None, offset=5), change("c", 2, at=None, offset=5)
+    other = change("c", 1, at=None, offset=3, partition="p1")
+    with pytest.raises(UserError, match="change of a key cannot be ordered"):
+        net(*moved, other)
+    with pytest.raises(UserError, match="change of a key cannot be ordered"):
+        net(*moved, newest={"p1": 7})
+    assert net(*moved, newest={"p0": 7}).taken == 2
+    two_messages = change("d", 1, at=None, offset=5), change("c", 2, at=None, offset=6)
+    assert net(*two_messages, other).taken == 3
+
+
 def test_old_rows_come_from_the_mirror() -> None:
     netted = net(
         change("u", 1, 11, "a", at=1),

@@ -23,7 +23,7 @@ import pyarrow as pa
 from mview.changelog import ChangeEvent, Kind
 from mview.clock import SourceMs
 from mview.connector import Message
-from mview.errors import shown
+from mview.errors import DecodeError, shown
 from mview.schema import Column
 from mview_connectors.formats import mysql_values as m
 from mview_connectors.formats import values as v
@@ -99,12 +99,23 @@ def flat_events(
             allowed=", ".join(_KINDS),
         )
     table = name_of(message, body.get("table"), "table")
+    try:
+        return _changes(message, body, kind, database, table, place)
+    except DecodeError as error:
+        error.table = database, table
+        raise
+
+
+def _changes(
+    message: Message, body: dict[str, Any], kind: Kind, database: str, table: str, place: _Place
+) -> list[ChangeEvent]:
     rows = _rows(message, body, "data")
     if not rows:
         raise undecodable(message, "a change has no rows in 'data'")
     olds = _rows(message, body, "old") or [None] * len(rows)
     if len(olds) != len(rows):
         raise undecodable(message, "'old' has not as many rows as 'data'")
+    names = _primary(message, body)
     events = []
     for row, old in zip(rows, olds, strict=True):
         if row is None:
@@ -113,8 +124,20 @@ def flat_events(
         if kind == "u" and old is not None:
             before = {**row, **old}
         after = None if kind == "d" else row
-        events.append(ChangeEvent(table, kind, None, before, after, *place, namespace=database))
+        key = {name: row.get(name) for name in names} if names else None
+        events.append(ChangeEvent(table, kind, key, before, after, *place, namespace=database))
     return events
+
+
+def _primary(message: Message, body: dict[str, Any]) -> list[str]:
+    """The columns of the table's primary key, as it was then; none: it has none, or it is not said.
+
+    So a table halts whose key is another one than it was loaded by.
+    """
+    names = body.get("pkNames") or []
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise undecodable(message, "'pkNames' is no list of names")
+    return names
 
 
 def is_statement(message: Message, body: dict[str, Any]) -> bool:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from mview.changelog import UNCHANGED, ChangeEvent, Kind
 from mview.connector import Message
-from mview.errors import shown
+from mview.errors import DecodeError, shown
 from mview.schema import Column
 from mview_connectors.formats.debezium_avro import AvroEncoding, check_avro
 from mview_connectors.formats.debezium_envelope import read
@@ -111,7 +111,11 @@ class DebeziumFormat:
         kind = _KINDS.get(op) if type(op) is str else None
         if kind is None:
             raise undecodable(message, f"a change has an unknown op {shown(op, 80)}")
-        return (self._change(message, body, kind, opened),)
+        try:
+            return (self._change(message, body, kind, opened),)
+        except DecodeError as error:
+            error.table = _table(body)
+            raise
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
@@ -129,7 +133,9 @@ class DebeziumFormat:
             raise undecodable(message, "a change has no 'source' with its table")
         before, after = row_of(message, body, "before"), row_of(message, body, "after")
         key = self._encoding.key(message)
-        if message.key is None and _LATER_PARTITION.fullmatch(message.partition):
+        # A TRUNCATE has no key.
+        is_row = kind != "truncate"
+        if is_row and message.key is None and _LATER_PARTITION.fullmatch(message.partition):
             raise undecodable(
                 message,
                 "a change without a key in a topic of several partitions: those of a row are in "
@@ -204,6 +210,15 @@ def _unavailable_forms(text: str) -> list[Any]:
         list(raw),
         {text: text},
     ]
+
+
+def _table(body: Mapping[str, Any]) -> tuple[str | None, str] | None:
+    """The schema and the name of a change's table; None where it does not say them."""
+    source = body.get("source")
+    if type(source) is not dict or not (name := _name(source.get("table"))):
+        return None
+    schema = source.get("schema") or source.get("db")
+    return (_name(schema), name) if schema is None or type(schema) is str else None
 
 
 def _schema(message: Message, source: Mapping[str, Any]) -> str | None:

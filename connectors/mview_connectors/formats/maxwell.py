@@ -29,7 +29,7 @@ import pyarrow as pa
 from mview.changelog import ChangeEvent, Kind
 from mview.clock import SourceMs
 from mview.connector import Message
-from mview.errors import shown
+from mview.errors import DecodeError, shown
 from mview.schema import Column
 from mview_connectors.formats import mysql_values as m
 from mview_connectors.formats import values as v
@@ -100,7 +100,13 @@ class MaxwellFormat:
             )
         if holds_reals(message.value, body.get("data"), body.get("old")):
             body = with_digits(message.value)
-        return (_change(message, body, kind),)
+        try:
+            return (_change(message, body, kind),)
+        except DecodeError as error:
+            database, table = body.get("database"), body.get("table")
+            if type(database) is str and type(table) is str:
+                error.table = database, table
+            raise
 
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""

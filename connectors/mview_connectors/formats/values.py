@@ -126,15 +126,18 @@ def booleans(values: Sequence[Any]) -> pa.Array:
 
 
 def integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """JSON integers, -0 too; any other JSON number is refused, as it may have lost digits."""
-    kinds = only(values, {int, bool, Decimal, _NONE}, "is not an integer")
+    """JSON integers, -0 too; any other JSON number is refused, as it may have lost digits.
+
+    So is true: a program that makes it of tinyint(1) has done so of 2, too.
+    """
+    kinds = only(values, {int, Decimal, _NONE}, "is not an integer")
     if Decimal in kinds:
         only(
             [v for v in values if type(v) is not Decimal or v],
-            {int, bool, _NONE},
+            {int, _NONE},
             "is not an integer",
         )
-    if kinds & {bool, Decimal}:
+    if Decimal in kinds:
         values = [None if v is None else int(v) for v in values]
     return _built(lambda part: pa.array(part, kind), values, str(kind))
 

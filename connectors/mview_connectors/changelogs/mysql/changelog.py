@@ -131,8 +131,11 @@ class MysqlChangelog(OwnLog):
 
     def check(self) -> None:
         """Refuse a server or tables whose changes cannot be followed; makes nothing."""
+        self._check_new(self._tables)
+
+    def _check_new(self, tables: Sequence[str]) -> None:
         self._server.check_server(self._tables)
-        self._server.check_tables(self._tables)
+        self._server.check_tables(tables, self._is_used)
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """The server, each table, and for how long the log is kept."""
@@ -157,7 +160,8 @@ class MysqlChangelog(OwnLog):
 
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The log's end now, when what was written before it can be seen."""
-        self.check()
+        new = self._new(known)
+        self._check_new(new)
         if known is not None:
             self._shift = _shift_of(known)
         state = self._state(self._tables)
@@ -180,6 +184,7 @@ class MysqlChangelog(OwnLog):
                 "key": self._server.key(name, state.keys.get(name, {})),
             }
             for name, columns in state.tables.items()
+            if name in new
         }
         return {
             self.log: list(Place(state.end)),
@@ -265,6 +270,9 @@ class MysqlChangelog(OwnLog):
             self._gtids = _gtids_of(start) or self._server.gtids_at(log, self._there(place.end))
             connection = self._server.open_replication(state.server, file, byte, self._number)
         try:
+            self._check_followed(
+                start, lambda name: self._server.check_tables([name], self._is_used)
+            )
             state = self._check(start)
         except BaseException:
             connection._force_close()
@@ -321,7 +329,7 @@ class MysqlChangelog(OwnLog):
         if why:
             what = f"it is another server (its identifier is {state.server}): {why}"
             raise lost(self._server.server, file, what)
-        self.check()
+        self._server.check_server(self._tables)
         connection, file = self._server.open_after(state.server, self._gtids, self._number)
         number = file_number(file)
         # Never 0: that there is one tells that this log is not read from its beginning.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -327,8 +327,14 @@ class MysqlServer(MysqlDatabase):
             hint=hint,
         )
 
-    def check_tables(self, tables: Sequence[str]) -> None:
+    def check_tables(
+        self, tables: Sequence[str], is_used: Callable[[str, str], bool] = lambda *_: True
+    ) -> None:
         """Refuse tables whose changes the log has not all.
+
+        Args:
+            tables: their names.
+            is_used: whether a column of a table is read.
 
         Raises:
             UserError: with what to do.
@@ -342,6 +348,8 @@ class MysqlServer(MysqlDatabase):
                 what = "is system-versioned: its log has the rows that are history, too"
                 hint = f"ALTER TABLE {relation} DROP SYSTEM VERSIONING"
             for column, kind, charset, *_ in columns.get(name, ()):
+                if not is_used(name, str(column)):
+                    continue
                 if charset is not None and charset not in CHARSETS:
                     what = f"has column {column!r} in the character set {charset}"
                     hint = f"ALTER TABLE {relation} CONVERT TO CHARACTER SET utf8mb4"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, NoReturn, Protocol
 
 from mview.clock import END_OF_TIME, SourceMs
@@ -108,6 +108,24 @@ class OwnLog(ABC):
     def _is_used(self, table: str, column: str) -> bool:
         """Whether a column of a table is read; what happens to another does not matter."""
         return table not in self._columns or column in self._columns[table]
+
+    def _new(self, known: Offsets | None) -> list[str]:
+        """The tables of which a load begins: all but those that are followed already."""
+        return [name for name in self._tables if f"{TABLE}{name}" not in (known or {})]
+
+    def _check_followed(self, start: Offsets, check: Callable[[str], object]) -> None:
+        """Halt the tables that cannot be followed any more; no other waits for them.
+
+        Args:
+            start: from where on the log is read; tables whose load begins were looked at before.
+            check: raises a UserError where a table cannot be followed.
+        """
+        for name in self._tables:
+            if f"{TABLE}{name}" in start:
+                try:
+                    check(name)
+                except UserError as error:
+                    self._halts[name] = TableHalt.of(error, altered=True)
 
     # --- what a server adds ----------------------------------------------------------------------
 

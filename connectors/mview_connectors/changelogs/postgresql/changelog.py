@@ -121,7 +121,8 @@ class PostgresqlChangelog(OwnLog):
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The log's end now; publication and slot are made where they are missing."""
         slot = self._slot if known is None else text_of(known, "slot")
-        left = self._server.check_tables(self._publication, self._tables)
+        new = self._new(known)
+        left = self._server.check_tables(self._publication, new)
         state = self._state(slot)
         self._server.check_server(has_slot=state.slot is not None)
         if left:
@@ -142,6 +143,7 @@ class PostgresqlChangelog(OwnLog):
                 "key": self._server.key(name, facts["keys"] or []),
             }
             for name, facts in state.tables.items()
+            if name in new
         }
         place = list(Place(state.end))
         server = {"server": self._server.identity(), "timeline": state.timeline}
@@ -156,6 +158,9 @@ class PostgresqlChangelog(OwnLog):
     def _opened(self, start: Offsets) -> WalStream:
         slot, place = text_of(start, "slot"), self._place(start)
         self._check(start)
+        self._check_followed(
+            start, lambda name: self._server.check_tables(self._publication, [name])
+        )
         connection = self._server.open_replication(slot)
         names = f"proto_version '1', publication_names '{self._publication}'"
         high, low = divmod(place.end, 1 << 32)
@@ -245,6 +250,10 @@ class PostgresqlChangelog(OwnLog):
             what = "was dropped and made anew"
         elif now["published"] != then["published"]:
             what = f"was taken out of publication {self._publication}, or that was altered"
+        elif now["parent"]:
+            what = "has got a table that inherits from it: its rows come in another's name"
+        elif now["persistence"] != "p":
+            what = "is unlogged: changes of it are in no log"
         elif now["identity"] == "n":
             what = "does not send its key any more (REPLICA IDENTITY NOTHING)"
         else:

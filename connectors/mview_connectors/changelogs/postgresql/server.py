@@ -85,7 +85,8 @@ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8,
         'database', s.database, 'pid', s.active_pid)
      FROM pg_replication_slots s WHERE s.slot_name = %s),
     (SELECT jsonb_object_agg(w.name, jsonb_build_object(
-        'relation', c.oid::int8, 'identity', c.relreplident,
+        'relation', c.oid::int8, 'identity', c.relreplident, 'persistence', c.relpersistence,
+        'parent', EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid),
         -- Labels of enums by their numbers, by column: rows have the number.
         'labels', (SELECT jsonb_object_agg(l.name, l.labels) FROM (
             SELECT t.name, jsonb_object_agg(e.oid::text, e.enumlabel) AS labels

@@ -370,10 +370,14 @@ class _LogBlock:
         else:
             word = _KINDS[kind]
             middle = 0
-            if kind != _INSERT:
-                before, middle = table.row(body)
-            if kind != _DELETE:
-                after, _ = table.row(body, middle)
+            try:
+                if kind != _INSERT:
+                    before, middle = table.row(body)
+                if kind != _DELETE:
+                    after, _ = table.row(body, middle)
+            except (ValueError, LookupError, OverflowError, struct.error) as error:
+                # Where the next change begins is known: this one is wrong with its table only.
+                word, detail, before, after = "unreadable", str(error), None, None
         commit, ms, _ = self._begin
         return ChangeEvent(
             table.name,
