@@ -63,7 +63,17 @@ def unsent_cautions(
                 "connector and format.skipped.operations: none under options; or name Kafka "
                 "Connect's URL under connect, to have it looked up"
             )
-        if not config.connections[connection].drivername.startswith("postgresql"):
+        drivername = config.connections[connection].drivername
+        known = [RelationId("table", name, connection) for name in names]
+        if drivername.startswith(("mysql", "mariadb")) and (columns := _moments(known, schemas)):
+            yield (
+                f"WARNING: {', '.join(columns)}: Debezium sends a zero date (0000-00-00) as NULL, or "
+                "as 1970-01-01 where the column is NOT NULL, and a year before 100 as one of 1970 to "
+                "2069 unless enable.time.adjuster is false: views would show these. Have the server "
+                "refuse zero dates (sql_mode with NO_ZERO_DATE and STRICT_TRANS_TABLES), or follow "
+                "its own log (source: mysql), which halts by them"
+            )
+        if not drivername.startswith("postgresql"):
             continue
         if columns := _numeric(settings, names, schemas):
             yield (
@@ -71,6 +81,17 @@ def unsent_cautions(
                 "NOT NULL, unless the connector has decimal.handling.mode: string and "
                 f"{_DECIMALS}: string is under {settings.section}.options: then it halts"
             )
+
+
+def _moments(tables: Sequence[RelationId], schemas: Mapping[RelationId, TableSchema]) -> list[str]:
+    """The columns in which a zero date would be lost."""
+    return [
+        f"{table}.{column.name}"
+        for table in tables
+        if table in schemas
+        for column in schemas[table].columns
+        if column.source_type.lower().startswith(("date", "timestamp"))
+    ]
 
 
 def _numeric(

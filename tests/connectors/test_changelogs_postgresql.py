@@ -193,6 +193,16 @@ class TestTheSlot:
         with pytest.raises(DataLostError, match="another server"):
             log.reopen().advance({**start, "server": "1"}, 100, 0)
 
+    def test_a_standby_that_was_promoted_is_told(self, log):
+        """It has the identifier of the one before, and its log may have other changes there."""
+        start = log.open().begin()
+        of_before = {name: entry for name, entry in start.items() if name != "timeline"}
+        fill(log, [1])
+        _, end = log.read_all(log.reopen(), of_before, 1)
+        assert end["timeline"] == start["timeline"]
+        with pytest.raises(DataLostError, match=r"promoted: its log is of timeline 1, not 2"):
+            log.reopen().advance({**end, "timeline": 2}, 100, 0)
+
     def test_an_older_copy_of_the_server_is_told(self, log):
         """Restored with its slot: it would send nothing up to the place that was read."""
         changelog = log.open()

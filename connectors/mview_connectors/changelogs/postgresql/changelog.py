@@ -1,7 +1,8 @@
 """A changelog that PostgreSQL sends itself: its log, decoded by `pgoutput`, through a slot.
 
-Offsets are `{"wal": [end, commit, number], "slot": name, "server": id, "table/<name>": facts}`; see
-`ownlog`, which has all that is not PostgreSQL's.
+Offsets are `{"wal": [end, commit, number], "slot": name, "server": id, "timeline": number,
+"table/<name>": facts}`; see `ownlog`, which has all that is not PostgreSQL's. A store of before has
+no timeline until it has read on.
 
 The server keeps its log from the slot's place on. That place is moved only up to what an epoch has
 published: who asks for the changes after one batch has published the one before it.
@@ -60,6 +61,8 @@ class PostgresqlChangelog(OwnLog):
         self._slot = self._name("slot", f"{ours}_{zlib.crc32(str(store).encode()):08x}")
         self._publication = self._name("publication", self._slot)
         self._most_kept = self._size(settings.options.get("max_slot_wal"))
+        #: Which of the logs of this server and its copies is read; none before the first look.
+        self._timeline: int | None = None
         #: By what changes in the log were written, of each table.
         self._written: dict[str, set[PgRelation]] = {}
         #: The file and the columns of tables, where they are others than in the offsets.
@@ -155,6 +158,9 @@ class PostgresqlChangelog(OwnLog):
     def _end(self) -> int:
         return self._state(self._slot).end
 
+    def _offsets(self, start: Offsets, end: Place) -> Offsets:
+        return super()._offsets(start, end) | {"timeline": self._timeline}
+
     def _opened(self, start: Offsets) -> WalStream:
         slot, place = text_of(start, "slot"), self._place(start)
         self._check(start)
@@ -198,6 +204,11 @@ class PostgresqlChangelog(OwnLog):
         """Raise unless server, slot and tables are those that were read so far."""
         slot = text_of(start, "slot")
         state = self._state(slot)
+        if (then := start.get("timeline", state.timeline)) != state.timeline:
+            # One that was promoted may lack the end of what was read, and have other changes there.
+            got = f"a standby was promoted: its log is of timeline {state.timeline}, not {then}"
+            raise lost(self._server.server, slot, got)
+        self._timeline = state.timeline
         if self._stream is None:
             if (server := self._server.identity()) != text_of(start, "server"):
                 raise lost(
