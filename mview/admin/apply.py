@@ -10,9 +10,9 @@ from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import RetryableError, UserError
 from mview.plan.definition import ViewDefinition
-from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
 
 #: Seconds between two looks for the answer.
 _LOOK_S = 0.1

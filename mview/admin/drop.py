@@ -25,11 +25,11 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.secrets import Mask
 from mview.session.disks import disks_told
-from mview.store.asked import asked_files, asked_views, keep_asked
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import Manifest
+from mview.store.requests.asked import asked_files, asked_views, keep_asked
 
 
 @dataclass(frozen=True)

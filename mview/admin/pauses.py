@@ -8,10 +8,10 @@ from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import UserError
 from mview.relation import RelationId
-from mview.store import paused
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal, store_id
 from mview.store.layout import Store, folder_name
+from mview.store.requests import paused
 
 
 def pause_loads(

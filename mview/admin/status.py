@@ -26,14 +26,14 @@ from mview.ingest.load_plan import read_plan
 from mview.ingest.pace import held
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
-from mview.store.asked import asked_views
 from mview.store.failure import Failure, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest
-from mview.store.paused import paused_tables
+from mview.store.requests.asked import asked_views
+from mview.store.requests.paused import paused_tables
 
 
 @dataclass(frozen=True)

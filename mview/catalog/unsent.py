@@ -69,9 +69,9 @@ def unsent_cautions(
             yield (
                 f"WARNING: {', '.join(columns)}: Debezium sends a zero date (0000-00-00) as NULL, "
                 "or as 1970-01-01 where the column is NOT NULL, and a year before 100 as one of "
-                "1970 to 2069 unless enable.time.adjuster is false: views would show these. Have "
-                "the server refuse zero dates (sql_mode with NO_ZERO_DATE and STRICT_TRANS_TABLES), "
-                "or follow its own log (source: mysql), which halts by them"
+                "1970 to 2069 unless enable.time.adjuster is false: views would show these. "
+                "Have the server refuse zero dates (sql_mode with NO_ZERO_DATE and "
+                "STRICT_TRANS_TABLES), or follow its own log (source: mysql), which halts by them"
             )
         if not drivername.startswith("postgresql"):
             continue

@@ -35,8 +35,8 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
     from mview.cli.render import applied_text, planned_text
     from mview.cli.results import Applied
     from mview.plan.definition import read_views
-    from mview.store.asked import asked_files
     from mview.store.layout import Store
+    from mview.store.requests.asked import asked_files
 
     config = app.config(config_path)
     check_running(config)

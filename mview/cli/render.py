@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mview.epoch.views.cost import Ran
     from mview.ivm.plan import NodeNote, ViewPlan
     from mview.relation import RelationId
-    from mview.store.applies import ApplyAnswer
     from mview.store.failure import Failure
+    from mview.store.requests.applies import ApplyAnswer
     from mview.trial.files import ByChance
     from mview.trial.trying import TrialOutcome
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mview.admin.verify import VerifyResult
     from mview.cli.costs import PlanCost
     from mview.cli.planning import Planned
-    from mview.store.applies import ApplyAnswer
+    from mview.store.requests.applies import ApplyAnswer
     from mview.trial.trying import TrialOutcome
 
 

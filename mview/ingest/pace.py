@@ -17,7 +17,7 @@ from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
 from mview.snapshot import Chunk
 from mview.store.layout import Store
-from mview.store.paused import paused_tables
+from mview.store.requests.paused import paused_tables
 
 #: Seconds before it is asked again whether a chunk may be read: little beside a chunk, and each
 #: question is a batch of Spark that finds nothing.

@@ -21,10 +21,10 @@ from mview.errors import MviewError, RetryableError, UserError, several, without
 from mview.files.durable import put
 from mview.plan.definition import ViewDefinition, load_views, order_views, parse_view
 from mview.secrets import Mask
-from mview.store.asked import asked_files
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from mview.store.requests.asked import asked_files
 from mview.trial.preview import Preview, preview
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from mview.run.tables import are_others, go_on, loaded_schemas, with_column_told
 from mview.schema import TableSchema
 from mview.session.jvm import check_jvm
 from mview.session.lazy import Spark
-from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
-from mview.store.asked import keep_asked
 from mview.store.manifest import Manifest
+from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.requests.asked import keep_asked
 
 
 @dataclass(frozen=True)

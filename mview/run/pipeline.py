@@ -74,15 +74,15 @@ from mview.session.jvm import check_jvm, jvm_errors
 from mview.session.lazy import Spark
 from mview.session.spark import release_heap
 from mview.session.spark_errors import SparkWorkerError
-from mview.store.applies import ApplyLog
-from mview.store.asked import keep_asked
 from mview.store.failure import failure_kept
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
 from mview.store.manifest import Cut, Manifest
-from mview.store.paused import paused_tables
+from mview.store.requests.applies import ApplyLog
+from mview.store.requests.asked import keep_asked
+from mview.store.requests.paused import paused_tables
 
 __all__ = ["EpochReport", "Listener", "Pipeline", "ViewChange"]
 

@@ -25,7 +25,7 @@ from mview.files.jsonfile import checked, read_checked
 from mview.files.records import fields, plain
 from mview.relation import RelationId
 from mview.store.manifest import QuarantineState
-from mview.store.requests import RequestLog
+from mview.store.requests.log import RequestLog
 
 #: Whether newer changes have overtaken the rows that a change is of. Partly: a newer change has
 #: left cells as they were before it, which is what the one in quarantine would have told.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mview.plan.definition import parse_view
-from mview.store.applies import ApplyLog, ApplyRequest
+from mview.store.requests.applies import ApplyLog, ApplyRequest
 from tests.bench.freshness import add_percentiles
 from tests.bench.results import Result
 from tests.bench.running import Run, Seen, running

@@ -15,10 +15,10 @@ from mview.catalog.definitions import digest_of
 from mview.errors import ExitCode
 from mview.failpoints import FAILPOINTS
 from mview.plan.definition import load_views
-from mview.store.applies import ApplyLog, ApplyRequest
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from mview.store.requests.applies import ApplyLog, ApplyRequest
 from tests.chaos.warm import Order, Running, Warm, cold
 from tests.e2e.running import views_of
 from tests.e2e.shop import Changes, Shop

@@ -13,11 +13,11 @@ from mview.admin import apply as asking
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
-from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
-from mview.store.asked import keep_asked
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.requests.asked import keep_asked
 from tests.e2e.shop import Shop
 
 

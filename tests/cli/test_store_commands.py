@@ -22,12 +22,12 @@ from mview.errors import DecodeError, FencedError, UserError, concerning, severa
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
-from mview.store.asked import keep_asked
 from mview.store.failure import Failure, failure_kept, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.requests.asked import keep_asked
 from tests.relations import rel
 
 ORDERS = TableSchema((Column("id", pa.int64()), Column("status", pa.string())), ("id",))

@@ -31,7 +31,7 @@ from mview.cli import costs, planning, results
 from mview.cli.explore.bundle import Bundle
 from mview.cli.explore.lineage import ViewLineage
 from mview.cli.planning import Planned
-from mview.store import applies
+from mview.store.requests import applies
 from mview.trial import trying
 from mview.trial.preview import Preview
 

@@ -20,9 +20,9 @@ from mview.config import Config
 from mview.errors import RetryableError, UserError
 from mview.failpoints import FaultError, armed
 from mview.plan.definition import ViewDefinition
-from mview.store.applies import ApplyAnswer, ApplyLog, ApplyRequest
-from mview.store.asked import asked_views
 from mview.store.layout import Store
+from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.requests.asked import asked_views
 from tests.e2e.running import Live, beating, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth

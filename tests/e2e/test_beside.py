@@ -17,9 +17,9 @@ from mview.epoch.views.beside import Building
 from mview.errors import MviewError
 from mview.failpoints import FaultError, armed
 from mview.plan.definition import ViewDefinition
-from mview.store.applies import ApplyLog, ApplyRequest
 from mview.store.layout import Store
 from mview.store.manifest import Manifest
+from mview.store.requests.applies import ApplyLog, ApplyRequest
 from tests.e2e.running import Live, beating, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth

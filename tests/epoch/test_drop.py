@@ -10,8 +10,8 @@ from mview.admin.drop import drop, going
 from mview.admin.status import status
 from mview.failpoints import armed
 from mview.files import durable
-from mview.store.asked import keep_asked
 from mview.store.layout import Store
+from mview.store.requests.asked import keep_asked
 from tests.epoch.runners import TABLE, VIEW, Runner, SetClock
 
 NAME = str(TABLE)

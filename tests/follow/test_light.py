@@ -32,7 +32,7 @@ from mview.ingest.spec import open_database
 from mview.plan.definition import parse_view
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.paused import pause, resume
+from mview.store.requests.paused import pause, resume
 from mview.testing.faults import CALLS, Faulty
 from tests.e2e.shop import Shop
 from tests.relations import keyed, rel

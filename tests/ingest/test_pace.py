@@ -21,7 +21,7 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
 from mview.store.layout import Store
-from mview.store.paused import pause, paused_tables, resume
+from mview.store.requests.paused import pause, paused_tables, resume
 from tests.relations import rel
 from tests.seeds import seeds
 

@@ -36,7 +36,7 @@ from mview.ingest.spec import (
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
 from mview.store.layout import Store
-from mview.store.paused import pause, resume
+from mview.store.requests.paused import pause, resume
 from tests.relations import keyed, rel
 
 SCHEMA = TableSchema((Column("id", pa.int64(), nullable=False),), ("id",))

@@ -356,7 +356,7 @@ _STORE = [
         ("comes = rows[WEIGHT].to_numpy() > 0", "comes = rows[WEIGHT].to_numpy() < 0"),
     ),
     *_of(
-        "mview/store/paused.py",
+        "mview/store/requests/paused.py",
         ("    if file.exists():\n        return False\n", ""),
         ("            if file.exists():\n                raise\n", ""),
         (
@@ -365,12 +365,12 @@ _STORE = [
         ),
     ),
     *_of(
-        "mview/store/applies.py",
+        "mview/store/requests/applies.py",
         ("replace(view, functions=())", "view"),
         ("        if not answer.exists():\n            return None\n", ""),
     ),
     *_of(
-        "mview/store/requests.py",
+        "mview/store/requests/log.py",
         (
             'return sorted(self._folder.glob("*.json"))',
             'return sorted(self._folder.glob("*.json"))[::-1]',

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mview.plan.definition import parse_view
 from mview.plan.functions.declared import Function
-from mview.store.applies import ApplyLog, ApplyRequest
+from mview.store.requests.applies import ApplyLog, ApplyRequest
 
 
 def test_the_oldest_comes_first(tmp_path: Path) -> None:

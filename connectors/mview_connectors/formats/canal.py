@@ -115,8 +115,7 @@ def _changes(
     olds = _rows(message, body, "old") or [None] * len(rows)
     if len(olds) != len(rows):
         raise undecodable(message, "'old' has not as many rows as 'data'")
-    names = _primary(message, body)
-    events = []
+    names, events = _primary(message, body), []
     for row, old in zip(rows, olds, strict=True):
         if row is None:
             raise undecodable(message, "a row in 'data' is null")
@@ -130,10 +129,7 @@ def _changes(
 
 
 def _primary(message: Message, body: dict[str, Any]) -> list[str]:
-    """The columns of the table's primary key, as it was then; none: it has none, or it is not said.
-
-    So a table halts whose key is another one than it was loaded by.
-    """
+    """The primary key at that time, if it is told: a table of which it is another one halts."""
     names = body.get("pkNames") or []
     if type(names) is not list or not all(type(name) is str for name in names):
         raise undecodable(message, "'pkNames' is no list of names")

@@ -133,8 +133,7 @@ class DebeziumFormat:
             raise undecodable(message, "a change has no 'source' with its table")
         before, after = row_of(message, body, "before"), row_of(message, body, "after")
         key = self._encoding.key(message)
-        # A TRUNCATE has no key.
-        is_row = kind != "truncate"
+        is_row = kind != "truncate"  # which has no key
         if is_row and message.key is None and _LATER_PARTITION.fullmatch(message.partition):
             raise undecodable(
                 message,

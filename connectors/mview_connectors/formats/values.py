@@ -132,12 +132,7 @@ def integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """
     kinds = only(values, {int, Decimal, _NONE}, "is not an integer")
     if Decimal in kinds:
-        only(
-            [v for v in values if type(v) is not Decimal or v],
-            {int, _NONE},
-            "is not an integer",
-        )
-    if Decimal in kinds:
+        only([v for v in values if type(v) is not Decimal or v], {int, _NONE}, "is not an integer")
         values = [None if v is None else int(v) for v in values]
     return _built(lambda part: pa.array(part, kind), values, str(kind))
 

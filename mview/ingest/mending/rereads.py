@@ -32,7 +32,7 @@ from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
 from mview.snapshot import ChunkPlan, Marker
 from mview.store.quarantine import MendLog, MendRequest
-from mview.store.requests import RequestLog
+from mview.store.requests.log import RequestLog
 
 Changes: TypeAlias = Mapping[RelationId, Sequence[pa.Table]]
 

@@ -158,9 +158,6 @@ class PostgresqlChangelog(OwnLog):
     def _end(self) -> int:
         return self._state(self._slot).end
 
-    def _offsets(self, start: Offsets, end: Place) -> Offsets:
-        return super()._offsets(start, end) | {"timeline": self._timeline}
-
     def _opened(self, start: Offsets) -> WalStream:
         slot, place = text_of(start, "slot"), self._place(start)
         self._check(start)
@@ -317,7 +314,7 @@ class PostgresqlChangelog(OwnLog):
         return ""
 
     def _offsets(self, start: Offsets, end: Place) -> Offsets:
-        offsets = super()._offsets(start, end)
+        offsets = super()._offsets(start, end) | {"timeline": self._timeline}
         for name, looked in self._looked.items():
             facts = offsets.get(f"{TABLE}{name}")
             if facts is not None:

@@ -1,6 +1,6 @@
 """What a run is asked for while it goes on: views to add or replace, views to take away.
 
-A request stands until it is answered; see `mview.store.requests`.
+A request stands until it is answered; see `mview.store.requests.log`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
 from mview.plan.definition import ViewDefinition
-from mview.store.requests import RequestLog
+from mview.store.requests.log import RequestLog
 
 #: Seconds after which an answer is not looked for any more.
 _FORGOTTEN_S = 86_400

@@ -1,0 +1,1 @@
+"""What people ask of a run, as files of the store: they are written, taken and answered."""
