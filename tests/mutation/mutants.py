@@ -348,7 +348,7 @@ _STORE = [
         ("if number <= epoch:", "if number < epoch:"),
         ("return self.read(epochs[number - 1])", "return self.read(epochs[max(number - 2, 0)])"),
         ("        check(before, manifest)\n", ""),
-        ("for older in reversed(epochs[:-1]):", "for older in epochs[:-1]:"),
+        ("for older in reversed(self.epochs()):", "for older in self.epochs():"),
     ),
     *_of(
         "mview/store/kinds.py",
@@ -608,7 +608,11 @@ _FOLLOW = [
             "mark.epoch == cursor.epoch",
         ),
         ("cursor.epoch is not None and mark.epoch < cursor.epoch", "cursor.epoch is not None"),
-        ("if state is State.PREPARED and token is not None:", "if state is State.PREPARED:"),
+        (
+            "if state is State.PREPARED and token is not None and not is_lost:",
+            "if state is State.PREPARED and not is_lost:",
+        ),
+        ("            if is_lost:\n", "            if False:\n"),
         ("if state in (State.PREPARED, State.INITIALIZED):", "if False:"),
         ("if mark is None or mark.epoch >= content.epoch:", "if mark is None:"),
         ("self._is_settled = False\n        done = self._step()", "done = self._step()"),
