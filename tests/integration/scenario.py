@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from mview.admin.content import StoredView
 from mview.admin.mending.backfill import backfill
-from mview.admin.mending.quarantine import QuarantinedChange, mend, quarantined
+from mview.admin.mending.quarantine import mend, quarantined
 from mview.admin.status import status
 from mview.errors import DataLostError, DecodeError
 from tests.integration.running import PATIENCE, Running, make_project
@@ -158,33 +158,31 @@ def _bad_messages_are_put_aside(shop: Shop, folder: Path) -> None:
             source["row"] += 1
         return json.dumps(message | {"op": "u", "before": None, "after": after | cells}).encode()
 
-    def held() -> dict[str, QuarantinedChange]:
-        return {change.way: change for change in quarantined(config)}
-
     def shown() -> dict[int, Any]:
         return {row["id"]: row["day"] for row in StoredView(config, "orders").arrow().to_pylist()}
 
     with Running(config, []) as run:
         run.until_all_is_read({"shop": shop})
-        bad = [wrong({"id": last - 1, "day": "no day"}), b"{oops", wrong({"id": "no number"})]
+        bad = [b"{oops", b"\0\x7f\xff\xff\xff"]  # of Avro, the second has a schema that is unknown
+        if shop.registry is None:
+            bad += [wrong({"id": "no number"}), wrong({"id": last - 1, "day": "no day"})]
         shop.kafka.produce(topic, [*((b'{"id": 1}', value) for value in bad), (b'{"id": 1}', None)])
         shop.execute(f"UPDATE orders SET day = '2020-02-02' WHERE id = {last}")
         wait_until(lambda: shown()[last] == dt.date(2020, 2, 2), "the others", PATIENCE, run.check)
-        assert sorted(change.way for change in quarantined(config)) == [
-            "backfill",
-            "backfill",
-            "retry",
-        ]
-        assert held()["retry"].keys == [{"id": str(last - 1)}]
+        ways = [change.way for change in quarantined(config)]
+        assert sorted(ways) == ["backfill", "backfill", "backfill", "retry"][: len(bad)]
         degraded = {view.name: view.degraded for view in status(config).views}
-        aside = "3 changes of shop.orders are in quarantine"
+        aside = f"{len(bad)} changes of shop.orders are in quarantine"
         assert degraded == {"revenue": aside, "orders": aside, "lines": ""}
         # The broker forgets them; what is put aside is in the store.
         (end,) = shop.kafka.end_offsets(topic).values()
         place = TopicPartition(topic, 0, end)
         shop.kafka.admin().delete_records([place])[TopicPartition(topic, 0)].result(30)
-        (answer,) = mend(config, "retry", "shop.orders", [held()["retry"].id], run.messages.append)
-        assert (answer.state, "cannot hold the value" in answer.why) == ("stays", True)
+        for change in quarantined(config):
+            if change.way == "retry":
+                assert change.keys == [{"id": str(last - 1)}]
+                (answer,) = mend(config, "retry", change.table, [change.id], run.messages.append)
+                assert (answer.state, "cannot hold the value" in answer.why) == ("stays", True)
         (read,) = backfill(config, ["shop.orders"], run.messages.append)
         assert (read.state, read.why) == ("done", "")
         wait_until(lambda: not quarantined(config), "nothing in quarantine", PATIENCE, run.check)
