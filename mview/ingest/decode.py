@@ -86,6 +86,8 @@ def decode_split(
             said = None if error.table is None else tables.get(error.table[1])
             if error.table is not None and said is None:
                 continue  # nobody reads it
+            if said is not None and message.offset < said.since.get(message.partition, 0):
+                continue  # its rows were loaded after that
             if rejects is not None and rejects.suspects(message.partition):
                 for meant in rejects.meant(message) if said is None else [said]:
                     if meant.name not in gone:
@@ -93,7 +95,7 @@ def decode_split(
                 continue
             if said is None:
                 raise
-            if message.offset >= said.since.get(message.partition, 0) and said.name not in gone:
+            if said.name not in gone:
                 halt(said.name, error)
             continue
         for number, event in enumerate(events):

@@ -43,7 +43,10 @@ _REDEFINES = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _COMPUTES = re.compile(r"\bas\s*\(|\bgenerated\b", re.IGNORECASE)
-_REQUIRES = re.compile(r"\bnot\s+null\b|\bkey\b", re.IGNORECASE)
+#: UNIQUE KEY takes NULL, and `key` may be a column's name.
+_REQUIRES = re.compile(
+    r"\bnot\s+null\b|\bprimary\s+key\b|(?<!unique\s)(?<![`\"])\bkey\b(?![`\"])", re.IGNORECASE
+)
 
 
 def moves_rows(statement: str, table: str, columns: Mapping[str, bool]) -> bool:
@@ -58,6 +61,10 @@ def moves_rows(statement: str, table: str, columns: Mapping[str, bool]) -> bool:
     (True, True)
     >>> moves_rows("alter table t drop column a /* drop table */", "t", {})
     False
+    >>> moves_rows("alter table t modify a int unique key after `key`", "t", {"a": True})
+    False
+    >>> moves_rows("alter table t modify a int key", "t", {"a": True})
+    True
     >>> moves_rows("alter table t modify a int not null", "t", {"a": True, "b": True})
     True
     """

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mview.config import ChangesSettings, Config, ConnectionSettings, EngineSettings, SparkSettings
+from mview.config import (
+    ChangesSettings,
+    Config,
+    ConnectionSettings,
+    EngineSettings,
+    OpenLineageSettings,
+    SparkSettings,
+)
 from mview.config.file import load_config
 from mview.plan.definition import load_views
 
@@ -35,7 +42,11 @@ def test_the_reference_shows_every_setting():
         written = {name for part in shown[section].values() for name in part}
         known = {field.alias or name for name, field in model.model_fields.items()}
         assert written == known - {"name", "connection"}, section
-    assert set(shown) == set(Config.model_fields) - {"path"}
+    # By itself a run tells nobody: the reference has its settings as a comment.
+    assert set(shown) == set(Config.model_fields) - {"path", "openlineage"}
+    text = (ROOT / "conf/mview.yml").read_text().replace("\n# ", "\n").replace("\n#\n", "\n\n")
+    told = yaml.safe_load(text[text.rindex("openlineage:") :])["openlineage"]
+    assert {*told, "file"} == set(OpenLineageSettings.model_fields)
 
 
 def test_the_demo_has_a_configuration_and_views_in_order():

@@ -39,21 +39,23 @@ def test_cases(written: tuple[str, ...], now: dict[str, list[int]], is_right: bo
 
 
 @pytest.mark.parametrize(
-    ("columns_of_key", "identity", "is_other"),
+    ("columns_of_key", "identity", "is_other", "is_other_than_unique"),
     [
-        (("id",), "d", False),
-        (("id", "x"), "d", True),
-        ((), "d", True),  # there was none: two rows may have had one key
-        (("id", "note", "x", "spare"), "f", False),  # which says nothing of keys
-        (("x",), "i", False),
+        (("id",), "d", False, False),
+        (("id", "x"), "d", True, False),
+        ((), "d", True, True),  # there was none: two rows may have had one key
+        (("id", "note", "x", "spare"), "f", False, False),  # which says nothing of keys
+        (("x",), "i", True, True),  # an UPDATE of id says nothing of the row before
+        (("id", "x"), "i", False, False),
+        (("x",), "d", True, True),
     ],
 )
 def test_a_change_by_another_key(
-    columns_of_key: tuple[str, ...], identity: str, is_other: bool
+    columns_of_key: tuple[str, ...], identity: str, is_other: bool, is_other_than_unique: bool
 ) -> None:
     written = PgRelation(1, "public", "t", tuple(THEN), columns_of_key, identity)
     assert is_by_another_key(written, [5, True, ["id"]]) is is_other
-    assert not is_by_another_key(written, [5, False, ["id"]])
+    assert is_by_another_key(written, [5, False, ["id"]]) is is_other_than_unique
 
 
 def test_whatever_is_altered_and_put_back() -> None:

@@ -13,11 +13,10 @@ import pytest
 
 from mview.changelog import ChangeEvent
 from mview.config import Config, ConnectionSettings
-from mview.connector import Message, TableHalt, load
+from mview.connector import Message, load
 from mview.errors import ConfigError, DecodeError
 from mview.ingest.decode import decode_split
 from mview.ingest.spec import ScopedFormat, TableSpec, open_format
-from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
 from tests.relations import rel
 
@@ -558,17 +557,3 @@ def test_a_table_that_is_written_often_tells_the_time() -> None:
     for name in ("canal", "maxwell"):
         assert not made(name).in_band_heartbeats
         assert made(name, heartbeat_table="beats").in_band_heartbeats
-
-
-@pytest.mark.parametrize("name", ["canal", "ticdc"])
-def test_another_primary_key_halts_the_table(name: str) -> None:
-    """Rows that are two would be one, by the key that the table was loaded by."""
-    body = {**TICDC, "type": "INSERT", "old": None}
-    for keys, is_ours in ((["id"], True), (None, True), (["id", "c_int"], False)):
-        if name == "canal":
-            body = {key: value for key, value in body.items() if key != "_tidb"}
-        message = Message("topic/0", 12, None, json.dumps({**body, "pkNames": keys}).encode())
-        halts: dict[RelationId, TableHalt] = {}
-        taken = decode_split([message], made(name), {"tp_int": SPEC}, halts=halts)
-        assert (len(taken), bool(halts)) == (is_ours, not is_ours), halts
-    assert "other columns than the key" in halts[SPEC.name].what

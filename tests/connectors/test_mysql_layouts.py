@@ -53,6 +53,7 @@ def names(sql):
         ("ADD x int REFERENCES p (id) ON DELETE RESTRICT ON UPDATE NO ACTION, DROP x", None),
         ("MODIFY at timestamp NULL ON UPDATE CURRENT_TIMESTAMP, MODIFY m integer", None),
         ("MODIFY spare int NOT NULL, MODIFY odd int AS (n * 3)", None),
+        ("MODIFY m int UNIQUE KEY", None),  # which may be NULL
         ("RENAME TO other", None),  # which is told as what moves its rows
     ],
 )

@@ -475,6 +475,9 @@ def test_a_message_that_cannot_be_read_halts_its_table_where_that_is_known() -> 
         [message(n) for n in range(3)], ScopedFormat(Said(*said), "own"), later, halts=halts
     )
     assert halts == {}
+    rejects = Rejects(lambda _: [LIVE, others])
+    decode_split([message(0)], ScopedFormat(Said(*said), "own"), later, rejects=rejects)
+    assert rejects.taken == []
     with pytest.raises(DecodeError, match="no change is this"):
         decode_split([message(0)], ScopedFormat(Said(*said), "own"), tables)
     rejects = Rejects(lambda _: [LIVE, others])

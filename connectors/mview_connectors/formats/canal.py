@@ -115,7 +115,7 @@ def _changes(
     olds = _rows(message, body, "old") or [None] * len(rows)
     if len(olds) != len(rows):
         raise undecodable(message, "'old' has not as many rows as 'data'")
-    names, events = _primary(message, body), []
+    events = []
     for row, old in zip(rows, olds, strict=True):
         if row is None:
             raise undecodable(message, "a row in 'data' is null")
@@ -123,17 +123,8 @@ def _changes(
         if kind == "u" and old is not None:
             before = {**row, **old}
         after = None if kind == "d" else row
-        key = {name: row.get(name) for name in names} if names else None
-        events.append(ChangeEvent(table, kind, key, before, after, *place, namespace=database))
+        events.append(ChangeEvent(table, kind, None, before, after, *place, namespace=database))
     return events
-
-
-def _primary(message: Message, body: dict[str, Any]) -> list[str]:
-    """The primary key at that time, if it is told: a table of which it is another one halts."""
-    names = body.get("pkNames") or []
-    if type(names) is not list or not all(type(name) is str for name in names):
-        raise undecodable(message, "'pkNames' is no list of names")
-    return names
 
 
 def is_statement(message: Message, body: dict[str, Any]) -> bool:

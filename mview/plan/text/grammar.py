@@ -28,12 +28,16 @@ _BITS = (
 _SHIFTS = ((TokenType.LT, exp.BitwiseLeftShift), (TokenType.GT, exp.BitwiseRightShift))
 
 
+#: The first token of a number: `.5` has two.
+_NUMBER_BEGINS = (TokenType.NUMBER, TokenType.DOT)
+
+
 def _negative(parser: SparkGrammar) -> exp.Expr:
     """What stands behind a minus, with it."""
     token, after = parser._curr, parser._next
     value = parser._parse_unary()
     casts, below = [], value
-    while token.token_type == TokenType.NUMBER and isinstance(below, exp.Cast):
+    while token.token_type in _NUMBER_BEGINS and isinstance(below, exp.Cast):
         casts.append(below)
         below = below.this
     if casts and after.start <= token.end:

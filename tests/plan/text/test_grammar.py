@@ -17,7 +17,20 @@ _OPERATORS = (
     "+", "-", "||", "*", "/", "%", "DIV", "<<", ">>", "&", "^", "|", "=", "==", "<>", "!=", "<",
     "<=", ">", ">=", "<=>",
 )  # fmt: skip
-_LEAVES = ("a", "b", "t.c", "1", "-1", "'x'", "f(a)", "a::int", "-1::string", "xs[0]", "(a)")
+_LEAVES = (
+    "a",
+    "b",
+    "t.c",
+    "1",
+    "-1",
+    "'x'",
+    "f(a)",
+    "a::int",
+    "-1::string",
+    "-.5::string",
+    "xs[0]",
+    "(a)",
+)
 _ASKED = (
     "IS NULL", "IS TRUE", "IS NOT FALSE", "IN ({0}, {1})", "NOT IN ({0})",
     "BETWEEN {0} AND {1}", "NOT BETWEEN {0} AND {1}", "LIKE {0}", "NOT LIKE {0}", "RLIKE {0}",

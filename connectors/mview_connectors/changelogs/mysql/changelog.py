@@ -146,7 +146,7 @@ class MysqlChangelog(OwnLog):
             return "binlog_format is ROW, binlog_row_image is FULL, and this user may read the log"
 
         def followed(table: str) -> str:
-            server.check_tables([table])
+            server.check_tables([table], self._is_used)
             return "the log has all its changes"
 
         def kept() -> str:

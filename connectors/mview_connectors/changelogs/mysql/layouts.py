@@ -385,7 +385,8 @@ class _Changed:
             raise AlteredError(f"has column {column.name!r} numbered by AUTO_INCREMENT")
         # An old setting has a TIMESTAMP be NOT NULL where nothing is said of NULL.
         is_moment = words[0] == "TIMESTAMP" and "NULL" not in words
-        nullable = not (is_moment or "NOT" in words or "KEY" in words)
+        is_key = "KEY" in words and words[words.index("KEY") - 1] != "UNIQUE"
+        nullable = not (is_moment or "NOT" in words or is_key)
         if not nullable:
             self._refuse_null(column)
         extra = "auto_increment" if "AUTO_INCREMENT" in words else ""

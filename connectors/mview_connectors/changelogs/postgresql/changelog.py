@@ -304,12 +304,15 @@ class PostgresqlChangelog(OwnLog):
         first = {"file": then.get("file", now["file"]), "columns": then["columns"]}
         before = then.get("looked", first)
         columns = {c: now["columns"].get(c) for c in before["columns"]}
-        touched = [c for c, facts in before["columns"].items() if columns[c] != facts]
-        if before["file"] != now["file"] and touched:
-            used = [c for c in touched if self._is_used(name, c)]
-            # Of a column that is not used yet it is told once it is.
-            return f"has had column {used[0]!r} altered, and its rows written anew," if used else ""
-        if (looked := {"file": now["file"], "columns": columns}) != before:
+        anew = set(before.get("anew", ()))
+        if before["file"] != now["file"]:
+            anew |= {c for c, facts in before["columns"].items() if columns[c] != facts}
+        if used := sorted(c for c in anew if self._is_used(name, c)):
+            return f"has had column {used[0]!r} altered, and its rows written anew,"
+        looked: dict[str, Any] = {"file": now["file"], "columns": columns}
+        if anew:  # of a column that is not used yet it is told once it is
+            looked["anew"] = sorted(anew)
+        if looked != before:
             self._looked[name] = looked
         return ""
 
@@ -339,15 +342,21 @@ class PostgresqlChangelog(OwnLog):
 
 
 def is_by_another_key(written: PgRelation, key: Sequence[Any]) -> bool:
-    """Whether a change was written when the table had another primary key, or none.
+    """Whether a change was written when the log said not of each row which one it was by our key.
 
-    Only with REPLICA IDENTITY DEFAULT the log says so.
+    That is so where the table had another primary key, or none, or was told by another index
+    (REPLICA IDENTITY USING INDEX): an UPDATE that leaves that one alone says nothing of the row
+    before. With REPLICA IDENTITY FULL the log has whole rows.
 
     Args:
         written: what the log says of the table.
         key: the facts of the key that it was loaded by: number, whether it is primary, columns.
     """
-    return key[1] and written.identity == "d" and set(written.key) != set(key[2])
+    if written.identity == "f":
+        return False
+    if key[1] and written.identity == "d":
+        return set(written.key) != set(key[2])
+    return not set(key[2]) <= set(written.key)
 
 
 def has_place(

@@ -61,6 +61,7 @@ _TYPES = """
 WITH RECURSIVE inner_types(name, type) AS (
     SELECT a.attname, a.atttypid FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        AND a.atttypid >= 16384 -- those that the server comes with are made of none of users
   UNION
     SELECT s.name, x.type FROM inner_types s JOIN pg_type y ON y.oid = s.type,
         LATERAL (SELECT y.typbasetype UNION ALL SELECT y.typelem UNION ALL
