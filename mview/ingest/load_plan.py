@@ -115,6 +115,7 @@ def begin_offsets(
     read: Mapping[str, Offsets],
     tables: Iterable[RelationId],
     new: Collection[RelationId],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
     """By connection, where reading goes on when tables are added, and where the logs end now.
 
@@ -126,12 +127,15 @@ def begin_offsets(
         read: by connection, up to where its logs were read.
         tables: all tables to follow.
         new: those of them whose load begins.
+        schemas: what is read of them; of other columns it does not matter whether a log has them.
     """
     offsets: dict[str, Offsets] = {}
     ends: dict[str, Offsets] = {}
     for connection, names in by_connection(tables).items():
-        changelog = open_changelog(config, connection, names)
-        kept = [name for name in names if RelationId("table", name, connection) not in new]
+        relations = {name: RelationId("table", name, connection) for name in names}
+        columns = {n: schemas[table].names for n, table in relations.items() if table in schemas}
+        changelog = open_changelog(config, connection, names, columns)
+        kept = [name for name, table in relations.items() if table not in new]
         others = open_changelog(config, connection, kept) if kept else None
 
         def is_kept(entry: str, others: Changelog | None = others) -> bool:

@@ -75,7 +75,7 @@ def begin_tables(
     generation = engine.manifest.generation + 1
     halted = {name for name, state in engine.manifest.source_tables.items() if state.halted}
     read = [name for name in schemas if name not in halted]
-    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, read, set(new))
+    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, read, set(new), schemas)
     start = replace(LoadStart.at(engine.manifest), offsets=offsets)
     left = sources - set(schemas)
     tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}

@@ -70,7 +70,9 @@ def tables_of(
     for name in anew:
         if manifest.source_tables[name].halted and name not in must and name not in gone:
             try:  # of others a start asks with all that it reads
-                with closing(open_changelog(config, name.connection, [name.name])) as changelog:
+                columns = {name.name: manifest.source_tables[name].schema.names}
+                log = open_changelog(config, name.connection, [name.name], columns)
+                with closing(log) as changelog:
                     changelog.check()
             except UserError as error:
                 gone[name] = error

@@ -448,6 +448,26 @@ class TestTables:
         with pytest.raises(UserError, match=r"no more|another type"):
             tell(changelog.advance(start, 100, 0))
 
+    def test_rows_that_are_told_by_another_index_in_a_run_are_told(self, log):
+        """An UPDATE of the key then says nothing of the row before: that would stay for ever."""
+        log.run("CREATE TABLE u (id int PRIMARY KEY, k int NOT NULL UNIQUE)")
+        changelog = log.open("u")
+        at = changelog.begin()
+        log.run("INSERT INTO u VALUES (1, 1)")
+        assert log.read_all(changelog, at, 1)[0] == [[1]]
+        log.run("ALTER TABLE u REPLICA IDENTITY USING INDEX u_k_key")
+        log.run("UPDATE u SET id = id + 1000")
+
+        def until_told():
+            nonlocal at
+            for _ in range(50):
+                progress = changelog.advance(at, 100, 200)
+                tell(progress)
+                at = progress.offsets
+
+        with pytest.raises(UserError, match=r"had the key \(k\) when rows of it were changed"):
+            until_told()
+
     def test_a_new_column_is_no_harm(self, log):
         changelog = log.open()
         start = changelog.begin()

@@ -282,7 +282,7 @@ class LightSource:
     def _begin(self, step: int) -> LightProgress:
         """Begin to load: note where the log is, then plan the chunks."""
         config, table = self._config, self._view.table
-        offsets, ends = begin_offsets(config, {}, [table], {table})
+        offsets, ends = begin_offsets(config, {}, [table], {table}, {table: self._view.source})
         begin, since = begin_positions(config, table, ends, {})
         start = LoadStart(offsets, -1, 0)
         plan = plan_load(config, table, self._view.source, start, begin, since)
