@@ -260,6 +260,16 @@ def test_a_request_that_comes_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPa
         assert "bodies" not in published(config).views
         assert not Store(config.store).view("bodies").exists()
         no_build_is_left(config)
+        # Nothing but a request that is refused: the build begins anew all the same.
+        with held() as (hit, go):
+            edited = asked(config, [view("names", "edited")])
+            running.until(hit.is_set)
+            answered(running, asked(config, views_of(bad="select nothing from shop.customers")))
+            answered(running, edited)
+        answer = log.answer(edited)
+        assert answer is not None
+        assert answer.state == "done"
+        no_build_is_left(config)
     truth.check()
 
 
