@@ -158,6 +158,8 @@ class Engine:
         self.views: dict[str, LiveView] = {}
         #: By table; see `quarantine`.
         self._quarantines: dict[RelationId, Quarantine] = {}
+        #: Tables with files of quarantines that are not theirs any more; None: not known yet.
+        self.unswept: set[RelationId] | None = None
         #: Views that are not worked on in this run, and why.
         self.refused: dict[str, MviewError] = {}
         self.followers: Listeners = Nobody()

@@ -516,9 +516,20 @@ def _changes(number: int) -> str:
 
 
 def sweep(engine: Engine, names: Collection[RelationId]) -> None:
-    """Delete what is of no published quarantine of these tables; between epochs."""
+    """Delete what is of no published quarantine of these tables; between epochs.
+
+    What the epoch before names stays until the next one.
+    """
+    if engine.unswept is None:
+        engine.unswept = {
+            name
+            for name, state in engine.manifest.source_tables.items()
+            if state.quarantine is None and engine.store.quarantined(name).is_dir()
+        }
+    names = {*names, *engine.unswept}
     if not names:
         return
+    engine.unswept = set()
     before = engine.manifests.before(engine.manifest.epoch)
     for name in names:
         now, then = (
@@ -527,4 +538,6 @@ def sweep(engine: Engine, names: Collection[RelationId]) -> None:
             else table.quarantine
             for manifest in (engine.manifest, before)
         )
+        if then is not None and then != now:
+            engine.unswept.add(name)
         engine.quarantine(name).sweep(now, then, engine.lease.check)

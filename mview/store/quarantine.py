@@ -194,7 +194,10 @@ class Quarantine:
             with suppress(CorruptionError):  # that it is gone matters to nobody yet
                 named |= {before.list, *(change.messages for change in self.read(before))}
         if state is not None:
-            named |= {state.list, *(change.messages for change in self.read(state))}
+            try:
+                named |= {state.list, *(change.messages for change in self.read(state))}
+            except CorruptionError:
+                return  # nobody knows what it names: its table halts with its next change
         ours = [f for f in files if FILE.fullmatch(f.name) or is_aside(f.name)]
         check()
         self._messages.clear()

@@ -110,7 +110,12 @@ def test_a_change_that_does_not_fit_is_put_aside_and_the_others_go_on(shop: Shop
     run_once(config)
     assert quarantined(config) == []
     assert all(result.is_right for result in verify(config, views))
-    assert not [*Store(config.store).quarantined(rel("shop.notes")).glob("*.json")]
+    # The store may go back by one epoch.
+    folder = Store(config.store).quarantined(rel("shop.notes"))
+    assert len([*folder.glob("*.list.json")]) == 1
+    shop.insert("notes", {"id": 9, "body": "nine"})
+    run_once(config)
+    assert not [*folder.glob("*.json")]
 
 
 def test_taken_again_a_newer_change_of_its_key_wins(shop: Shop, monkeypatch: Any) -> None:
@@ -235,6 +240,8 @@ def test_a_run_that_ends_anywhere_puts_it_aside_once(shop: Shop, place: str) -> 
     run_once(config)
     assert quarantined(config) == []
     assert bodies(config) == {1: "one", 3: "three", 4: "four"}
+    shop.insert("notes", {"id": 5, "body": "five"})
+    run_once(config)  # the store might have gone back by one epoch until then
     left = [file for file in Store(config.store).quarantine.rglob("*") if file.is_file()]
     assert left == []
 
