@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,9 @@ from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+#: The class that Spark's Java process runs.
+_SPARK = "org.apache.spark.deploy.SparkSubmit"
 
 VIEWS = {
     "names": "select id, name from shop.customers where segment is not null",
@@ -63,11 +66,18 @@ class Running:
         self._log = ManifestLog(Store(shop.root / "store").manifests)
 
     def jvm(self) -> psutil.Process:
-        """Its JVM, which starts beside the epochs of tables that are loaded."""
+        """Its JVM, which starts beside the epochs of tables that are loaded.
+
+        Another Java may run before it, to see whether it takes an archive of classes.
+        """
+
+        def is_spark(child: psutil.Process) -> bool:
+            with suppress(psutil.NoSuchProcess):
+                return child.name() == "java" and _SPARK in child.cmdline()
+            return False
 
         def javas() -> list[psutil.Process]:
-            children = psutil.Process(self.process.pid).children()
-            return [one for one in children if one.name() == "java"]
+            return [*filter(is_spark, psutil.Process(self.process.pid).children())]
 
         wait_for(javas, self.process)
         (found,) = javas()
