@@ -103,6 +103,16 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _url_of_events(value: str) -> str:
+    """The URL of a catalogue: messages show it, so nothing in it may be a secret."""
+    if any(part in value for part in ("?", "#", "${")):
+        raise ValueError(
+            "must have no '?', '#' or '${', as messages show it: write a key as api_key, such as "
+            "${env:NAME}"
+        )
+    return _http_url(value)
+
+
 #: What brokers are announced with, and some write before their addresses.
 _PROTOCOL = re.compile(r"\b(plaintext|ssl|sasl_plaintext|sasl_ssl)://", re.IGNORECASE)
 
@@ -561,7 +571,7 @@ class OpenLineageSettings(Settings):
     hidden = ("api_key",)
 
     #: The URL that takes events, such as http://marquez.example.org:5000/api/v1/lineage; or …
-    url: Annotated[Filled, AfterValidator(_http_url)] | None = None
+    url: Annotated[Filled, AfterValidator(_url_of_events)] | None = None
     #: … the file to which each is added as a line.
     file: Path | None = None
     #: url: a reference to the key that is sent as a bearer token.

@@ -45,20 +45,34 @@ class Plugin(BasePlugin):
         properties = model.config.meta.get("mview", {})
         self._views.mkdir(exist_ok=True)
         file = self._views / f"{name}.sql"
+        before = file.read_bytes() if file.exists() else None
         file.write_text(_text(name, model.compiled_code, properties), encoding="utf-8")
+        try:
+            view = self._taken_up(name)
+        except DbtRuntimeError:
+            # Each model has the store take up all files: this one must not stop the others.
+            if before is None:
+                file.unlink()
+            else:
+                file.write_bytes(before)
+            raise
+        with self._connection.cursor() as cursor:
+            registered = self._register(cursor, view)
+            cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {relation.without_identifier()}")
+            cursor.execute(f"CREATE OR REPLACE VIEW {relation} AS SELECT * FROM {registered}")
+
+    def _taken_up(self, name: str) -> dict[str, Any]:
+        """Have the store take up the views' files; what it says of a view then."""
         if self._status()["running"]:
             self._mview("apply", str(self._views))
         else:
             self._mview("run", str(self._views), "--once", "--quiet")
         self._seen = self._status()
-        views = {view["name"]: view for view in self._seen["views"]}
+        views: dict[str, dict[str, Any]] = {view["name"]: view for view in self._seen["views"]}
         if name not in views or views[name]["halted"]:
             why = views[name]["halted"] if name in views else "it is not there"
             raise DbtRuntimeError(f"view {name}: {why}")
-        with self._connection.cursor() as cursor:
-            registered = self._register(cursor, views[name])
-            cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {relation.without_identifier()}")
-            cursor.execute(f"CREATE OR REPLACE VIEW {relation} AS SELECT * FROM {registered}")
+        return views[name]
 
     def _register(self, cursor: Any, view: dict[str, Any]) -> str:
         """Give the rows of a view a name in a cursor: those of its newest epoch."""

@@ -35,7 +35,7 @@ from mview.errors import MviewError, one_line
 from mview.secrets import reveal
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
-from mview.store.manifest import NEVER
+from mview.store.manifest import NEVER, ViewState
 
 #: Seconds for an answer, and for the last events of a run together.
 _ANSWER_S, _END_S = 3.0, 5.0
@@ -70,20 +70,22 @@ def _to_file(path: Path, event: str) -> None:
 
 
 def _to_url(url: str, key: str | None, event: str) -> None:
-    request = urllib.request.Request(url, event.encode(), method="POST")
-    request.add_header("Content-Type", "application/json")
-    if key is not None:
-        revealed = reveal(key, "openlineage.api_key")
-        request.add_unredirected_header("Authorization", f"Bearer {revealed}")
+    revealed = None if key is None else reveal(key, "openlineage.api_key")
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
         # A proxy of the environment must not be asked for this machine.
         handlers.append(urllib.request.ProxyHandler({}))
     try:
+        request = urllib.request.Request(url, event.encode(), method="POST")
+        request.add_header("Content-Type", "application/json")
+        if revealed is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {revealed}")
         with urllib.request.build_opener(*handlers).open(request, timeout=_ANSWER_S):
             return
     except urllib.error.HTTPError as error:
-        with error:
+        said = ""
+        # The code is told, too, where the text after it does not come.
+        with suppress(OSError, http.client.HTTPException), error:
             said = error.read(_TOLD).decode(errors="replace")
         raise _UnsentError(f"{error.code} {said}".strip()) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -130,8 +132,13 @@ class LineageEvents:
         self._halted: dict[str, str] = {}
         self._ended: tuple[Transition, str] | None = None
         self._wake = threading.Event()
+        self._end = threading.Event()
+        #: Views that were looked at once: what epochs do to them waits for its time.
+        self._seen: frozenset[str] = frozenset()
         #: Of the thread alone.
         self._runs: dict[str, _ViewRun] = {}
+        #: Runs whose START is not known to have arrived: sent again, it is of the same run.
+        self._begun: dict[str, _ViewRun] = {}
         self._jobs: tuple[Mapping[str, str], ViewJobs] | None = None
         self._said = ""
         self._thread = threading.Thread(target=self._go, name="mview-lineage", daemon=True)
@@ -144,6 +151,7 @@ class LineageEvents:
         """The run has ended; send what is left, as far as that takes no longer than seconds."""
         why = "" if error is None else _text(error)
         self._ended = ("FAIL", why) if why else ("COMPLETE", "")
+        self._end.set()
         self._wake.set()
         self._thread.join(_END_S)
 
@@ -162,7 +170,7 @@ class LineageEvents:
                 )
                 before = self._wrote.get(name)
                 self._wrote[name] = before.and_then(wrote) if before else wrote
-        if not self._settings.every or not epoch.views.keys() <= self._runs.keys():
+        if not self._settings.every or not epoch.views.keys() <= self._seen:
             self._wake.set()
 
     def halt(self, view: str, error: MviewError) -> None:
@@ -175,21 +183,24 @@ class LineageEvents:
 
     def _go(self) -> None:
         every = self._settings.every / 1000
-        pause: float | None = every or None
+        why = ""
         while True:
-            self._wake.wait(pause)
+            if why:  # no epoch hastens what could not be sent
+                self._end.wait(max(every, _AGAIN_S))
+            else:
+                self._wake.wait(every or None)
             self._wake.clear()
             ended = self._ended
             try:
                 self._send_news(ended)
-                self._tell("")
-                pause = every or None
+                why = ""
             except _UnsentError as error:
-                self._tell(str(error))
-                pause = max(every, _AGAIN_S)
+                why = str(error)
             except MviewError as error:  # of the store, or of a view that cannot be checked now
-                self._tell(error.what)
-                pause = max(every, _AGAIN_S)
+                why = error.what
+            except Exception as error:  # whatever it is: the thread goes on, and it is told
+                why = type(error).__name__
+            self._tell(why)
             if ended:
                 return
 
@@ -215,6 +226,8 @@ class LineageEvents:
         Raises:
             _UnsentError: an event could not be sent; it and those after it are sent the next time.
         """
+        with self._lock:
+            told_of = self._wrote.keys() | self._seen
         manifest = self._manifests.latest()
         if manifest is None:
             return
@@ -223,10 +236,19 @@ class LineageEvents:
             for name, state in manifest.views.items()
             if state.built_epoch != NEVER
         }
+        self._seen = frozenset(told_of | digests.keys())
         for name, run in [*self._runs.items()]:
             if digests.get(name) != run.digest:
                 self._finish(name, "COMPLETE")
         jobs = self._jobs_of(digests)
+        for name in self._runs.keys() - set(jobs.names):
+            # It cannot be checked any more: only the jobs before know what it is.
+            shown = manifest.views[name]
+            failed = self._failure(name, shown, not shown.halted and not shown.stale)
+            self._send_wrote(name)
+            self._finish(name, "FAIL" if failed else "COMPLETE", failed)
+            self._forget_halt(name)
+        self._jobs = digests, jobs
         for name in jobs.names:
             state = manifest.views.get(name)
             is_sound = (
@@ -236,14 +258,14 @@ class LineageEvents:
                 if not is_sound or name not in digests:
                     continue
                 self._forget_halt(name)
-                begun = _ViewRun(str(uuid.uuid4()), digests[name])
+                begun = self._begun.get(name)
+                if begun is None or begun.digest != digests[name]:
+                    begun = self._begun[name] = _ViewRun(str(uuid.uuid4()), digests[name])
                 self._send(name, begun, "START")
-                self._runs[name] = begun
+                self._runs[name] = self._begun.pop(name)
             self._send_wrote(name)
-            noted = self._halted.get(name, "")
-            if noted or not is_sound:
-                kept = "" if state is None else state.halted
-                self._finish(name, "FAIL", noted or kept or "a table that it reads is gone")
+            if failed := self._failure(name, state, is_sound):
+                self._finish(name, "FAIL", failed)
                 self._forget_halt(name)
         with self._lock:  # of views that are not there any more
             for name in self._wrote.keys() - set(jobs.names):
@@ -251,6 +273,14 @@ class LineageEvents:
         if ended:
             for name in [*self._runs]:
                 self._finish(name, *ended)
+
+    def _failure(self, name: str, state: ViewState | None, is_sound: bool) -> str:
+        """Why a view does not go on; empty: it does."""
+        noted = self._halted.get(name, "")
+        if is_sound:
+            return noted
+        kept = "" if state is None else state.halted
+        return noted or kept or "a table that it reads is gone"
 
     def _forget_halt(self, name: str) -> None:
         with self._lock:
@@ -263,7 +293,7 @@ class LineageEvents:
             return
         try:
             self._send(name, self._runs[name], "RUNNING", wrote=wrote)
-        except _UnsentError:
+        except Exception:
             with self._lock:
                 later = self._wrote.get(name)
                 self._wrote[name] = wrote.and_then(later) if later else wrote
@@ -274,12 +304,12 @@ class LineageEvents:
         del self._runs[name]
 
     def _jobs_of(self, digests: Mapping[str, str]) -> ViewJobs:
-        """The jobs of the views that are published; made anew where these are other ones."""
-        if self._jobs is None or self._jobs[0] != digests:
-            checker = Checker(self._config, offline=True, note=lambda _: None)
-            sound = [view for view in checker.check_kept() if view.plan and not view.error]
-            self._jobs = digests, ViewJobs(self._config, sound, checker.known_schemas)
-        return self._jobs[1]
+        """The jobs of the views that are published, made anew where these are other ones."""
+        if self._jobs is not None and self._jobs[0] == digests:
+            return self._jobs[1]
+        checker = Checker(self._config, offline=True, note=lambda _: None)
+        sound = [view for view in checker.check_kept() if view.plan and not view.error]
+        return ViewJobs(self._config, sound, checker.known_schemas)
 
     def _send(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager
@@ -12,13 +14,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from openlineage.client.naming.dataset import MySQL, Postgres
 
-from mview.cli.explore.openlineage import _table_name
+from mview.catalog.definitions import digest_of, save_definition
+from mview.cli.explore.openlineage import ViewJobs, _table_name
 from mview.cli.watch.lineage import LineageEvents
 from mview.config import ConnectionSettings, OpenLineageSettings
 from mview.config.file import load_config
 from mview.epoch.report import EpochReport, ViewChange
 from mview.errors import ConfigError, UserError
-from tests.cli.watch.made import EVIL, SECRET
+from mview.plan.definition import parse_view
+from tests.cli.watch.made import EVIL, SECRET, VIEWS
 from tests.cli.watch.openlineage import read_event
 from tests.patience import wait_for
 from tests.relations import rel
@@ -167,7 +171,8 @@ class Endpoint:
     """Takes events; `answer` may be changed meanwhile."""
 
     def __init__(self):
-        self.events, self.keys, self.asked = [], set(), 0
+        self.events, self.refused, self.keys, self.asked = [], [], set(), 0
+        self.body = ""  # of an answer: none, "cut", or "silence" instead of it
         self.answer, self.go = 201, threading.Event()
         self.go.set()
 
@@ -182,12 +187,18 @@ def served():
             endpoint.go.wait(30)
             body = self.rfile.read(int(self.headers["Content-Length"]))
             endpoint.keys.add(self.headers["Authorization"])
-            if endpoint.answer < 300:
-                endpoint.events.append(json.loads(body))
+            into = endpoint.events if endpoint.answer < 300 else endpoint.refused
+            into.append(json.loads(body))
             self.send_response(endpoint.answer)
             self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "10" if endpoint.body else "0")
             self.end_headers()
+            if endpoint.body == "cut":
+                # Closed with a reset, not with an end.
+                linger = struct.pack("ii", 1, 0)
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            elif endpoint.body == "silence":
+                time.sleep(0.5)
 
         def do_GET(self):
             raise AssertionError("nobody follows it")
@@ -248,6 +259,87 @@ def test_an_endpoint_that_hangs_holds_nothing_up(made, monkeypatch):
         assert time.perf_counter() - began < 2
 
 
+def test_answers_that_break_off_and_events_that_are_no_text_do_not_end_it(made, monkeypatch):
+    monkeypatch.setattr("mview.cli.watch.lineage._AGAIN_S", 0.05)
+    monkeypatch.setattr("mview.cli.watch.lineage._ANSWER_S", 0.2)
+    real = ViewJobs.run_event
+    with served() as endpoint:
+        endpoint.answer, endpoint.body = 502, "cut"
+        told = Told(made, url=endpoint.url, every=0)
+        told.epoch()
+        until(lambda: endpoint.asked > 1)
+        until(lambda: any(": 502;" in said for said in told.said))
+        endpoint.body = "silence"
+        asked = endpoint.asked
+        until(lambda: endpoint.asked > asked + 1)
+        monkeypatch.setattr(ViewJobs, "run_event", lambda *_, **__: {"odd": "\ud800"})
+        until(lambda: "UnicodeEncodeError" in told.said[-1])
+        monkeypatch.setattr(ViewJobs, "run_event", lambda *_, **__: {}["missing"])
+        until(lambda: "KeyError" in told.said[-1])
+        monkeypatch.setattr(ViewJobs, "run_event", real)
+        endpoint.answer, endpoint.body = 201, ""
+        until(lambda: len(endpoint.events) == 4)
+        told.events.end(None)
+        of(endpoint.events, "totals")
+
+
+def test_a_start_that_is_sent_again_is_of_the_same_run(made, monkeypatch):
+    monkeypatch.setattr("mview.cli.watch.lineage._AGAIN_S", 0.05)
+    with served() as endpoint:
+        endpoint.answer = 503
+        told = Told(made, url=endpoint.url, every=0)
+        told.epoch()
+        until(lambda: endpoint.asked > 2)
+        endpoint.answer = 201
+        until(lambda: len(endpoint.events) == 4)
+        told.events.end(None)
+        assert len({event["run"]["runId"] for event in endpoint.refused}) == 1
+        of([*endpoint.refused[:1], *endpoint.events], "totals")
+
+
+def test_epochs_hasten_nothing_that_has_its_time(made):
+    with served() as endpoint:
+        endpoint.answer = 503
+        told = Told(made, url=endpoint.url, every=3600)
+        told.epoch()
+        until(lambda: told.said)
+        for _ in range(20):
+            told.epoch()
+        time.sleep(0.2)
+        assert endpoint.asked == 1
+        endpoint.answer = 201
+        told.events.end(None)  # which waits for nothing
+        assert len(of(endpoint.events, "totals")) == 3
+
+
+def test_a_view_that_is_never_sound_wakes_nobody(made, tmp_path, lines):
+    told = Told(made, file=tmp_path / "told/lineage.jsonl", every=3600)
+    views = made.epoch().views
+    told.epoch(views=views | {"totals": replace(views["totals"], stale=True)})
+    until(lambda: len(lines()) == 2)
+    told.epoch()
+    time.sleep(0.2)
+    assert len(lines()) == 2
+    told.events.end(None)
+    assert told.said == []
+
+
+def test_a_view_that_cannot_be_checked_any_more_ends_and_so_do_the_others(made, tmp_path, lines):
+    told = Told(made, file=tmp_path / "told/lineage.jsonl", every=0)
+    told.epoch()
+    until(lambda: len(lines()) == 4)
+    # The other one reads this one, which is wrong now: neither is a job of the next ones.
+    views = made.log.latest().views
+    odd = parse_view("SELECT nothing FROM shop.orders", "totals", "sql/totals.sql")
+    save_definition(made.store, odd)
+    told.epoch(views=views | {"totals": replace(views["totals"], definition=digest_of(odd))})
+    until(lambda: len(lines()) >= 6)
+    told.events.end(None)
+    assert told.said == []
+    for name in VIEWS:
+        assert [e["eventType"] for e in lines() if e["job"]["name"] == name][-1] == "COMPLETE"
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -255,6 +347,9 @@ def test_an_endpoint_that_hangs_holds_nothing_up(made, monkeypatch):
         ("{url: http://x, file: y}", "give 'url' or 'file'"),
         ("{url: ftp://x}", "must be a URL"),
         ("{url: 'http://me:pw@x'}", "must be a URL"),
+        ("{url: 'http://x/?key=plain'}", "write a key as api_key"),
+        ("{url: 'http://x/#plain'}", "write a key as api_key"),
+        ("{url: 'http://x/${env:plain}'}", "write a key as api_key"),
         ("{url: http://x, api_key: plain}", "not the key itself"),
         ("{url: http://x, evry: 1 min}", "did you mean 'every'"),
     ],
