@@ -315,6 +315,29 @@ def test_maintenance_takes_bites_and_begins_again(
     world.check()
 
 
+def test_a_refused_commit_that_is_not_shown_yet_is_nobodys(
+    world: World, harness: FolderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the own one, which comes late: what it names stays, and it is told by then."""
+    for number in range(4):
+        change(world, number)
+    late: list[tuple[str, bytes]] = []
+
+    def refuse(objects: Objects, path: str, content: bytes) -> bool:
+        late.append((path, content))
+        return False
+
+    with monkeypatch.context() as store:
+        store.setattr(Objects, "put_if_absent", refuse)
+        raised(lambda: harness.open(world.target()).maintain(thorough=False), RetryableError)
+    ((path, content),) = late
+    assert Objects(f"{harness.place}/{world.target().table}", {}).put_if_absent(path, content)
+    world.check()
+    assert harness.pieces(world.target()) == 1
+    change(world, 30)
+    world.check()
+
+
 def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
     older = world.faulty.inner
     newer = world.harness.open(world.target(world.fence + 1))

@@ -25,7 +25,7 @@ from mview.delta.actions import NO_TABLE, TableVersion, apply, check_paths, comm
 from mview.delta.checkpoints import CHECKPOINT, actions_in
 from mview.delta.log import change_for_readers
 from mview.delta.parquet import DataFile, described, encode, read_footer, read_parquet
-from mview.errors import TargetError
+from mview.errors import RetryableError, TargetError
 from mview.follower import Mark, Step
 from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import OWNER
@@ -177,13 +177,24 @@ class TableLog:
 
         A store that is there again after an error has written it, maybe: clients send it again by
         themselves, and then are told that it is there. So what is there says whose it is.
+
+        Raises:
+            RetryableError: it is refused, but nothing is there yet: whose it will be is not known.
         """
         # Never the bytes of another try, of whoever, in the same millisecond.
         note = commit_info(now, {_NOTE: self._owner, "commit": uuid.uuid4().hex})
         content = b"".join(orjson.dumps(action) + b"\n" for action in (note, *actions))
         path = commit_path(base + 1)
-        if not self.objects.put_if_absent(path, content) and self.objects.get(path) != content:
-            return False
+        if not self.objects.put_if_absent(path, content):
+            there = self.objects.get(path)
+            if there is None:
+                raise RetryableError(
+                    "an object store has refused a commit of a Delta table, and does not show it",
+                    where=f"{self.objects.place}/{path}",
+                    safe="nothing is lost; it is looked up again whose commit it is",
+                )
+            if there != content:
+                return False
         if self.head.version == base:
             self._follow(base + 1, [note, *actions])
         return True
