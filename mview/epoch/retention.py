@@ -7,7 +7,7 @@ for seven days, and 170 old contents of each table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -86,8 +86,12 @@ class Retention:
         #: Most epochs change few views: equal facts are held once.
         self._shared: dict[tuple[str, bytes], Mapping[str, Any]] = {}
 
-    def prune(self, now: int) -> Manifest:
+    def prune(self, now: int, spared: Collection[int] = ()) -> Manifest:
         """Delete the manifests that are not kept any more.
+
+        Args:
+            now: wall milliseconds.
+            spared: epochs that are kept however old.
 
         Returns:
             What was published when the oldest files that are kept were replaced.
@@ -99,6 +103,7 @@ class Retention:
                 self._kept[epoch] = self._of(self._manifests.read(epoch))
         published = {epoch: kept.published_ms for epoch, kept in self._kept.items()}
         gone = outdated(published, now, self._settings.keep_files, self._settings.history)
+        gone.difference_update(spared)
         self._manifests.prune(gone)
         self._kept = {epoch: self._kept[epoch] for epoch in self._kept.keys() - gone}
         used = {id(facts) for kept in self._kept.values() for facts in kept.facts.values()}

@@ -20,7 +20,11 @@ from mview.errors import CorruptionError, MviewError
 from mview.execute.relations import Relation
 from mview.failpoints import failpoint
 from mview.relation import RelationId
-from mview.store.environments import needed_by_environments, remove_dead
+from mview.store.environments import (
+    followed_by_environments,
+    needed_by_environments,
+    remove_dead,
+)
 from mview.store.manifest import Manifest, TableState
 from mview.store.mirror import Mirror
 
@@ -180,7 +184,7 @@ class Upkeep:
 
     def _clean(self, newest: Manifest) -> None:
         engine = self._engine
-        oldest = self._retention.prune(self._aging.now())
+        oldest = self._retention.prune(self._aging.now(), followed_by_environments(engine.store))
         failpoint("after-prune")
         before_ms = self._aging.now() - engine.config.engine.history
         for environment in remove_dead(engine.store, before_ms, engine.clock):

@@ -67,6 +67,8 @@ class Production:
         self.log = ManifestLog(self._store.manifests)
         #: The query has ended as changes are gone, or a table is another one.
         self.begins_anew = False
+        #: The token of production's runner by the epoch that was taken last.
+        self._taken: dict[int, int] = {}
         self._opened: dict[RelationId, _Opened] = {}
 
     # --- as of a run -----------------------------------------------------------------------------
@@ -139,12 +141,10 @@ class Production:
     def unready(self, tables: Collection[RelationId], newest: Manifest) -> MviewError | None:
         """Why tables cannot be followed up to an epoch; None: they can.
 
-        One that has halted can: it stays as it was.
+        One that has halted cannot: it stays as it was while others go on, so they are of two cuts.
         """
         for name in sorted(tables):
-            state = newest.tables.get(name)
-            is_kept = state is not None and state.phase == "loaded"
-            if not is_kept and (error := missing(self._config, name, state)) is not None:
+            if (error := missing(self._config, name, newest.tables.get(name))) is not None:
                 return error
         return None
 
@@ -154,7 +154,8 @@ class Production:
         Raises:
             UserError: production has gone back.
         """
-        self._check_line(at, newest)
+        if not self._is_line(at, newest):
+            return None
         mirrors = {}
         for name, id_ in at.mirrors.items():
             state = newest.tables.get(name)
@@ -169,11 +170,22 @@ class Production:
     def _goes_on(self, at: Followed, newest: Manifest) -> bool:
         return self.mirrors(at, newest) is not None
 
-    def _check_line(self, at: Followed, newest: Manifest) -> None:
-        """Raise where production is not what was followed: an older copy was put back."""
-        is_behind = newest.epoch < at.epoch
-        with suppress(UserError, CorruptionError):  # it is not kept any more
+    def take(self, epoch: Manifest) -> None:
+        """Note what of production is taken."""
+        self._taken = {epoch.epoch: epoch.token}
+
+    def _is_line(self, at: Followed, newest: Manifest) -> bool:
+        """Whether production goes on from what was followed, as far as can be told.
+
+        An epoch that is not kept may have been another one. But a runner never goes back.
+
+        Raises:
+            UserError: it does not: an older copy was put back.
+        """
+        is_behind, is_known = newest.epoch < at.epoch, False
+        with suppress(UserError, CorruptionError):
             is_behind |= self.log.read(at.epoch).created_ms != at.published_ms
+            is_known = True
         if is_behind:
             name = self._config.environment
             raise UserError(
@@ -185,6 +197,7 @@ class Production:
                 safe="the environment is as it was; production is not touched",
                 hint=f"begin the environment anew: `mview drop --env {name}`, then run it again",
             )
+        return is_known or self._taken.get(at.epoch) == newest.token
 
     def _mirror(self, name: RelationId, state: TableState) -> Mirror:
         """Production's mirror of a table as it is on disk now.
@@ -228,6 +241,7 @@ class Production:
             own[name] = engine.mirror(name, state.schema).copy(
                 mirror, state, manifest.epoch + 1, after.generation, engine.memory.folded
             )
+        self.take(newest)
         at = Followed(newest.epoch, newest.created_ms, ids)
         connections = {name.connection for name in tables}
         engine.commit(
@@ -338,6 +352,7 @@ class _Following:
         if not deltas and pinned_ms == manifest.pinned_ms and is_quiet:
             return None
         self._moved = time.monotonic()
+        self._production.take(upto)
         now = Followed(upto.epoch, upto.created_ms, at.mirrors)
         connections = {name.connection for name in at.mirrors}
         offsets = BatchOffsets(

@@ -104,6 +104,20 @@ def followed(manifest: Manifest) -> Followed | None:
     return Followed(epoch, published_ms, mirrors)
 
 
+def followed_by_environments(store: Store) -> set[int]:
+    """The epochs up to which environments have followed production, whether they run or not.
+
+    By its manifest an environment tells whether production is still what it has followed.
+    """
+    epochs = set()
+    for name in names_of(store):
+        with suppress(MviewError, OSError):
+            newest = ManifestLog(Store(store.environment(name)).manifests).latest()
+            if newest is not None and (at := followed(newest)) is not None:
+                epochs.add(at.epoch)
+    return epochs
+
+
 def needed_by_environments(store: Store, clock: Clock) -> int | None:
     """The epoch after which environments that run still read changes; None: none does.
 

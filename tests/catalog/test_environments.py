@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ from mview.store.environments import Followed
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, TableState
 from tests.relations import rel
+from tests.store.mirrors import SCHEMA
 
 CONFIG = """
 store: data
@@ -101,3 +103,51 @@ def test_production_that_was_put_back_is_noticed(
     with pytest.raises(UserError, match="was put back") as error:
         feed.mirrors(at, feed.newest())
     assert "mview drop --env dev" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"halted": "a message that is not JSON"}, "has halted in production"),
+        ({"phase": "loading"}, "production is loading"),
+    ],
+)
+def test_tables_of_two_cuts_are_not_followed(
+    tmp_path: Path, changes: dict[str, Any], why: str | None
+) -> None:
+    """A table that has halted stays where it was, while production's others go on."""
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    table, other = rel("shop.orders"), rel("shop.items")
+    state = TableState(SCHEMA, 0, 0, phase="loaded")
+    newest = Manifest(1, 1, 100, 1, 1, tables={table: replace(state, **changes), other: state})
+    config = load_config(file)
+    claim_store(config.store)
+    ManifestLog(Store(config.store).manifests).publish(Manifest(1, 1, 100, 1, 1))
+    error = Production(in_environment(config, "dev")).unready([table, other], newest)
+    if not why:
+        assert error is None
+        return
+    assert error is not None
+    assert why in error.what
+
+
+def test_an_epoch_that_is_not_kept_may_have_been_another_one(tmp_path: Path) -> None:
+    """Production may have gone back and on again beyond it: only its same runner cannot have."""
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    config = load_config(file)
+    claim_store(config.store)
+    log = ManifestLog(Store(config.store).manifests)
+    for number, token in ((1, 1), (2, 1), (3, 2)):
+        log.publish(Manifest(number, token, 100 * number, 1, number))
+    feed, at = Production(in_environment(config, "dev")), Followed(2, 200, {})
+    first, second = log.read(1), log.read(2)
+    assert feed.mirrors(at, feed.newest()) == {}
+    feed.take(second)
+    log.prune([1, 2])
+    assert feed.mirrors(at, feed.newest()) is None
+    assert feed.mirrors(at, replace(feed.newest(), token=1)) == {}
+    feed.take(first)
+    assert feed.mirrors(at, replace(feed.newest(), token=1)) is None

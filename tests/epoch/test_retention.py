@@ -146,6 +146,18 @@ def test_all_that_is_kept_can_be_read(
         world.read(gone)
 
 
+def test_what_is_spared_stays_however_old(tmp_path: Path) -> None:
+    world = World(tmp_path, history="3 hours", keep_files="30 min")
+    for _ in range(10):
+        world.run(1_000)
+    world.run(30 * DAY_MS)
+    world.retention.prune(world.now, {4})
+    assert world.log.epochs() == [4, 10, 11]
+    assert world.read(4) == 4
+    world.clean()
+    assert world.log.epochs() == [10, 11]
+
+
 def test_a_time_is_the_newest_epoch_up_to_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     for _ in range(4):

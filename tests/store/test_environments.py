@@ -16,6 +16,7 @@ from mview.store.environments import (
     Followed,
     check_name,
     followed,
+    followed_by_environments,
     names_of,
     needed_by_environments,
     remove,
@@ -127,6 +128,7 @@ def test_what_production_keeps_for_environments(store: Store) -> None:
     assert needed_by_environments(store, clock) is None
     dev, other = environment(store, "dev", 41), environment(store, "other", 7)
     assert names_of(store) == ["dev", "other"]
+    assert followed_by_environments(store) == {41, 7}
     assert needed_by_environments(store, clock) is None
     with Lease(dev.lease, clock):
         assert needed_by_environments(store, clock) == 41
