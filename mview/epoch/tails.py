@@ -49,7 +49,8 @@ def changes_since(
     if ends:
         upto = log.up_to(min(ends), after, newest)
         for name, mirror in mirrors.items():
-            parts[name] = mirror.changes(upto.tables[name], after)
+            # By the newest state: files that older ones name are merged and deleted in time.
+            parts[name] = mirror.changes(newest.tables[name], after, until=upto.epoch)
     deltas = {name: delta_of(rows, upto.tables[name].schema.key) for name, rows in parts.items()}
     changed = {name: delta for name, delta in deltas.items() if delta.rows.num_rows}
     return Since(upto, changed, not ends)

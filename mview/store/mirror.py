@@ -384,22 +384,26 @@ class Mirror:
                 rows = pa.concat_tables([rows, part.filter(wanted)])
         return rows
 
-    def changes(self, state: TableState, after: int, most: int = sys.maxsize) -> pa.Table:
+    def changes(
+        self, state: TableState, after: int, most: int = sys.maxsize, until: int = sys.maxsize
+    ) -> pa.Table:
         """The changelog rows after an epoch, with EPOCH: of as many epochs as fit, of one at least.
 
         Args:
             state: what is published.
             after: not below what `trimmed` says.
             most: bytes of rows, about.
+            until: nothing after this epoch.
         """
-        return self.changes_until(state, after, most)[0]
+        return self.changes_until(state, after, most, until)[0]
 
     def changes_until(
-        self, state: TableState, after: int, most: int
+        self, state: TableState, after: int, most: int, until: int = sys.maxsize
     ) -> tuple[pa.Table, int | None]:
         """The same, and the epoch up to which these are all; None: there are no more."""
         files = self.changelog.at(state.changelog_version).files.values()
-        waiting = sorted((f for f in files if _last_epoch(f) > after), key=_last_epoch)
+        rest = [f for f in files if _last_epoch(f) > after and _first_epoch(f.path) <= until]
+        waiting = sorted(rest, key=_last_epoch)
         upto, size, ends = after, 0, None
         for file in waiting:
             size += _UNPACKED * file.size
@@ -407,6 +411,7 @@ class Mirror:
                 ends = upto
                 break
             upto = _last_epoch(file)
+        upto = min(upto, until)
         parts = [self._changes.empty_table()]
         # Files are merged by their size, so one may reach back behind another.
         for file in waiting:

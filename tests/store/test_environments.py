@@ -10,7 +10,8 @@ import pytest
 
 from mview.clock import WallMs
 from mview.delta.log import DeltaLog
-from mview.errors import AlreadyRunningError, UserError
+from mview.epoch.tails import changes_since
+from mview.errors import AlreadyRunningError, CorruptionError, UserError
 from mview.execute.delta import delta_of
 from mview.store.environments import (
     Followed,
@@ -31,6 +32,7 @@ from mview.store.mirror import Mirror
 from tests.relations import rel
 from tests.seeds import seeds
 from tests.store.mirrors import SCHEMA, MirrorDriver, Row
+from tests.store.mirrors import delta_of as changes_of
 
 
 class SetClock:
@@ -100,6 +102,34 @@ def test_files_are_linked_and_stay(tmp_path: Path) -> None:
     assert all(Path(path).stat().st_nlink == 2 for path, _ in files)
     DeltaLog(tmp_path / "m" / "base").drop()
     assert rows_of(own, state) == Counter(driver.truth.values())
+
+
+def test_far_behind_old_epochs_are_read_from_the_files_of_the_newest(tmp_path: Path) -> None:
+    """What an old epoch's state names was merged into other files and deleted meanwhile."""
+    mirror, log, table = (
+        Mirror(tmp_path / "m", SCHEMA),
+        ManifestLog(tmp_path / "log"),
+        rel("shop.t"),
+    )
+    log.folder.mkdir()
+    state = replace(mirror.create(), phase="loaded")
+    for epoch in range(1, 12):
+        rows = [
+            ("+I", ("x", 10_000 * epoch + n, "a", None)) for n in range(2000 if epoch > 9 else 1)
+        ]
+        state = replace(state, changelog_version=mirror.append(epoch, changes_of(rows)))
+        newest = Manifest(epoch, 1, WallMs(epoch), 1, epoch, tables={table: state})
+        log.publish(newest)
+    log.prune(range(3, 11))
+    mirror.maintain(state, state, generation=1, after=0)
+    with pytest.raises(CorruptionError):
+        mirror.changes(log.read(2).tables[table], 0)
+    upto, deltas, is_all = changes_since(0, newest, log, {table: mirror}, 1)
+    assert (upto.epoch, is_all) == (2, False)
+    assert sorted(deltas[table].rows["id"].to_pylist()) == [10_000, 20_000]
+    upto, deltas, is_all = changes_since(2, newest, log, {table: mirror}, 1 << 30)
+    assert (upto.epoch, is_all) == (11, True)
+    assert deltas[table].rows.num_rows == 7 + 4000
 
 
 @pytest.fixture
