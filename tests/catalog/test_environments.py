@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mview.admin.mending.environments import check_named
 from mview.catalog.environments import (
     given_view,
     in_environment,
@@ -103,6 +104,14 @@ def test_production_that_was_put_back_is_noticed(
     with pytest.raises(UserError, match="was put back") as error:
         feed.mirrors(at, feed.newest())
     assert "mview drop --env dev" in str(error.value.hint)
+
+
+def test_production_takes_what_is_named() -> None:
+    """What differs may be newer in production."""
+    check_named("dev", ["sums"], [VIEW])
+    with pytest.raises(UserError, match="name the views") as error:
+        check_named("dev", [], [VIEW])
+    assert "mview promote --env dev sums" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(

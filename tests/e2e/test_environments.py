@@ -133,6 +133,9 @@ def test_an_environment_follows_production_which_takes_its_views(
             assert [v["view"] for v in answer["plan"]["views"]] == ["names"]
             prod.epochs("names", 1)
             running.epochs("names", 1)
+        refused = command(config, "promote", "--env", "dev")
+        assert refused.exit_code == ExitCode.CHECK_FAILED, refused.output
+        assert "name the views that production is to take" in refused.output
         plan = mview(config, "promote", "--env", "dev", "--plan")["plan"]
         assert [(v["view"], v["fate"]) for v in plan["views"]] == [("spent", "new")]
         built = published(dev).views["spent"].built_epoch

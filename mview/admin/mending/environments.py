@@ -148,6 +148,27 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
     return order_views(changed)
 
 
+def check_named(name: str, views: Sequence[str], given: Sequence[ViewDefinition]) -> None:
+    """Raise UserError unless the views are named that production is to take.
+
+    One that production has otherwise may have been changed there since the environment took it up.
+
+    Args:
+        name: the environment's.
+        views: the names that were given.
+        given: what production would take of it.
+    """
+    if not views:
+        names = [view.name for view in given]
+        raise UserError(
+            "name the views that production is to take",
+            allowed=f"those that it does not have, or has otherwise: {', '.join(names)}",
+            safe="nothing was changed",
+            hint=f"mview promote --env {name} {' '.join(names)}; a view may be newer in "
+            "production: --plan shows what would change",
+        )
+
+
 def _is_there(store: Store, newest: Manifest, view: ViewDefinition) -> bool:
     """Whether production has a view by this text, with these sinks."""
     state = newest.views.get(view.name)

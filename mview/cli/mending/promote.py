@@ -18,9 +18,10 @@ from mview.errors import ExitCode, UserError
 @json_option
 @click.pass_obj
 def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str) -> None:
-    """Have production's run take the new and changed views of an environment.
+    """Have production's run take views of an environment, by their names.
 
-    All, or those that are named. It is done as mview apply does it: they are built beside what is
+    With --plan and no name, all are shown that production has not, or otherwise: also where it has
+    a newer text by now. It is done as mview apply does it: they are built beside what is
     shown, replace it in one epoch, and sinks get the difference. The plan is shown first. The
     environment stays. Ends with 1 when it is refused, or a view is not built.
     """
@@ -28,7 +29,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     if not name:
         raise click.UsageError("name the environment: --env NAME")
     from mview.admin.apply import apply_views, check_running
-    from mview.admin.mending.environments import promotable
+    from mview.admin.mending.environments import check_named, promotable
     from mview.cli.checking import Checker
     from mview.cli.planning import plan_run
     from mview.cli.render import applied_text, planned_text
@@ -37,6 +38,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     config = app.config(config_path)
     given = promotable(config, name, views)
     if given and not plan_only:
+        check_named(name, views, given)
         check_running(config)
     checker = Checker(config, False, app.output.note)
     planned = plan_run(config, checker.check(given), checker.manifest, checker.schemas)
