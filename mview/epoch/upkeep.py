@@ -189,7 +189,7 @@ class Upkeep:
         before_ms = self._aging.now() - engine.config.engine.history
         for environment in remove_dead(engine.store, before_ms, engine.clock):
             self._tell(f"environment {environment} is removed: nobody has run it for long")
-        environments = needed_by_environments(engine.store, engine.clock)
+        environments = needed_by_environments(engine.store, before_ms, engine.clock)
         for name, relation in engine.relations.items():
             if state := newest.tables.get(name):
                 begun = replace(state, base_version=0, changelog_version=0)

@@ -118,11 +118,14 @@ def followed_by_environments(store: Store) -> set[int]:
     return epochs
 
 
-def needed_by_environments(store: Store, clock: Clock) -> int | None:
+def needed_by_environments(store: Store, before_ms: int, clock: Clock) -> int | None:
     """The epoch after which environments that run still read changes; None: none does.
 
     One that has ended needs none: what is gone when it begins again it links anew. So a dead one
-    keeps nothing longer than its lease.
+    keeps nothing longer than its lease, and one that waits keeps nothing for ever.
+
+    Args:
+        before_ms: who has published nothing since then needs none, wall milliseconds.
     """
     epochs = []
     for name in names_of(store):
@@ -131,7 +134,9 @@ def needed_by_environments(store: Store, clock: Clock) -> int | None:
             newest = None
             if Lease(own.lease, clock).holder() is not None:
                 newest = ManifestLog(own.manifests).latest()
-            if newest is not None and (at := followed(newest)) is not None:
+            if newest is None or newest.created_ms < before_ms:
+                continue
+            if (at := followed(newest)) is not None:
                 epochs.append(at.epoch)
     return min(epochs, default=None)
 

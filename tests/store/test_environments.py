@@ -155,26 +155,28 @@ def environment(store: Store, name: str, epoch: int, created_ms: int = 1_000) ->
 def test_what_production_keeps_for_environments(store: Store) -> None:
     """As long as somebody runs one: a dead one keeps nothing longer than its lease."""
     clock = SetClock()
-    assert needed_by_environments(store, clock) is None
+    assert needed_by_environments(store, 1_000, clock) is None
     dev, other = environment(store, "dev", 41), environment(store, "other", 7)
     assert names_of(store) == ["dev", "other"]
     assert followed_by_environments(store) == {41, 7}
-    assert needed_by_environments(store, clock) is None
+    assert needed_by_environments(store, 1_000, clock) is None
     with Lease(dev.lease, clock):
-        assert needed_by_environments(store, clock) == 41
+        assert needed_by_environments(store, 1_000, clock) == 41
         with Lease(other.lease, clock):
-            assert needed_by_environments(store, clock) == 7
-        assert needed_by_environments(store, clock) == 41
+            assert needed_by_environments(store, 1_000, clock) == 7
+            # One that waits for long keeps nothing, either.
+            assert needed_by_environments(store, 1_001, clock) is None
+        assert needed_by_environments(store, 1_000, clock) == 41
     paused = Lease(dev.lease, clock)
     paused.acquire()
-    assert needed_by_environments(store, clock) == 41
+    assert needed_by_environments(store, 1_000, clock) == 41
     clock.ms += 2 * TTL_MS
-    assert needed_by_environments(store, clock) is None
+    assert needed_by_environments(store, 1_000, clock) is None
     paused.release()
     # One that cannot be read, or has nothing yet, keeps nothing, and is in nobody's way.
     (dev.manifests / "00000000000000000002.json").write_text("{")
     with Lease(dev.lease, clock):
-        assert needed_by_environments(store, clock) is None
+        assert needed_by_environments(store, 1_000, clock) is None
 
 
 def test_one_that_nobody_runs_goes_in_time(store: Store) -> None:
