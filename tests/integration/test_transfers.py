@@ -7,6 +7,7 @@ a process of its own, which is killed at any moment; its JVM is there for the ne
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -122,13 +123,23 @@ def lives(bank, warm):
         last = log.latest()
         return 0 if last is None else last.epoch
 
+    built = []
+
+    def are_there(goal, shown):
+        """Whether there are so many epochs, and so many that show the views."""
+        last = log.latest()
+        if not built and last is not None and set(last.views) == set(VIEWS):
+            built.extend(() if any(s.stale for s in last.views.values()) else (last.epoch,))
+        return epochs() >= goal and (not shown or (built and epochs() >= built[0] + shown))
+
     for life in range(3):
-        # The first one is killed in its load.
+        # The first one is killed in its load; the last one shows enough to compare.
         goal = epochs() + (3 if life == 0 else chance.randrange(6, 25))
+        shown = 9 if life == 2 else 0
         with bank.busy(pause=0.2):
             run = warm.start(Order(bank.root, "live", _LEASE_MS), bank.root / f"said-{life}")
             try:
-                wait_until(lambda goal=goal: epochs() >= goal, "epochs", PATIENCE, run.check)
+                wait_until(partial(are_there, goal, shown), "epochs", PATIENCE, run.check)
             finally:
                 run.stop()
         for _ in range(30):
