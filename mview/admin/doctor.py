@@ -46,7 +46,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import refusal, store_id
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, schemas_of
 
 #: Seconds for an answer: clients try again for ten by themselves.
 PATIENCE_S = 20.0
@@ -222,7 +222,7 @@ class Doctor:
             manifest = ManifestLog(store.manifests).latest()
             if manifest is None:
                 return list(self.views), None
-            self._schemas = {name: state.schema for name, state in manifest.source_tables.items()}
+            self._schemas = schemas_of(manifest.source_tables)
             kept = load_definitions(store, manifest, but={view.name for view in self.views})
         except MviewError as error:
             findings.append(_wrong("store", error))

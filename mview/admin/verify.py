@@ -41,7 +41,7 @@ from mview.session.lazy import Spark
 from mview.session.spark import spark_session
 from mview.store.frames import mirror_dataframe
 from mview.store.layout import Store
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, schemas_of
 from mview.store.mirror import Mirror
 
 #: Differing rows that `verify` shows of each kind.
@@ -248,8 +248,9 @@ def _compared(
 
 def _schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
     """The tables and views of a manifest as queries see them."""
-    tables = {name: state.schema for name, state in manifest.tables.items()}
-    return tables | {RelationId("view", name): view.schema for name, view in manifest.views.items()}
+    return schemas_of(manifest.tables) | {
+        RelationId("view", name): view.schema for name, view in manifest.views.items()
+    }
 
 
 def _held_against(

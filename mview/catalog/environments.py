@@ -15,12 +15,11 @@ from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
-from mview.schema import TableSchema
 from mview.store.environments import check_name, production_of
 from mview.store.history import ManifestLog
 from mview.store.identity import store_id
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, TableState
+from mview.store.manifest import Manifest, TableState, schemas_of
 
 
 def in_environment(config: Config, name: str) -> Config:
@@ -95,8 +94,7 @@ def shared_tables(
             raise error
         assert state is not None
         tables[name] = state
-    schemas = {name: state.schema for name, state in tables.items()}
-    for name, why in lacking(config, views, schemas).items():
+    for name, why in lacking(config, views, schemas_of(tables)).items():
         raise UserError(
             f"production has loaded {name} without a column: {why}",
             safe="nothing was changed",
@@ -131,11 +129,6 @@ def missing(config: Config, table: RelationId, state: TableState | None) -> Mvie
             hint="run the same command again when it is loaded: mview status",
         )
     return None
-
-
-def schemas_of(tables: Mapping[RelationId, TableState]) -> dict[RelationId, TableSchema]:
-    """The schemas of tables."""
-    return {name: state.schema for name, state in tables.items()}
 
 
 # --- views as they were given, which is what `promote` gives production --------------------------

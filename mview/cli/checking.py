@@ -11,7 +11,6 @@ import pyarrow as pa
 from mview.catalog.definitions import load_definition, load_definitions
 from mview.catalog.environments import (
     production,
-    schemas_of,
     shared_tables,
     unpublished,
     with_those_read,
@@ -38,7 +37,7 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, schemas_of
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class Checker:
         check_store(self.config)
         self._store = Store(self.config.store)
         self.manifest = ManifestLog(self._store.manifests).latest()
-        tables = self.manifest.tables if self.manifest else {}
-        self._kept = {name: state.schema for name, state in tables.items()}
+        self._kept = schemas_of(self.manifest.tables if self.manifest else {})
         #: Of an environment's: what production has.
         self._production: Manifest | None = None
         if self.config.environment:

@@ -20,7 +20,7 @@ from mview.relation import RelationId
 from mview.run.tables import halted_tables
 from mview.schema import TableSchema
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, ViewState
+from mview.store.manifest import Manifest, ViewState, schemas_of
 
 #: What becomes of it; or a run would refuse it.
 ViewFate = Becomes | Literal["refused"]
@@ -103,7 +103,7 @@ def plan_run(
     views = order_views([*others, *sound])
     anew: dict[RelationId, str] = {}
     if manifest is not None and not config.environment:
-        schemas = {name: state.schema for name, state in manifest.source_tables.items()}
+        schemas = schemas_of(manifest.source_tables)
         new = [view for view in views if is_another(view, manifest)]
         by_now = {
             n: of_now(schemas[n], now[n]) for n in source_tables(new) if n in now and n in schemas

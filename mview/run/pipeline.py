@@ -390,8 +390,6 @@ class Run:
         self._held: dict[RelationId, str] = {}
         self._halted: dict[str, MviewError] = {}
         self._building: Building | None = None
-        #: What is kept when it is there.
-        self._kept: Mapping[str, LiveView] = {}
         #: Held by who runs an epoch, or changes what is kept between two.
         self._epoch = threading.Lock()
         #: The query is to begin anew: views look at the time more often, or less.
@@ -414,7 +412,7 @@ class Run:
             if self._building is not None:
                 self._building.close()
                 # The next run begins that build anew: former texts are not what is asked for.
-                self._engine.views = dict(self._kept)
+                self._engine.views = dict(self._building.kept)
             self._upkeep.close()
         if self.is_interrupted and not self._stop.is_set():
             return  # what has halted is built anew, as a start does, or halts once more
@@ -596,7 +594,6 @@ class Run:
         why = why_unbuilt(kept.values(), self._engine.manifest)
         names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
         self._listener.on_message(f"building beside the epochs: {names}")
-        self._kept = kept
         self._building = Building(
             self._engine, views, kept, self._definitions, self._listener.on_build
         )

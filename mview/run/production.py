@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mview.catalog.definitions import load_definitions
-from mview.catalog.environments import missing, production, schemas_of, shared_tables
+from mview.catalog.environments import missing, production, shared_tables
 from mview.clock import last_tick, steady_clock
 from mview.config import Config
 from mview.epoch.engine import Engine
@@ -40,7 +40,7 @@ from mview.schema import TableSchema
 from mview.store.environments import Followed, followed
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, TableState
+from mview.store.manifest import Manifest, TableState, schemas_of
 from mview.store.mirror import Mirror
 
 #: Seconds between two looks for a new epoch of production.
@@ -102,9 +102,9 @@ class Production:
         """See `Feed`; where the tables cannot go on as they are, all are linked anew."""
         self.begins_anew = False
         manifest = engine.manifest
-        same = {n: state.schema for n, state in manifest.source_tables.items()} == dict(schemas)
+        same = schemas_of(manifest.source_tables) == dict(schemas)
         at = followed(manifest)
-        if same and at is not None and self._goes_on(at, self.newest()):
+        if same and at is not None and self.mirrors(at, self.newest()) is not None:
             return
         for tries in range(1, _TRIES + 1):
             newest = self.newest()
@@ -166,9 +166,6 @@ class Production:
                 if _id_of(mirror) == id_ and mirror.cleaned <= at.epoch:
                     mirrors[name] = mirror
         return mirrors if mirrors.keys() == at.mirrors.keys() else None
-
-    def _goes_on(self, at: Followed, newest: Manifest) -> bool:
-        return self.mirrors(at, newest) is not None
 
     def take(self, epoch: Manifest) -> None:
         """Note what of production is taken."""

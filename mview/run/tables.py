@@ -16,7 +16,7 @@ from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.schema import TableSchema
-from mview.store.manifest import Manifest
+from mview.store.manifest import Manifest, schemas_of
 
 #: How an error begins of a column that is not there.
 _COLUMN = re.compile(r"unknown column '([^']*)'")
@@ -132,7 +132,7 @@ def halted_tables(
 
 def loaded_schemas(manifest: Manifest) -> dict[RelationId, TableSchema]:
     """What is read of the tables that are in the store."""
-    return {name: state.schema for name, state in manifest.source_tables.items()}
+    return schemas_of(manifest.source_tables)
 
 
 def followed(config: Config, manifest: Manifest) -> dict[RelationId, TableSchema]:

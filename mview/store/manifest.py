@@ -6,6 +6,7 @@ last. A reader takes the newest manifest and reads every table and view at the v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -201,6 +202,11 @@ class Manifest:
             UserError: a table of it can be none.
         """
         return record(cls, data)
+
+
+def schemas_of(tables: Mapping[RelationId, TableState]) -> dict[RelationId, TableSchema]:
+    """What is kept of tables and other relations: their columns, by name."""
+    return {name: state.schema for name, state in tables.items()}
 
 
 def _shallow(record: Manifest | TableState | ViewState) -> dict[str, Any]:

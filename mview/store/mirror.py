@@ -238,9 +238,7 @@ class Mirror:
         version, rest = self.take(epoch, files), state
         while (tail := other._oldest(rest, most)).num_rows:
             rest = replace(rest, folded=int(pc.max(tail[EPOCH]).as_py()))
-            upsert, live = settle(tail, self.schema.key), self.base.head.files
-            rewrite = self._rewriter.plan(f"c{epoch:012d}", upsert, live)
-            version = self.base.commit(rewrite.adds, rewrite.removes, {"mview": "compact"})
+            version = self._fold(tail, epoch)
         return replace(
             begun, base_version=version, folded=epoch - 1, rows=state.rows, phase="loaded"
         )
@@ -360,9 +358,13 @@ class Mirror:
         if not tail.num_rows:
             return state.base_version, state.folded
         folded = int(pc.max(tail[EPOCH]).as_py())
+        return self._fold(tail, folded), folded
+
+    def _fold(self, tail: pa.Table, epoch: int) -> int:
+        """Write changes into the base, in files that are called by an epoch; the base's version."""
         upsert, live = settle(tail, self.schema.key), self.base.head.files
-        rewrite = self._rewriter.plan(f"c{folded:012d}", upsert, live)
-        return self.base.commit(rewrite.adds, rewrite.removes, {"mview": "compact"}), folded
+        rewrite = self._rewriter.plan(f"c{epoch:012d}", upsert, live)
+        return self.base.commit(rewrite.adds, rewrite.removes, {"mview": "compact"})
 
     def _oldest(self, state: TableState, most: int) -> pa.Table:
         """The changes up to an epoch: of as many files as fit into `most` bytes, of one at least.

@@ -18,6 +18,7 @@ from mview.relation import RelationId
 from mview.schema import TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from mview.store.manifest import schemas_of
 from mview.trial.cases import TEST_FILES, TestFile, TrialCase, read_tests
 from mview.trial.chance import Chance, smaller
 from mview.trial.trying import Trial, TrialOutcome
@@ -77,7 +78,7 @@ class TrialProject:
                 "declare its columns under tables: in the test file, or give --config",
             )
             last = ManifestLog(Store(config.store).manifests).latest()
-            kept = {name: state.schema for name, state in last.tables.items()} if last else {}
+            kept = schemas_of(last.tables if last else {})
             try:
                 described = describe_tables(config, views, {**kept, **schemas})
             except RetryableError:

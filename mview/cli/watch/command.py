@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mview.cli.display.progress import Display, UnreadError
+from mview.cli.display.tee import TeeDisplay
 from mview.cli.options import App, F, config_option
 from mview.cli.output import Output
 from mview.cli.watch.access import Access
-from mview.epoch.report import BuildReport, EpochReport, LoadReport
-from mview.errors import MviewError
+from mview.epoch.report import Silence
 
 if TYPE_CHECKING:
     from mview.cli.watch.told import RunTold
@@ -130,7 +130,7 @@ def _serve(
         ended.set()
 
 
-class WatchedDisplay:
+class WatchedDisplay(TeeDisplay):
     """A display, and a page beside the run that is told the same.
 
     The page is a process of its own: nothing that is asked of it takes memory or time of the run.
@@ -144,7 +144,8 @@ class WatchedDisplay:
     def __init__(
         self, display: Display, output: Output, config_path: str, listening: Listening
     ) -> None:
-        self._display, self._output = display, output
+        super().__init__(display, Silence())  # until the page is there
+        self._output = output
         access = listening.access
         self._opened = access.bind()
         self._url = access.url(self._opened)
@@ -172,7 +173,7 @@ class WatchedDisplay:
             )
         pipe = self._process.stdin
         assert pipe is not None, "it was asked for"
-        self._events = RunEvents(pipe, self._output.mask, self._tell_of_the_end)
+        self._listener = self._events = RunEvents(pipe, self._output.mask, self._tell_of_the_end)
         self._events.line(json.dumps(self._start))
         self._display.__enter__()
         self._display.on_message(f"watch it at {self._url}")
@@ -195,31 +196,6 @@ class WatchedDisplay:
     def _tell_of_the_end(self) -> None:
         with suppress(OSError, UnreadError):
             self._display.on_message("the page has ended; the run goes on without it")
-
-    def on_load(self, load: LoadReport) -> None:
-        """Tell both."""
-        self._events.on_load(load)
-        self._display.on_load(load)
-
-    def on_build(self, build: BuildReport) -> None:
-        """Tell both."""
-        self._events.on_build(build)
-        self._display.on_build(build)
-
-    def on_epoch(self, epoch: EpochReport) -> None:
-        """Tell both."""
-        self._events.on_epoch(epoch)
-        self._display.on_epoch(epoch)
-
-    def on_halt(self, view: str, error: MviewError) -> None:
-        """Tell both."""
-        self._events.on_halt(view, error)
-        self._display.on_halt(view, error)
-
-    def on_message(self, text: str) -> None:
-        """Tell both."""
-        self._events.on_message(text)
-        self._display.on_message(text)
 
 
 def serve_beside(lines: Any) -> None:

@@ -27,10 +27,11 @@ from urllib.parse import urlsplit
 
 from mview.cli.checking import Checker
 from mview.cli.display.progress import Display, UnreadError
+from mview.cli.display.tee import TeeDisplay
 from mview.cli.explore.openlineage import Transition, ViewJobs, Wrote
 from mview.clock import SystemClock
 from mview.config import Config, OpenLineageSettings
-from mview.epoch.report import BuildReport, EpochReport, LoadReport
+from mview.epoch.report import EpochReport, Silence
 from mview.errors import MviewError, one_line
 from mview.secrets import reveal
 from mview.store.history import ManifestLog
@@ -105,7 +106,7 @@ class _ViewRun:
     digest: str
 
 
-class LineageEvents:
+class LineageEvents(Silence):
     """Makes and sends the events of a run, in a thread of its own.
 
     Args:
@@ -155,7 +156,7 @@ class LineageEvents:
         self._wake.set()
         self._thread.join(_END_S)
 
-    def epoch(self, epoch: EpochReport) -> None:
+    def on_epoch(self, epoch: EpochReport) -> None:
         """Note what an epoch did."""
         with self._lock:
             for name, change in epoch.views.items():
@@ -173,7 +174,7 @@ class LineageEvents:
         if not self._settings.every or not epoch.views.keys() <= self._seen:
             self._wake.set()
 
-    def halt(self, view: str, error: MviewError) -> None:
+    def on_halt(self, view: str, error: MviewError) -> None:
         """Note that a view halts."""
         with self._lock:
             self._halted[view] = _text(error)
@@ -255,7 +256,7 @@ class LineageEvents:
                 name in digests and state is not None and not state.halted and not state.stale
             )
             if name not in self._runs:
-                if not is_sound or name not in digests:
+                if not is_sound:
                     continue
                 self._forget_halt(name)
                 begun = self._begun.get(name)
@@ -342,7 +343,7 @@ def _text(error: BaseException) -> str:
     return str(error.render()) if isinstance(error, MviewError) else type(error).__name__
 
 
-class LineageDisplay:
+class LineageDisplay(TeeDisplay):
     """A display, and events of lineage beside it.
 
     Args:
@@ -351,7 +352,8 @@ class LineageDisplay:
     """
 
     def __init__(self, display: Display, events: LineageEvents) -> None:
-        self._display, self._events = display, events
+        super().__init__(display, events)
+        self._events = events
 
     def __enter__(self) -> LineageDisplay:
         self._display.__enter__()
@@ -366,25 +368,3 @@ class LineageDisplay:
     ) -> None:
         self._events.end(error)
         self._display.__exit__(kind, error, trace)
-
-    def on_load(self, load: LoadReport) -> None:
-        """Tell the display."""
-        self._display.on_load(load)
-
-    def on_build(self, build: BuildReport) -> None:
-        """Tell the display."""
-        self._display.on_build(build)
-
-    def on_epoch(self, epoch: EpochReport) -> None:
-        """Tell both."""
-        self._events.epoch(epoch)
-        self._display.on_epoch(epoch)
-
-    def on_halt(self, view: str, error: MviewError) -> None:
-        """Tell both."""
-        self._events.halt(view, error)
-        self._display.on_halt(view, error)
-
-    def on_message(self, text: str) -> None:
-        """Tell the display."""
-        self._display.on_message(text)

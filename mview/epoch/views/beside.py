@@ -135,7 +135,7 @@ class Building:
         definitions: Sequence[ViewDefinition],
         tell: Callable[[BuildReport], None],
     ) -> None:
-        self._engine, self._kept, self._definitions = engine, kept, definitions
+        self._engine, self.kept, self._definitions = engine, kept, definitions
         self._tell = tell
         self.views = {view.name: view for view in views}
         self._begun = engine.manifest.epoch
@@ -223,7 +223,7 @@ class Building:
         """The rows at the pinned epoch."""
         aside, at = self._aside, self._at
         aside.manifest, aside.pinned_ms = at, at.pinned_ms
-        pin(aside, self._kept.values(), self._engine.views.values())
+        pin(aside, self.kept.values(), self._engine.views.values())
         tables = {name: at.tables[name] for name in self._inputs}
         states = dict(at.views)
         for number, (name, view) in enumerate(self.views.items(), 1):
@@ -386,7 +386,7 @@ class Building:
             failpoint("build-closed")
             engine.pin(self._aside.pinned_ms)
             relations = self.relations
-            build = Build.begin(engine, self._kept, self._definitions)
+            build = Build.begin(engine, self.kept, self._definitions)
             for view in self.views.values():
                 try:
                     self._show(build, view)
@@ -394,7 +394,7 @@ class Building:
                     told = halting(error, view.name, engine.store, engine.spark)
                     build.leave_out(engine, view, told)
             failpoint("after-build")
-            engine.views = dict(self._kept)
+            engine.views = dict(self.kept)
             manifest = engine.next_manifest(tables=build.tables, views=build.states)
             refused = engine.commit(manifest, build.tokens).halted
             engine.reopen(relations)

@@ -49,7 +49,7 @@ class Told:
         change = ViewChange(1, 2, 0, manifest.epoch, "SELF_MAINTAINED", "local")
         views = dict.fromkeys(manifest.views, change)
         began = time.perf_counter()
-        self.events.epoch(EpochReport(manifest.epoch, 5, 5, {}, views, manifest.watermark))
+        self.events.on_epoch(EpochReport(manifest.epoch, 5, 5, {}, views, manifest.watermark))
         return time.perf_counter() - began
 
 
@@ -125,7 +125,7 @@ def test_a_view_that_halts_has_failed_and_begins_anew(made, tmp_path, lines):
     whole = made.log.latest().views
     broken = whole | {"totals": replace(whole["totals"], halted="division by zero")}
     made.epoch(views=broken)
-    told.events.halt("totals", UserError(f"division by zero {SECRET}"))
+    told.events.on_halt("totals", UserError(f"division by zero {SECRET}"))
     until(lambda: len(lines()) == 5)
     told.epoch(views=whole)
     until(lambda: len(lines()) == 8)
