@@ -63,11 +63,21 @@ def _to_file(path: Path, event: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Opened each time: it may be moved away meanwhile, as logs are.
+        begin = "\n" if _is_torn(path) else ""
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(file, "a", encoding="utf-8") as lines:
-            lines.write(event + "\n")
+            lines.write(f"{begin}{event}\n")
     except OSError as error:
         raise _UnsentError(error.strerror or str(error)) from None
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends within a line: a full disk took a part of it."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as lines:
+        lines.seek(-1, os.SEEK_END)
+        return lines.read() != b"\n"
 
 
 def _to_url(url: str, key: str | None, event: str) -> None:

@@ -314,6 +314,19 @@ def test_epochs_hasten_nothing_that_has_its_time(made):
         assert len(of(endpoint.events, "totals")) == 3
 
 
+def test_a_line_that_a_full_disk_took_in_part_ends_there(made, tmp_path):
+    file = tmp_path / "told/lineage.jsonl"
+    file.parent.mkdir()
+    file.write_text('{"eventTime": "20')
+    told = Told(made, file=file, every=0)
+    told.epoch()
+    until(lambda: file.read_text().count("\n") == 5)
+    told.events.end(None)
+    torn, *whole = file.read_text().splitlines()
+    assert torn == '{"eventTime": "20'
+    assert [json.loads(line)["eventType"] for line in whole].count("START") == 2
+
+
 def test_a_view_that_is_never_sound_wakes_nobody(made, tmp_path, lines):
     told = Told(made, file=tmp_path / "told/lineage.jsonl", every=3600)
     views = made.epoch().views
