@@ -61,9 +61,16 @@ def _timed(phase: str, call: Callable[..., Any], notes: Path) -> Callable[..., A
                 _noted[phase] = took - _inside.pop()
                 if _inside:
                     _inside[-1] += took
-                notes.write_text(json.dumps(_noted))
+                _write(notes)
 
     return timed
+
+
+def _write(notes: Path) -> None:
+    """Write what is noted, whole or not at all: the process may be killed meanwhile."""
+    new = notes.with_suffix(".new")
+    new.write_text(json.dumps(_noted))
+    new.replace(notes)
 
 
 def main() -> None:
@@ -92,7 +99,7 @@ def main() -> None:
         command()
     finally:
         _noted["all"] = _cpu()
-        notes.write_text(json.dumps(_noted))
+        _write(notes)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -90,11 +91,12 @@ class Restarts:
         """The command, by one of the interpreters."""
         command = [self._python[who], str(_PHASES), str(self._folder / "notes"), "run"]
         command += [str(self._folder / "views"), "-c", str(self._config.path), *more]
+        (self._folder / "notes").unlink(missing_ok=True)
         with (self._folder / "said").open("wb") as said:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
 
     def phases(self) -> dict[str, float]:
-        """CPU seconds of the last run, by phase."""
+        """CPU seconds of the last run, by phase; a phase that goes on is not in it."""
         notes: dict[str, float] = json.loads((self._folder / "notes").read_text())
         return notes
 
@@ -119,7 +121,9 @@ class Restarts:
         meter = Meter(process.pid)
         try:
             self._wait(process)
-            return time.monotonic() - begin, meter.cpu_seconds()
+            fresh = time.monotonic() - begin, meter.cpu_seconds()
+            self._until(process, lambda: "first epoch" in self.phases())
+            return fresh
         finally:
             meter.close()
             process.kill()
@@ -127,12 +131,22 @@ class Restarts:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         """Until all that was written is published."""
-        end, size = time.monotonic() + _TIMEOUT, self._file.stat().st_size
-        while not (latest := self._log.latest()) or latest.offsets[CONNECTION]["log"][1] < size:
+        size = self._file.stat().st_size
+
+        def published() -> bool:
+            latest = self._log.latest()
+            return latest is not None and latest.offsets[CONNECTION]["log"][1] >= size
+
+        self._until(process, published)
+
+    def _until(self, process: subprocess.Popen[bytes], done: Callable[[], bool]) -> None:
+        """Wait for something that a process does."""
+        end = time.monotonic() + _TIMEOUT
+        while not done():
             if process.poll() is not None:
                 raise RuntimeError((self._folder / "said").read_text())
             if time.monotonic() > end:
-                raise TimeoutError("the change does not come")
+                raise TimeoutError("what is waited for does not come")
             time.sleep(0.005)
 
 
