@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mview.cli.options import (
-    DEFAULT_CONFIG,
     App,
     config_option,
     debug_option,
+    default_config,
     env_option,
     json_option,
     select_option,
@@ -305,7 +305,7 @@ def _seed_of_today() -> int:
 def _project(app: App, config_path: str) -> TrialProject:
     from mview.trial.files import TrialProject
 
-    if config_path == DEFAULT_CONFIG and not Path(config_path).exists():
+    if config_path == default_config() and not Path(config_path).exists():
         return TrialProject(None, f"there is no {config_path}")
     return TrialProject(app.config(config_path))
 

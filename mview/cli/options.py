@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_CONFIG = "conf/mview.yml"
+
+def default_config() -> str:
+    """The configuration of this folder: conf/mview.yml, or mview.yml where that alone is there."""
+    nested, beside = "conf/mview.yml", "mview.yml"
+    return beside if Path(beside).exists() and not Path(nested).exists() else nested
 
 
 @dataclass
@@ -101,8 +106,8 @@ def config_option(command: F) -> F:
         "-c",
         "--config",
         "config_path",
-        default=DEFAULT_CONFIG,
-        show_default=True,
+        default=default_config,
+        show_default="conf/mview.yml, else mview.yml",
         metavar="FILE",
         help="Configuration file.",
     )(debug_option(command))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from mview.catalog.definitions import is_another, load_definitions
+from mview.catalog.definitions import (
+    is_another,
+    load_definition,
+    load_definitions,
+    load_former,
+)
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.tables import lacking, of_now, source_tables
 from mview.cli.checking import Checked
@@ -14,13 +20,14 @@ from mview.cli.costs import plan_cost
 from mview.config import Config
 from mview.epoch.views.fate import Becomes, Fate, fates
 from mview.epoch.without import without
+from mview.errors import CorruptionError, UserError
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import order_views
 from mview.relation import RelationId
 from mview.run.tables import halted_tables
 from mview.schema import TableSchema
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, ViewState, schemas_of
+from mview.store.manifest import NEVER, Manifest, ViewState, schemas_of
 
 #: What becomes of it; or a run would refuse it.
 ViewFate = Becomes | Literal["refused"]
@@ -39,6 +46,7 @@ class PlannedView:
         strategy_before: how it is kept now; empty: it is not.
         rows: rows of the tables that are read to build it; None: some are not loaded yet.
         seconds: what that takes, as measured when it was last done; None: not measured.
+        rollback: the query that `mview rollback` goes back to, once this is done; empty: none.
     """
 
     view: str
@@ -49,6 +57,7 @@ class PlannedView:
     strategy_before: str = ""
     rows: int | None = None
     seconds: float | None = None
+    rollback: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def plan_run(
     sound = [view.definition for view in full.values() if view.error is None]
     others = with_functions([*kept.values()], declared_functions(config))
     views = order_views([*others, *sound])
-    anew: dict[RelationId, str] = {}
+    published, anew = manifest, dict[RelationId, str]()
     if manifest is not None and not config.environment:
         schemas = schemas_of(manifest.source_tables)
         new = [view for view in views if is_another(view, manifest)]
@@ -118,7 +127,10 @@ def plan_run(
     told = fates(views, beside, manifest)
     planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
     planned += [
-        _planned(full.get(name), name, fate, manifest)
+        replace(
+            _planned(full.get(name), name, fate, manifest),
+            rollback="" if config.environment else _former(store, published, name, fate),
+        )
         for name, fate in told.items()
         if name in full or fate.why
     ]
@@ -156,6 +168,18 @@ def _planned(view: Checked | None, name: str, fate: Fate, manifest: Manifest | N
     cost = None if plan is None or not fate.why else plan_cost(plan, manifest)
     rows, seconds = (None, None) if cost is None else (cost.full_rows, cost.full_seconds)
     return PlannedView(name, *fate, breaking, strategy, before, rows, seconds)
+
+
+def _former(store: Store, published: Manifest | None, name: str, fate: Fate) -> str:
+    """The query that `mview rollback` goes back to, once the plan is done; empty: none."""
+    state = None if published is None else published.views.get(name)
+    if published is None or state is None:
+        return ""
+    with suppress(CorruptionError, UserError):  # damaged; never changed
+        if fate.becomes == "changed" and state.built_epoch != NEVER:
+            return load_definition(store, published, name).sql
+        return load_former(store, published, name).sql
+    return ""
 
 
 def _strategy(name: str, manifest: Manifest | None) -> str:

@@ -322,6 +322,10 @@ def planned_text(planned: Planned) -> str:
         if view.rows is not None:
             took = "not measured yet" if view.seconds is None else f"about {view.seconds:.2g} s"
             lines.append(f"          reads  {view.rows:,} rows, {took}")
+        if view.rollback:
+            to = "it has now" if view.fate == "changed" else "it had before its last change"
+            back = f"mview rollback {one_line(view.view)}"
+            lines.append(f"          rollback  {back}, to the text that {to}")
     for name in planned.load:
         why = f" anew: {planned.anew[name]}" if name in planned.anew else ""
         lines.append(f"load      table {one_line(name)}{one_line(why)}")

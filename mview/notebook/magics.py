@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mview.cli.options import DEFAULT_CONFIG
 from mview.errors import MviewError, UserError
 from mview.notebook.declaring import declare
 from mview.notebook.project import Project, connected
@@ -73,7 +72,7 @@ def _project(config: str | None) -> Project:
         return last
     from mview import connect
 
-    return connect(config or DEFAULT_CONFIG)
+    return connect(config)
 
 
 def _command(words: Sequence[str]) -> Any:

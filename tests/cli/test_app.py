@@ -114,6 +114,13 @@ def test_no_configuration_file(tmp_path, monkeypatch):
     assert "--config" in result.stderr
 
 
+def test_the_configuration_that_init_writes_is_found(folder):
+    (folder / "mview.yml").write_text("stor: x")
+    assert "stor" not in mview("status").stderr, "conf/mview.yml comes first"
+    (folder / "conf/mview.yml").unlink()
+    assert "did you mean 'store'?" in mview("status").stderr
+
+
 @pytest.mark.parametrize("command", ["check", "explain"])
 def test_a_database_that_is_down_is_no_reason_to_show_its_password(folder, command):
     for options in ([], ["--debug"]):

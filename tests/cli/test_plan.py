@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from mview.catalog.definitions import digest_of, save_definition
+from mview.catalog.definitions import digest_of, save_definition, with_former
 from mview.cli import main
 from mview.cli.demo import shop
 from mview.epoch.views.cost import Costs, Ran, with_run
@@ -61,13 +61,14 @@ class Project:
             if mirrored:
                 self.loaded(name, state.schema, 7)
         log = ManifestLog(self.store.manifests)
-        log.publish(Manifest(1, 1, 1, 1, 0, tables=self._tables, views=self._states))
+        epoch = 1 if (newest := log.latest()) is None else newest.epoch + 1
+        log.publish(Manifest(epoch, 1, 1, 1, 0, tables=self._tables, views=self._states))
 
     def plan(self, *options, **views):
         self._views.mkdir(exist_ok=True)
         for name, sql in views.items():
             (self._views / f"{name}.sql").write_text(sql)
-        return CliRunner().invoke(main, ["plan", "sql", "-c", "mview.yml", *options])
+        return CliRunner().invoke(main, ["plan", "sql", *options])
 
 
 @pytest.fixture
@@ -126,13 +127,31 @@ def test_an_edit_tells_what_it_breaks_and_costs(project):
         "          breaks  key: order_id before, customer_id then",
         "          strategy  LINEAR -> SELF_MAINTAINED",
         "          reads  20,000 rows, about 4 s",
+        "          rollback  mview rollback v, to the text that it has now",
         "goes on   view other: it is in the store and not in these files; "
         "to remove it: mview drop other",
     ]
     told = json.loads(project.plan("--json").stdout)
     assert told["views"][0]["fate"] == "changed"
     assert told["views"][0]["strategy_before"] == "LINEAR"
+    assert told["views"][0]["rollback"] == LOWER
     assert told["not_given"] == ["other"]
+
+
+def test_the_text_before_the_last_change_is_named(project):
+    one, two = LOWER, "SELECT order_id FROM shop.orders"
+    before = replace(state("order_id"), definition=digest_of(parse_view(one, "v")))
+    after = replace(state("order_id"), definition=digest_of(parse_view(two, "v")))
+    project.publish(v=(one, before))
+    project.publish(v=(two, with_former(after, before)))
+    assert project.plan(v=two).stdout.splitlines() == [
+        "unchanged view v",
+        "          rollback  mview rollback v, to the text that it had before its last change",
+    ]
+    assert json.loads(project.plan("--json").stdout)["views"][0]["rollback"] == one
+    file = project.store.view("v") / f"definition-{before.definition}.json"
+    file.write_text("{}")
+    assert project.plan().stdout == "unchanged view v\n", "nothing promises what is damaged"
 
 
 def test_a_view_that_another_begins_to_read_is_built_anew(project):
