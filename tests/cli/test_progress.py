@@ -85,14 +85,25 @@ def test_lines_of_a_load_come_every_few_seconds_and_at_the_end(capsys):
     ]
 
 
+def test_no_log_tells_how_long_what_nobody_can_tell_takes(capsys):
+    clock = Clock()
+    display = lines_display(clock)
+    for second, (rows, read) in enumerate([(0, 0), (30, 400), (400, 990)]):
+        clock.seconds = second * 6.0
+        display.on_load(LoadReport("shop.orders", rows, read, 990, False))
+    _, changes_alone, all_read = texts(capsys)
+    assert changes_alone == "shop.orders: loading, 30 of about 990 rows, 5 rows/s; 400 read"
+    assert all_read == "shop.orders: loading, 400 of about 990 rows, 33 rows/s; 990 read"
+
+
 def test_a_load_that_goes_on_has_the_rate_of_this_run(capsys):
     clock = iter([0.0, 6.0])
     display = lines_display(lambda: next(clock))
     for rows in (900, 960):
-        display.on_load(LoadReport("shop.orders", rows, 960, 990, False, "paused"))
+        display.on_load(LoadReport("shop.orders", rows, 970, 990, False, "paused"))
     assert texts(capsys) == [
-        "shop.orders: loading, 900 of about 990 rows; 960 read; paused",
-        "shop.orders: loading, 960 of about 990 rows, 10 rows/s, 3.0 s left; 960 read; paused",
+        "shop.orders: loading, 900 of about 990 rows; 970 read; paused",
+        "shop.orders: loading, 960 of about 990 rows, 10 rows/s, 3.0 s left; 970 read; paused",
     ]
 
 
@@ -413,6 +424,25 @@ def test_a_narrow_terminal_cuts_no_name_that_could_stand():
     display.on_epoch(epoch(7, 840, **{long: full}))
     assert long in drawn(display, 80)
     assert all(len(line) <= 80 for line in re.sub("\x1b[^m]*m", "", drawn(display)).splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_cuts_the_end_of_a_name_and_no_number(width):
+    display = LiveDisplay(Output(), now=Clock(), wall=lambda: 0)
+    many = replace(change(1_234_567, 65_432, 123_456), rows=7_654_321)
+    display.on_epoch(epoch(7, 840, **{"orders_with_all_that_belongs_to_them_and_more": many}))
+    shown = re.sub("\x1b[^m]*m", "", drawn(display, width))
+    for number in ("7,654,321 rows", "+1,234,567", "~65,432", "-123,456"):
+        assert number in shown
+    assert re.search(r"^orders_with\S*(…|\.\.\.) ", shown, re.MULTILINE)
+    assert all(len(line) <= width for line in shown.splitlines())
+
+
+def test_before_it_is_live_the_screen_tells_how_long_it_takes():
+    clock = Clock()
+    display = LiveDisplay(Output(), now=clock, wall=lambda: 0)
+    clock.seconds = 83.0
+    assert "not live yet\x1b[0m · 00:01:23" in drawn(display)
 
 
 FORGED = "shop.t\n[red]Error: forged\x1b[2J"

@@ -17,8 +17,9 @@ from mview.epoch.report import BuildReport, EpochReport, Listener, LoadReport, V
 from mview.errors import MviewError, RetryableError, one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import Progress, Task, TaskID
+    from rich.text import Text
 
 #: How the lines of a run are written where no person watches.
 LogFormat = Literal["text", "json"]
@@ -29,8 +30,14 @@ _EVERY = 5.0
 #: Seconds between two lines about the epochs of one view.
 _SUMMARY_EVERY = 10.0
 
+#: The part of a table after which a log tells how long the rest of its load takes.
+_FIRST = 0.05
+
 #: Seconds over which the live screen counts changes per second.
 _RATE_OVER = 10.0
+
+#: Columns of a terminal that a name and a reason have at least.
+_NAME, _REASON = 12, 16
 
 #: Seconds without a change or heartbeat after which the live screen says so in red.
 _SILENT_AFTER = 15.0
@@ -259,7 +266,11 @@ class LineDisplay:
             self._line(f"{table}: loaded, {load.rows:,} rows{rate}")
         elif now - self._said.get(load.table, -_EVERY) >= _EVERY:
             self._said[load.table] = now
-            left = (now - began) * (load.total - load.rows) / came if came > 0 else 0
+            left = 0.0
+            # The first rows that count are changes, and do not tell how fast chunks come; once all
+            # is read, what is left depends on the changelog.
+            if came > _FIRST * load.total and load.read < load.total:
+                left = (now - began) * (load.total - load.rows) / came
             eta = f", {duration_text(int(left * 1000))} left" if left > 0 else ""
             seen = f"{load.rows:,} of about {load.total:,} rows{rate}{eta}"
             why = f"; {one_line(load.held)}" if load.held else ""
@@ -425,6 +436,48 @@ class _ViewLine:
         self.rows, self.chosen = change.rows, change.chosen
 
 
+@dataclass(frozen=True)
+class _ViewLines:
+    """Lines of views. Where it is narrow reasons are folded and names cut, but never a number.
+
+    Attributes:
+        lines: by name.
+    """
+
+    lines: list[tuple[str, _ViewLine]]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [
+            (
+                Text(one_line(name), style="bold"),
+                Text(f"{line.rows:,} rows"),
+                Text(f"+{line.inserted:,}", style="green"),
+                Text(f"~{line.updated:,}", style="yellow"),
+                Text(f"-{line.deleted:,}", style="red"),
+                Text(one_line(line.chosen), style="bold red" if line.chosen == "HALTED" else ""),
+            )
+            for name, line in self.lines
+        ]
+        if not rows:
+            return
+        longest, *numbers, reason = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        taken = sum(2 + width for width in numbers)
+        taken += 2 + min(reason, _REASON) if reason else 0
+        table = Table.grid(padding=(0, 2))
+        name = min(longest, max(_NAME, options.max_width - taken))
+        table.add_column(no_wrap=True, overflow="ellipsis", width=name)
+        for width in numbers:
+            table.add_column(no_wrap=True, width=width)
+        if reason:
+            table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*row[: len(table.columns)])
+        yield table
+
+
 @dataclass
 class _Pulse:
     """How a run is doing as a whole; times go on by themselves between two epochs.
@@ -432,10 +485,12 @@ class _Pulse:
     Attributes:
         now: monotonic seconds.
         wall: milliseconds since 1970.
+        began: the run's begin, monotonic seconds.
     """
 
     now: Callable[[], float]
     wall: Callable[[], int]
+    began: float
     live_since: float | None = None
     epoch: int = 0
     dropped: int = 0
@@ -469,7 +524,7 @@ class _Pulse:
         """What is said in each line, in parts with their styles."""
         now = self.now()
         if self.live_since is None:
-            return [[("not live yet", "bold")]]
+            return [[("not live yet", "bold"), (_clock_text(now - self.began), "")]]
         doing = [
             (f"live {_clock_text(now - self.live_since)}", "bold green"),
             (f"epoch {self.epoch:,}", ""),
@@ -517,7 +572,7 @@ class LiveDisplay:
         self._tasks: dict[str, TaskID] = {}
         self._loads: dict[str, LoadReport] = {}
         self._lines: dict[str, _ViewLine] = {}
-        self._pulse = _Pulse(now, wall)
+        self._pulse = _Pulse(now, wall, now())
         self._now, self._tally, self._ended = now, _Tally(now), False
         self._build: tuple[BuildReport, float] | None = None
         self._live = Live(
@@ -578,29 +633,13 @@ class LiveDisplay:
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        lines = Table.grid(padding=(0, 2))
-        # Where it is narrow the end of a long name gives way, and reasons are folded.
-        lines.add_column(no_wrap=True, overflow="ellipsis", min_width=12)
-        for _ in range(4):
-            lines.add_column(no_wrap=True)
-        lines.add_column(overflow="fold")
-        for name, line in list(self._lines.items()):
-            lines.add_row(
-                Text(one_line(name), style="bold"),
-                f"{line.rows:,} rows",
-                Text(f"+{line.inserted:,}", style="green"),
-                Text(f"~{line.updated:,}", style="yellow"),
-                Text(f"-{line.deleted:,}", style="red"),
-                Text(one_line(line.chosen), style="bold red" if line.chosen == "HALTED" else ""),
-            )
         pulse = [
             Text(" · ").join(Text(text, style=style) for text, style in line)
             for line in self._pulse.lines()
         ]
-        parts: list[RenderableType] = [*pulse, lines]
+        parts: list[RenderableType] = [*pulse, _ViewLines([*self._lines.items()])]
         if self._build is not None:
             parts.insert(0, self._building(*self._build))
         if self._loads:
@@ -613,24 +652,23 @@ class LiveDisplay:
         """The build of a view: what it is made from, how long already, how long still."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
-        from rich.text import Text
 
         took = self._now() - began
         line = Table.grid(padding=(0, 1))
-        line.add_column(no_wrap=True, overflow="ellipsis", min_width=12)
+        # The name gives way: a column of `no_wrap` would do so with the others.
+        line.add_column(min_width=_NAME)
         line.add_column(no_wrap=True)
         line.add_column(no_wrap=True)
         passed = duration_text(int(took * 1000))
         if build.expected is None:
-            line.add_row(Text(one_line(build.view), style="bold"), _build_text(build), passed)
+            line.add_row(_name(build.view), _build_text(build), passed)
             return line
         # An estimate: it is not full before the view is there.
         share = min(took / build.expected, 0.99) if build.expected else 0.99
         about = f"{passed} of about {duration_text(int(build.expected * 1000))}"
         line.add_column(no_wrap=True)
         bar = ProgressBar(total=1.0, completed=share, width=16)
-        name = Text(one_line(build.view), style="bold")
-        line.add_row(name, f"building{_which(build)}", bar, about)
+        line.add_row(_name(build.view), f"building{_which(build)}", bar, about)
         return line
 
     def _loading(self) -> bool:
@@ -642,6 +680,13 @@ class LiveDisplay:
         rows = sum(load.rows for load in loads)
         tables = f"{len(loads)} tables" if len(loads) > 1 else one_line(next(iter(self._loads)))
         return f"{tables} loaded, {rows:,} rows"
+
+
+def _name(name: str) -> Text:
+    """A name, whose end gives way where it is narrow."""
+    from rich.text import Text
+
+    return Text(one_line(name), style="bold", no_wrap=True, overflow="ellipsis")
 
 
 def _load_bars() -> Progress:
