@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.connector import Installed
-from mview.errors import ConfigError, UserError
+from mview.errors import ConfigError, MistakesError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import parse_view
 from mview.relation import RelationId, TableName
@@ -27,6 +27,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _URLS = "postgresql://user@host:5432/database, mariadb://…, sqlite:///file.db"
 #: Drivers that are installed with mview's extras, where the URL names none.
 _DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
+#: Databases whose log is followed without Kafka.
+_OWN_LOGS = ("postgresql", "mysql", "mariadb")
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -57,10 +59,11 @@ class NewProject:
     Attributes:
         connection: the name of the connection in SQL.
         tables: of the database.
-        files: that were written.
+        files: that were written; none where no table can be read.
         view: the file of the first view; empty: no table can be read.
         password: the variable of the environment that the password is read from; empty: none.
         triggers: tables for which triggers were made.
+        missing: what must be set or granted before the tables that can be read can be followed.
     """
 
     connection: str
@@ -69,12 +72,19 @@ class NewProject:
     view: str
     password: str
     triggers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there is a table for a first view."""
+        return any(not table.why and not table.partly for table in self.tables)
 
 
 def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = False) -> NewProject:
     """Look at a database, and write a configuration and a first view for it.
 
-    Without `triggers` nothing is changed in the database; no file is written over another.
+    Without `triggers` nothing is changed in the database; no file is written over another, and none
+    where no table can be read: then the same call is made again when rights were given.
 
     Args:
         url: SQLAlchemy's URL, without a password: that is read from `<NAME>_PASSWORD`.
@@ -125,22 +135,25 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         watched, tables = _install(config, name, tables)
     if only_triggers:
         return NewProject(name, tuple(tables), (), "", "", watched)
-    made = {file: _configuration(name, settings, dialect, triggers=triggers)}
-    made |= {path: _connector(name, parsed) for path in by_debezium}
     good = sorted(
         (t for t in tables if not t.why and not t.partly), key=lambda t: (-(t.rows or 0), t.name)
     )
-    first = ""
-    if good:
-        called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
-        path = view / f"{called}.sql"
-        made[path] = _view(name, good[0])
-        first = str(path)
+    missing = _missing(config, name, dialect, [t.name for t in good])
+    if not good:
+        return NewProject(name, tuple(tables), (), "", password, watched, missing)
+    called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
+    first = view / f"{called}.sql"
+    made = {
+        file: _configuration(name, settings, dialect, triggers=triggers),
+        **{path: _connector(name, parsed) for path in by_debezium},
+        first: _view(name, good[0]),
+    }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as output:
             output.write(text)
-    return NewProject(name, tuple(tables), tuple(map(str, made)), first, password, watched)
+    files = tuple(map(str, made))
+    return NewProject(name, tuple(tables), files, str(first), password, watched, missing)
 
 
 def _parsed(url: str) -> URL:
@@ -244,13 +257,29 @@ def _followed(config: Config, name: str, table: FoundTable) -> FoundTable:
     return table
 
 
+def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tuple[str, ...]:
+    """What the database's own log lacks; nothing of one that has none."""
+    if dialect not in _OWN_LOGS:
+        return ()
+    changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
+    following = config.model_copy(update={"changes": changes})
+    with closing(open_changelog(following, name, tables)) as changelog:
+        try:
+            changelog.check()
+        except MistakesError as error:
+            return tuple(map(_why, error.errors))
+        except UserError as error:
+            return (_why(error),)
+    return ()
+
+
 def _why(error: UserError) -> str:
     return "; ".join(str(part) for part in (error.what, error.got, error.hint) if part)
 
 
 def _configuration(name: str, settings: dict[str, object], dialect: str, *, triggers: bool) -> str:
     changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
-    if dialect in ("postgresql", "mysql", "mariadb") or triggers:
+    if dialect in _OWN_LOGS or triggers:
         changes = {"source": dialect, "T": "1 second"}
     body = {
         "store": "store",

@@ -410,6 +410,8 @@ def init(app: App, url: str, folder: Path, name: str | None, triggers: bool) -> 
 
     begun = begin(url, folder, name, triggers=triggers)
     app.output.result(begun, begun_text(begun))
+    if not begun.is_readable:
+        sys.exit(ExitCode.CHECK_FAILED)
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import yaml
 
 from mview.cli.display.progress import duration_text
+from mview.cli.options import default_config
 from mview.clock import utc_text
 from mview.errors import MviewError, one_line
 
@@ -372,13 +373,19 @@ def begun_text(begun: NewProject) -> str:
         what += f"; not all columns: {table.partly}" if table.partly else ""
         tables.append((table.name, ", ".join(table.key), what))
     lines = ["tables", *aligned(tables)] if tables else ["the database has no table"]
+    if begun.missing:
+        lines += ["", "missing, before they can be followed"]
+        lines += [f"  {one_line(what)}" for what in begun.missing]
     lines += ["", *(f"triggers made: {one_line(table)}" for table in begun.triggers)]
     lines += [f"written: {one_line(file)}" for file in begun.files]
     if begun.view:
         config = begun.files[0]
+        given = "" if config == default_config() else f" --config {config}"
         if begun.password:
             lines += ["", f"export {begun.password}=…"]
-        lines += [f"mview {what} {begun.view} --config {config}" for what in ("check", "run")]
+        lines += [f"mview {what} {begun.view}{given}" for what in ("check", "run")]
+    elif not begun.is_readable:
+        lines += ["nothing was written: no table can be read yet; then run the same command again"]
     return "\n".join(lines)
 
 

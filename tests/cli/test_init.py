@@ -152,6 +152,46 @@ def test_tables_that_triggers_cannot_follow_are_told(folder):
     assert {t["name"] for t in again["tables"] if t["why"]} == {"bare", "keyless", "people"}
 
 
+def test_nothing_is_written_until_a_table_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    database = sqlite3.connect("a.db")
+    database.execute("CREATE TABLE bare (a INTEGER)")
+    first = mview("init", "sqlite:///a.db", "--triggers")
+    assert first.exit_code == 1
+    assert "left out: table a.bare has no primary key" in first.stdout
+    assert first.stdout.endswith("no table can be read yet; then run the same command again\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+    database.execute("CREATE TABLE good (id INTEGER PRIMARY KEY)")
+    again = mview("init", "sqlite:///a.db", "--triggers")
+    assert again.exit_code == 0, again.output
+    assert again.stdout.endswith("\nmview check sql/good.sql\nmview run sql/good.sql\n")
+
+
+@pytest.mark.service
+def test_what_a_log_lacks_is_told_at_once(folder, monkeypatch, postgresql):
+    with postgresql.new_database() as database:
+        postgresql.execute("CREATE TABLE orders (id bigint PRIMARY KEY)", database)
+        postgresql.execute(
+            "DROP ROLE IF EXISTS init_reader; CREATE ROLE init_reader LOGIN PASSWORD 'r'", database
+        )
+        monkeypatch.setenv("CRM_PASSWORD", "r")
+        settings = postgresql.settings(database)
+        where = f"init_reader@{settings['host']}:{settings['port']}/{database}"
+        command = ("init", f"postgresql://{where}", "--name", "crm")
+        blind = mview(*command)
+        assert blind.exit_code == 1
+        assert 'GRANT SELECT ON "public"."orders" TO "init_reader"' in blind.stdout
+        assert not (folder / "mview.yml").exists()
+        postgresql.execute("GRANT SELECT ON orders TO init_reader", database)
+        result = mview(*command)
+        assert result.exit_code == 0, result.output
+        missing = result.stdout.split("missing, before they can be followed\n")[1].split("\n\n")[0]
+        role, publication = missing.splitlines()
+        assert 'ALTER ROLE "init_reader" REPLICATION' in role
+        assert 'FOR TABLE "public"."orders"' in publication
+        postgresql.execute("DROP OWNED BY init_reader; DROP ROLE init_reader", database)
+
+
 @pytest.mark.service
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_servers(request, folder, monkeypatch, kind):

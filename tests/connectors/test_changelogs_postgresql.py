@@ -14,7 +14,7 @@ from psycopg.errors import UniqueViolation
 
 from mview.changelog import UNCHANGED
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.errors import ConfigError, DataLostError, UserError
+from mview.errors import ConfigError, DataLostError, ExitCode, MistakesError, UserError
 from tests.connectors.databases_contract import Source
 from tests.connectors.ownlog_contract import (
     EveryOwnLog,
@@ -521,8 +521,11 @@ class TestTables:
             log.opened.append(PostgresqlChangelog(settings, database, ["t"], log.folder))
             log.opened[-1].check()
 
-        with pytest.raises(ConfigError, match=r'ALTER ROLE "reader" REPLICATION'):
+        with pytest.raises(MistakesError) as both:
             check()
+        assert 'ALTER ROLE "reader" REPLICATION' in both.value.render()
+        assert "CREATE PUBLICATION mview_c_" in both.value.render()
+        assert both.value.exit_code == ExitCode.USAGE
         log.run("ALTER ROLE reader REPLICATION")
         with pytest.raises(ConfigError, match=r"CREATE PUBLICATION mview_c_\w+ FOR TABLE") as error:
             check()

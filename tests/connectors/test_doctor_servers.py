@@ -184,12 +184,13 @@ def test_a_log_that_postgresql_sends_itself(postgresql, ask):
         own = {"source": "postgresql"}
         findings = ask(source.settings, own, "t")
         assert wrong(findings) == []
-        assert "will be in publication" in findings["src.t: log"].text
+        assert "all its changes" in findings["src.t: log"].text
+        assert "will have all tables" in findings["changes.src: publication"].text
         assert "made by the first run" in findings["changes.src: slot"].text
         settings = reader_of(source)
         source.execute(f"GRANT SELECT ON t TO {settings.username}")
         refused = ask(settings, own, "t")
-        assert wrong(refused) == ["changes.src: server", "src.t: log"]
+        assert wrong(refused) == ["changes.src: server", "changes.src: publication"]
         assert (
             f'ALTER ROLE "{settings.username}" REPLICATION' in refused["changes.src: server"].next
         )

@@ -61,7 +61,7 @@ def run(command: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_up_to_the_run(project: Path) -> None:
     typed = commands()
-    for command in typed[: typed.index("mview run views --once --config mview.yml")]:
+    for command in typed[: typed.index("mview run views --once")]:
         answer = run(command)
         assert answer.returncode == 0, (command, answer.stdout, answer.stderr)
     assert "1 passed, 0 failed" in answer.stdout

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, Look, Offsets
-from mview.errors import ConfigError, MviewError
+from mview.errors import ConfigError, MviewError, UserError, several
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
 from mview_connectors.changelogs.ownlog.runs import Place
 from mview_connectors.changelogs.ownlog.stream import away
@@ -87,22 +87,35 @@ class PostgresqlChangelog(OwnLog):
     # --- OwnLog ---------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a server or tables whose changes cannot be followed; makes nothing."""
-        state = self._state(self._slot)
-        self._server.check_server(has_slot=state.slot is not None)
-        self._server.check_tables(self._publication, self._tables)
+        """Refuse what cannot be followed, with all that is missing; makes nothing."""
+        has_slot = self._state(self._slot).slot is not None
+        faults: list[UserError] = [*self._server.server_faults(has_slot=has_slot)]
+        for question in (
+            partial(self._server.check_tables, self._tables),
+            partial(self._server.check_publication, self._publication, self._tables),
+        ):
+            try:
+                question()
+            except UserError as error:
+                faults.append(error)
+        if faults:
+            raise several(faults)
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
-        """The server, each table, and the slot."""
+        """The server, each table, the publication, and the slot."""
         slot, publication, server = self._slot, self._publication, self._server
 
         def may_send() -> str:
             server.check_server(has_slot=self._state(slot).slot is not None)
             return "wal_level is logical, and this user may replicate"
 
-        def published(table: str) -> str:
-            left = server.check_tables(publication, [table])
-            return f"{'will be' if left else 'is'} in publication {publication}"
+        def followed(table: str) -> str:
+            server.check_tables([table])
+            return "the log has all its changes"
+
+        def published() -> str:
+            left = server.check_publication(publication, tables)
+            return f"{publication} {'will have' if left else 'has'} all tables"
 
         def kept() -> str:
             state = self._state(slot)
@@ -117,7 +130,8 @@ class PostgresqlChangelog(OwnLog):
         section = self._settings.section
         return [
             Look(f"{section}: server", may_send),
-            *(Look(f"{server.place(table)}: log", partial(published, table)) for table in tables),
+            *(Look(f"{server.place(table)}: log", partial(followed, table)) for table in tables),
+            Look(f"{section}: publication", published),
             Look(f"{section}: slot", kept),
         ]
 
@@ -125,7 +139,8 @@ class PostgresqlChangelog(OwnLog):
         """The log's end now; publication and slot are made where they are missing."""
         slot = self._slot if known is None else text_of(known, "slot")
         new = self._new(known)
-        left = self._server.check_tables(self._publication, new)
+        self._server.check_tables(new)
+        left = self._server.check_publication(self._publication, new)
         state = self._state(slot)
         self._server.check_server(has_slot=state.slot is not None)
         if left:
@@ -161,9 +176,7 @@ class PostgresqlChangelog(OwnLog):
     def _opened(self, start: Offsets) -> WalStream:
         slot, place = text_of(start, "slot"), self._place(start)
         self._check(start)
-        self._check_followed(
-            start, lambda name: self._server.check_tables(self._publication, [name])
-        )
+        self._check_followed(start, lambda name: self._server.check_tables([name]))
         connection = self._server.open_replication(slot)
         names = f"proto_version '1', publication_names '{self._publication}'"
         high, low = divmod(place.end, 1 << 32)

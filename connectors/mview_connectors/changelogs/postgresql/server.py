@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from mview.clock import SourceMs
-from mview.errors import AwayError, ConfigError, DataLostError, UserError
+from mview.errors import AwayError, ConfigError, DataLostError, UserError, several
 from mview.relation import TableName
 from mview_connectors.databases.postgresql import PostgresqlDatabase
 
@@ -216,39 +216,48 @@ class PostgresqlServer(PostgresqlDatabase):
         """What tells a server from others: copies of its files have the same."""
         return str(self.query(_SERVER)[0][-1])
 
-    def check_server(self, *, has_slot: bool) -> None:
-        """Refuse a server that sends no log, or not to this user.
+    def server_faults(self, *, has_slot: bool) -> list[ConfigError]:
+        """Why the server sends no log, or not to this user; with what to set or to grant.
 
-        Raises:
-            ConfigError: with what to set or to grant.
+        All of it at once: one restart is enough, and rights may take another administrator.
         """
         level, standby, superuser, replicates, most, used, user, *_ = self.query(_SERVER)[0]
         if standby:
-            self._refuse_server(
-                "the server is a standby", "name the primary: a standby's own log is not read"
-            )
+            return [
+                self._server_fault(
+                    "the server is a standby", "name the primary: a standby's own log is not read"
+                )
+            ]
+        faults = []
         if level != "logical":
-            self._refuse_server(
-                f"wal_level is {level}",
-                "ALTER SYSTEM SET wal_level = 'logical'; then restart the server (on managed "
-                "servers it is a parameter: rds.logical_replication = 1, "
-                "cloudsql.logical_decoding = on)",
+            faults.append(
+                self._server_fault(
+                    f"wal_level is {level}",
+                    "ALTER SYSTEM SET wal_level = 'logical'; then restart the server (on managed "
+                    "servers it is a parameter: rds.logical_replication = 1, "
+                    "cloudsql.logical_decoding = on)",
+                )
             )
         if not (superuser or replicates):
-            self._refuse_server(
-                f"user {user} may not replicate",
-                f"ALTER ROLE {self.quote(user)} REPLICATION (on RDS: GRANT rds_replication TO "
-                f"{self.quote(user)})",
+            faults.append(
+                self._server_fault(
+                    f"user {user} may not replicate",
+                    f"ALTER ROLE {self.quote(user)} REPLICATION (on RDS: GRANT rds_replication TO "
+                    f"{self.quote(user)})",
+                )
             )
         if not has_slot and used >= most:
-            self._refuse_server(
-                f"all {most} replication slots are in use",
-                "raise max_replication_slots, or drop one that nobody needs: SELECT slot_name, "
-                "active FROM pg_replication_slots",
+            faults.append(
+                self._server_fault(
+                    f"all {most} replication slots are in use",
+                    "raise max_replication_slots, or drop one that nobody needs: SELECT slot_name, "
+                    "active FROM pg_replication_slots",
+                )
             )
+        return faults
 
-    def _refuse_server(self, got: str, hint: str) -> NoReturn:
-        raise ConfigError(
+    def _server_fault(self, got: str, hint: str) -> ConfigError:
+        return ConfigError(
             f"PostgreSQL at {self.server} cannot send its log of changes",
             where=self.section,
             got=got,
@@ -256,20 +265,36 @@ class PostgresqlServer(PostgresqlDatabase):
             hint=hint,
         )
 
-    def check_tables(self, publication: str, tables: Sequence[str]) -> list[str]:
-        """Refuse tables whose changes the log has not all.
-
-        Returns:
-            Those that are not published yet.
+    def check_server(self, *, has_slot: bool) -> None:
+        """Refuse a server that sends no log, or not to this user.
 
         Raises:
-            UserError: a table cannot be followed; with what to do.
-            ConfigError: the publication lacks something, and we may not change it.
+            UserError: with what to set or to grant.
+        """
+        if faults := self.server_faults(has_slot=has_slot):
+            raise several(faults)
+
+    def check_tables(self, tables: Sequence[str]) -> None:
+        """Refuse tables of which no log has all changes.
+
+        Raises:
+            UserError: with what to do.
         """
         rows = {row[0]: row for row in self.query(_TABLES, self._wanted(tables))}
         for name in tables:
             if name in rows:
                 self._refuse_table(name, *rows[name][2:5])
+
+    def check_publication(self, publication: str, tables: Sequence[str]) -> list[str]:
+        """Refuse a publication that lacks something that we may not add.
+
+        Returns:
+            The tables that are not published yet.
+
+        Raises:
+            ConfigError: with what to do.
+        """
+        rows = {row[0]: row for row in self.query(_TABLES, self._wanted(tables))}
         state = self.state("", publication, tables)
         left = [name for name in tables if name in rows and not state.tables[name]["published"]]
         there = self.query(_PUBLICATION, (publication,))
