@@ -37,7 +37,7 @@ _OTHERS = (
     "-agentlib", "-agentpath", "-javaagent", "-Xrun", "FlightRecord",
 )  # fmt: skip
 #: Where Java, or Spark's start of it, finds further options.
-_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 #: Seconds that Java may take to show that it can write archives.
 _PROBE_S = 20
 #: Java warns of each class that it leaves out.
@@ -67,7 +67,7 @@ def class_archive(class_path: str, options: str) -> Iterator[Archive]:
         options: of Java, by the user.
     """
     archive = Archive()
-    said = " ".join([options, *(os.environ.get(name, "") for name in _VARIABLES)])
+    said = " ".join([options, *(os.environ.get(name, "") for name in OPTION_VARIABLES)])
     if not any(word in said for word in _OTHERS):
         with suppress(OSError):
             archive = _archive(_own_folder(), _key(class_path), options)

@@ -72,7 +72,7 @@ from mview.secrets import Mask
 from mview.session.disks import disks_told
 from mview.session.jvm import check_jvm, jvm_errors
 from mview.session.lazy import Spark
-from mview.session.spark import release_heap
+from mview.session.spark import release_heap, release_workers
 from mview.session.spark_errors import SparkWorkerError
 from mview.store.failure import failure_kept
 from mview.store.history import ManifestLog
@@ -431,6 +431,8 @@ class Run:
         }
         if self._plans:
             self._load()
+            if engine.spark.is_ours:
+                release_workers(engine.spark.session())  # what builds has no use for them
         if self._stop.is_set() or self.is_interrupted:
             return
         views, kept = unbuilt(engine), engine.views

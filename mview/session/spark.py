@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from mview.config import Config
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.files.modes import PRIVATE
 from mview.java import jars
+from mview.java.classes import OPTION_VARIABLES
 from mview.java.runtime import check_java
 from mview.secrets import REFERENCE, TELLING, is_telling, reveal
 from mview.session.jvm import quiet_end, start_jvm
@@ -33,6 +36,9 @@ _JOINED = {
     "spark.driver.extraJavaOptions": " ",
     "spark.redaction.regex": "|",
 }
+#: Settings with options of Java, and the option that chooses its collector.
+_JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 #: Masters for which Spark makes the secret of its own connections by itself.
 _OWN_SECRET = ("local", "yarn", "k8s://")
 #: The text of a view is only what stands in it: no variables of the environment in its strings,
@@ -42,6 +48,8 @@ _CLOSED = {"spark.sql.variable.substitute": "false", "spark.sql.runSQLOnFiles": 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 #: Which Python the workers run; pyspark itself asks the environment.
 _PYTHON = "spark.pyspark.python"
+#: Seconds in which a worker that was killed is gone, at the most.
+_GONE_S = 5.0
 #: A process has one session, and several threads may ask for the first.
 _starting = threading.Lock()
 
@@ -121,6 +129,7 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
     }
     if config.spark.master.startswith("local"):
         settings |= _local_settings(config.spark.master)
+        settings["spark.driver.extraJavaOptions"] += _heap_options(config)
     if config.spark.master.startswith("local") and not _is_small_cluster(config.spark.master):
         # Executors are in the driver. What comes by `spark.jars` has a loader of its own, and no
         # archive holds its classes (mview/java/classes.py).
@@ -162,7 +171,8 @@ def _local_settings(master: str) -> dict[str, str]:
         "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "4g",
+        # Rows are read, looked up and kept outside of it; a build sorts on disk what is more.
+        "spark.driver.memory": "2g",
         # There is no network, so that silence says nothing but that the machine is busy, or slept.
         "spark.network.timeout": "3600s",
         "spark.sql.broadcastTimeout": "3600",
@@ -178,10 +188,48 @@ def _local_settings(master: str) -> dict[str, str]:
     }
 
 
+def _heap_options(config: Config) -> str:
+    """Have the heap be little larger than what is in it, and given back when `release_heap` asks.
+
+    By its own measure Java lets it grow to its limit before it tidies up, and keeps it. On up to
+    two cores one thread that collects takes less of both, memory and processor.
+    """
+    options = " -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:-ShrinkHeapInSteps"
+    conf = config.spark.conf
+    said = [reveal(conf.get(key, ""), f"spark.conf.{key}") for key in _JAVA_OPTIONS]
+    said += [os.environ.get(name, "") for name in OPTION_VARIABLES]
+    has_collector = any(_COLLECTOR.search(text) for text in said)  # Java refuses two of them
+    if _cores(config.spark.master) <= 2 and not has_collector:
+        options += " -XX:+UseSerialGC"
+    return options
+
+
 def release_heap(session: SparkSession) -> None:
     """Have the JVM give back memory that it does not need now; takes some tenths of a second."""
     assert session.sparkContext._jvm is not None
     getattr(session.sparkContext._jvm, "java.lang.System").gc()
+
+
+def release_workers(session: SparkSession) -> None:
+    """End Spark's Python workers: each has 150 to 300 MB, and Spark keeps idle ones for a minute.
+
+    They come again when they are needed. To be called when no task runs that needs one. Executors
+    elsewhere keep theirs.
+    """
+    assert session.sparkContext._jvm is not None
+    handle = getattr(session.sparkContext._jvm, "java.lang.ProcessHandle")
+    # Only what daemons have forked: a daemon that is gone fails the next task that needs one.
+    workers = [
+        worker
+        for daemon in handle.current().children().toArray()
+        for worker in daemon.children().toArray()
+    ]
+    for worker in workers:
+        worker.destroyForcibly()
+    # Spark looks whether an idle worker is alive before it gives it a task.
+    until = time.monotonic() + _GONE_S
+    while any(worker.isAlive() for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _cores(master: str) -> int:

@@ -29,7 +29,7 @@ import psutil
 from mview.config import Config
 from mview.epoch.halts import halting
 from mview.session.jvm import SparkEndedError, check_jvm, jvm_errors
-from mview.session.spark import spark_session
+from mview.session.spark import release_workers, spark_session
 
 folder = Path(sys.argv[1])
 conf = {
@@ -47,16 +47,20 @@ spark = spark_session(Config(path=folder / "mview.yml", store=folder / "store", 
 def touch(batches):
     import os, pandas, sys
     for batch in batches:
-        yield batch.assign(at=os.getcwd(), pandas=pandas.__file__)
+        yield batch.assign(at=os.getcwd(), pandas=pandas.__file__, pid=os.getpid())
 
-row = spark.range(1).mapInPandas(touch, "id long, at string, pandas string").first()
+touched = spark.range(1).mapInPandas(touch, "id long, at string, pandas string, pid long")
+row = touched.first()
+release_workers(spark)
+again = touched.first()
 process = [one for one in psutil.Process().children() if one.name() == "java"][0]
 system = getattr(spark.sparkContext._jvm, "java.lang.System")
 seen = {
     "commands": process.cmdline(),
     "listens": [c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"],
     "session": os.getsid(process.pid) == process.pid,
-    "worker": row.at, "pandas": row.pandas,
+    "worker": row.at, "pandas": row.pandas, "anew": again.pid != row.pid,
+    "ended worker": not psutil.pid_exists(row.pid),
     "revealed": [spark.conf.get("spark.mview.untold"), system.getProperty("my.password")],
     "authenticate": spark.conf.get("spark.authenticate"),
 }
@@ -97,6 +101,8 @@ def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> 
     assert seen["session"]
     assert seen["worker"] == str(tmp_path / "store" / "logs")
     assert "site-packages" in seen["pandas"]
+    assert seen["anew"]
+    assert seen["ended worker"]
     assert "killed by SIGKILL" in seen["ended"]
     assert "every published epoch stays" in seen["ended"]
     assert f"Its last words: {tmp_path}/store/logs/spark.out" in seen["ended"]

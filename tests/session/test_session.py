@@ -62,6 +62,33 @@ def test_user_settings_win_and_lists_are_joined(make_config):
 
 
 @pytest.mark.parametrize(
+    ("master", "option", "collects_alone"),
+    [
+        ("local[2]", "-Dmine=1", True),
+        ("local[3]", "-Dmine=1", False),
+        ("local[2]", "-XX:+UseG1GC", False),
+        ("spark://host:7077", "-Dmine=1", False),
+    ],
+)
+def test_two_cores_get_a_simple_collector_unless_the_user_has_one(
+    make_config, monkeypatch, master, option, collects_alone
+):
+    def options(**conf: str) -> str:
+        return settings(make_config, master, **conf)["spark.driver.extraJavaOptions"]
+
+    def is_set(options: str) -> bool:
+        return "-XX:+UseSerialGC" in options
+
+    assert is_set(options(**{"spark.driver.extraJavaOptions": option})) == collects_alone
+    assert is_set(options(**{"spark.driver.defaultJavaOptions": option})) == collects_alone
+    monkeypatch.setenv("GIVEN", option)
+    given = {"spark.driver.extraJavaOptions": "${env:GIVEN}"}
+    assert is_set(options(**given)) == collects_alone
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", option)
+    assert is_set(options()) == collects_alone
+
+
+@pytest.mark.parametrize(
     ("master", "key"),
     [("local[2]", "spark.jars"), ("spark://host:7077", "spark.driver.extraClassPath")],
 )
