@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from mview.clock import DAY_MS, DURATION_EXAMPLES, parse_duration
+from mview.config.meaning import check_meaning
 from mview.config.window import DailyWindow, parse_window
 from mview.errors import UserError
 from mview.files.yamlfile import shown
@@ -514,7 +515,7 @@ class SparkSettings(Settings):
 
     #: `local[*]`, or the URL of a cluster.
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    #: Any setting of Spark; values may hold `${env:…}`.
+    #: Any setting of Spark that leaves queries their meaning; values may hold `${env:…}`.
     conf: dict[str, str] = Field(default={}, repr=False)
 
     @field_validator("conf")
@@ -528,6 +529,13 @@ class SparkSettings(Settings):
                     f"{name}: a secret would stand in the command line of executors; "
                     "give them a file that they can read"
                 )
+        return value
+
+    @field_validator("conf")
+    @classmethod
+    def _leaves_the_meaning(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            check_meaning(name, text)
         return value
 
 

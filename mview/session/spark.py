@@ -18,6 +18,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from mview.config import Config
+from mview.config.meaning import LEGACY, MEANING
 from mview.errors import ConfigError, RetryableError, UserError
 from mview.files.modes import PRIVATE
 from mview.java import jars
@@ -90,6 +91,7 @@ def _new_session(config: Config) -> SparkSession:
         PySparkLogger.getLogger(name).disabled = True
     session = _connect(conf, logs)
     quiet_end(session.sparkContext)
+    _drop_legacy(session)
     if "spark.sql.shuffle.partitions" not in settings:
         # A cluster: only now is it known how many cores there are.
         cores = session.sparkContext.defaultParallelism
@@ -106,7 +108,6 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(config.store / "warehouse"),
         "spark.redaction.regex": _redacted(_hidden(config.spark.conf)),
-        "spark.sql.session.timeZone": "UTC",
         # A bit that was flipped on the disk is an error, not another row.
         "spark.hadoop.parquet.page.write-checksum.enabled": "true",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
@@ -142,7 +143,7 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         value = reveal(text, f"spark.conf.{key}")
         joins = key in _JOINED and key in settings
         settings[key] = settings[key] + _JOINED[key] + value if joins else value
-    return settings | _CLOSED
+    return settings | MEANING | _CLOSED
 
 
 def _hidden(conf: Mapping[str, str]) -> set[str]:
@@ -246,8 +247,25 @@ def _adopted(session: SparkSession) -> SparkSession:
             "this process already has a Spark session, and it cannot read Delta tables",
             hint="call mview before Spark is used, or stop that session: spark.stop()",
         )
-    session.conf.set("spark.sql.variable.substitute", "false")
-    return session
+    wanted = MEANING | _CLOSED
+    if all(session.conf.get(n, None) == wanted[n] for n in wanted) and not _legacy(session):
+        return session
+    # The settings of whoever has made it are left as they are.
+    own = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    for name, value in wanted.items():
+        own.conf.set(name, value)
+    _drop_legacy(own)
+    return own
+
+
+def _legacy(session: SparkSession) -> list[str]:
+    return [name for name in session.conf.getAll if name.startswith(LEGACY)]
+
+
+def _drop_legacy(session: SparkSession) -> None:
+    """Unset what Spark's defaults say of older versions."""
+    for name in _legacy(session):
+        session.conf.unset(name)
 
 
 def _check_spark_home() -> None:

@@ -112,7 +112,7 @@ def test_what_its_answer_goes_by_is_asked_anew(
     one_more(sql=SQL.replace("+ 1", "+ 2"))
     wider = table_schema("id bigint, cust bigint, total decimal(14,2)", "id")
     one_more(schema=wider)
-    spark = {"master": "local[2]", "conf": {"spark.sql.ansi.enabled": "false"}}
+    spark = {"master": "local[2]", "conf": {"spark.sql.optimizer.excludedRules": "none"}}
     one_more(config=small_config(tmp_path, spark=spark))
     monkeypatch.setenv("SPARK_ANSI_SQL_MODE", "false")
     one_more()

@@ -197,6 +197,7 @@ CONFIGS: list[tuple[str | bytes, int]] = [
     (good("conf: {}", "conf: {a: }"), 16), (good("conf: {}", f"conf: {SECRET}"), 16),
     (good("conf: {}", f"conf: {{spark.executor.extraJavaOptions: -Dpassword={SECRET}}}"), 16),
     (good("conf: {}", "conf: {spark.executor.defaultJavaOptions: '-Dx=${env:PW}'}"), 16),
+    (good("conf: {}", "conf: {spark.sql.session.timeZone: Europe/Berlin}"), 16),
 ]  # fmt: skip
 
 V = "SELECT order_id FROM shop.orders"

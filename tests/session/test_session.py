@@ -10,11 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mview.config import Config
+from mview.config.meaning import MEANING
 from mview.errors import ConfigError, UserError
 from mview.session import spark as module
 from mview.session.spark import session_settings, spark_session
@@ -94,6 +95,27 @@ def test_two_cores_get_a_simple_collector_unless_the_user_has_one(
 )
 def test_jars_of_a_user_where_ours_come_by_another_setting(make_config, master, key):
     assert settings(make_config, master, **{key: "/mine.jar"})[key] == "/mine.jar"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("spark.sql.session.timeZone", "Europe/Berlin", "it is always UTC.*from_utc_timestamp"),
+        ("spark.sql.ansi.enabled", "false", "it is always true.*try_cast"),
+        ("spark.sql.caseSensitive", "${env:CASE}", "it is always false"),
+        ("spark.sql.legacy.timeParserPolicy", "LEGACY", "an older Spark; leave it out"),
+    ],
+)
+def test_a_setting_may_not_change_what_a_query_means(make_config, key, value, told):
+    with pytest.raises(ValueError, match=told):
+        settings(make_config, "local", **{key: value})
+
+
+def test_what_a_query_means_is_said_whatever_spark_finds_elsewhere(make_config):
+    same = {"spark.sql.ansi.enabled": "TRUE", "spark.sql.session.timeZone": "UTC"}
+    for got in (settings(make_config, "local"), settings(make_config, "spark://h:1", **same)):
+        assert got["spark.sql.ansi.enabled"] == "true"
+        assert MEANING.items() <= got.items()
 
 
 def test_a_secret_in_a_user_setting_is_read(make_config, monkeypatch):
@@ -186,6 +208,31 @@ def test_workers_run_the_same_python(spark: SparkSession):
 
 @pytest.mark.spark
 def test_a_running_session_is_used_again(spark: SparkSession, config: Config):
+    assert spark_session(config) is spark
+
+
+@pytest.mark.spark
+def test_of_a_running_session_the_settings_are_its_own(spark: SparkSession, config: Config):
+    other = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.ansi.enabled": "false"}
+    before = {name: str(spark.conf.get(name)) for name in other}
+    other |= {"spark.sql.legacy.timeParserPolicy": "LEGACY"}
+    sql = "SELECT hour(CAST('2024-07-01 00:00:00+00' AS timestamp)) AS h"
+    try:
+        for name, value in other.items():
+            spark.conf.set(name, value)
+        ours = spark_session(config)
+        assert ours is not spark
+        assert ours.sql(sql).first() == (0,)
+        assert spark.sql(sql).first() == (2,)
+        with pytest.raises(ArithmeticException):
+            ours.sql("SELECT 1 / 0 AS x").first()
+        assert spark.sql("SELECT 1 / 0 AS x").first() == (None,)
+        assert not [name for name in ours.conf.getAll if "legacy" in name]
+        assert all(spark.conf.get(name) == value for name, value in other.items())
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+        for name, text in before.items():
+            spark.conf.set(name, text)
     assert spark_session(config) is spark
 
 
