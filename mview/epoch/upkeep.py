@@ -101,9 +101,20 @@ class Upkeep:
                 self._compactions[name] = self._worker.submit(
                     self._compact, name, relation.mirror, relation.state
                 )
+        self._move_memory()
         if manifest.epoch % _CLEAN_EVERY == 0 and (self._cleaning is None or self._cleaning.done()):
             self.settle()
             self._cleaning = self._worker.submit(self._clean, manifest)
+
+    def _move_memory(self) -> None:
+        """Copy what has left memory for Spark, and read what may come back."""
+        executors, relations = self._engine.executors, self._engine.relations
+        for name in executors.left():
+            # Nobody asks how it ended: a look-up makes the copies that are missing.
+            self._worker.submit(executors.prepare, name, relations[name].base_files)
+        if (read := executors.bring_back()) is not None:
+            # In the thread that deletes, so nothing that it reads is deleted meanwhile.
+            self._worker.submit(read)
 
     def _is_due(self, relation: Relation) -> bool:
         rows, nbytes = relation.tail_rows, relation.tail_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from mview.execute.culprit import failing_rows
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
+from mview.execute.local.returning import Absent, Returning
 from mview.execute.program import (
     BatchNeededError,
     Request,
@@ -77,7 +79,11 @@ class Executors:
         #: Why a plan's SQL runs on Spark.
         self.refused: dict[RelationId, str] = {}
         self._read = _Read()
-        self._news: list[RelationId] = []
+        self._absent = Absent()
+        self._returning: Returning | None = None
+        #: Tables that have left memory, and are not copied for Spark yet.
+        self._left: list[RelationId] = []
+        self._news: list[str] = []
         #: The version of its changelog that each resident table is at.
         self._at: dict[RelationId, int] = {}
         #: Relations that could not be brought into memory as a file of theirs is damaged.
@@ -111,12 +117,14 @@ class Executors:
                 continue
             if self._at.get(name) == relation.state.changelog_version:
                 continue
-            # Only what cannot fit is not read at all: short texts take far less than a guess says.
-            least = row_bytes(relation.schema.columns, text=4)
-            size = sum(rows for _, rows in relation.base_files) * least
+            size = _least_bytes(relation)
+            self._stop_return(name)
             try:
-                if not (self._lookups.fits(size) and self._bring(name, relation)):
+                if self._lookups.fits(size) and self._bring(name, relation):
+                    self._absent.remove(name)
+                else:
                     left_out.append(name)
+                    self._absent.add(name)
             except CorruptionError as error:
                 self.damaged[name] = error
             # Else what was needed to read one table adds to what the next one needs.
@@ -138,6 +146,8 @@ class Executors:
 
     def forget(self, relation: RelationId) -> None:
         """Forget a relation that is gone, or begins anew."""
+        self._stop_return(relation)
+        self._absent.forget(relation)
         self._lookups.drop(relation)
         self._at.pop(relation, None)
         self.refused.pop(relation, None)
@@ -309,24 +319,105 @@ class Executors:
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
     def move(self, deltas: Mapping[RelationId, pa.Table]) -> None:
-        """Follow a published epoch: weighted rows per relation; what outgrew its share is news."""
+        """Follow a published epoch: weighted rows per relation; what comes and goes is news."""
         changes = {name: _sides(rows) for name, rows in deltas.items()}
-        self._news += self._lookups.apply(changes)
+        gone = self._lookups.apply(changes)
+        for name in gone:
+            self._absent.add(name)
+        if gone:
+            self._left += gone
+            self._news.append(far(gone))
+        self._take_in(changes)
         self._at = {
             name: relation.state.changelog_version
             for name, relation in self._relations.items()
             if self._lookups.resident(name, ())
         }
 
-    def news(self) -> list[RelationId]:
-        """Tables that memory has no more since this was asked last."""
+    def bring_back(self) -> Callable[[], None] | None:
+        """What brings a table back that memory has room for again, to be run beside the epochs.
+
+        Called when memory follows what is published. The table is in memory after an epoch that
+        is published when this has run.
+
+        Returns:
+            None: nothing is due.
+        """
+        if self._returning is not None:
+            return None
+        for name in self._absent.due():
+            relation = self._relations.get(name)
+            if relation is None or relation.state.phase != "loaded":
+                continue
+            # With room to grow: else it would leave soon.
+            room = self._lookups.room * 4 // 5
+            if _least_bytes(relation) > room:
+                self._absent.add(name)
+                continue
+            read = partial(relation.mirror.scan_within, relation.state, room)
+            key, indexed = relation.schema.key, self._keys.get(name, ())
+            self._returning = Returning(name, key, read, indexed, self._memory.found)
+            return self._returning.run
+        return None
+
+    def _take_in(self, changes: Mapping[RelationId, tuple[pa.Table, pa.Table]]) -> None:
+        """Keep an epoch's changes for the table on its way back; add it when it is there."""
+        returning = self._returning
+        if returning is None:
+            return
+        name = returning.name
+        if name in changes:
+            returning.note(*changes[name])
+        if not returning.has_ended:
+            return
+        self._returning = None
+        try:
+            table, why = returning.table(), returning.error
+        except CorruptionError as error:
+            table, why = None, error
+        if table is not None and self._lookups.add(table):
+            self._absent.remove(name)
+            self._news.append(f"in memory again: {name}")
+            return
+        self._absent.add(name)
+        if why is not None:
+            self._news.append(f"{name} stays beyond memory: {why}")
+
+    def _stop_return(self, name: RelationId) -> None:
+        if self._returning is not None and self._returning.name == name:
+            self._returning.give_up()
+            self._returning = None
+
+    def left(self) -> list[RelationId]:
+        """Tables that have left memory since this was asked last: `prepare` them for Spark."""
+        left, self._left = self._left, []
+        return left
+
+    def news(self) -> list[str]:
+        """What people should know of tables that left memory, or came back, since the last call."""
         news, self._news = self._news, []
         return news
 
     def close(self) -> None:
         """Free what is held in memory."""
+        if self._returning is not None:
+            self._returning.give_up()
         self._lookups.close()
         self._evaluator.close()
+
+
+def far(names: Iterable[RelationId]) -> str:
+    """What people are told of tables that memory has no room for."""
+    return f"looked up on Spark, beyond memory: {', '.join(map(str, names))}"
+
+
+def _least_bytes(relation: Relation) -> int:
+    """What the base files of a relation take in memory at least.
+
+    Only what cannot fit is not read at all: short texts take far less than a guess says.
+    """
+    least = row_bytes(relation.schema.columns, text=4)
+    return sum(rows for _, rows in relation.base_files) * least
 
 
 def _sides(change: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -38,6 +38,7 @@ from mview.epoch.views.beside import Building
 from mview.epoch.views.build import build_views, unbuilt, why_unbuilt
 from mview.epoch.views.opening import open_sinks, open_views, wrong_texts
 from mview.errors import AwayError, MviewError, RetryableError, UserError, several
+from mview.execute.executors import far
 from mview.execute.queries import limit_memory
 from mview.follow.followers import Followers
 from mview.ingest.batches import Batch, BatchOffsets
@@ -505,9 +506,7 @@ class Run:
 
     def _tell_of_far(self, tables: Sequence[RelationId]) -> None:
         if tables:
-            self._listener.on_message(
-                f"looked up on Spark, beyond memory: {', '.join(map(str, tables))}"
-            )
+            self._listener.on_message(far(tables))
 
     def _tell_of_upkeep(self) -> None:
         for text in self._upkeep.news():
@@ -827,7 +826,8 @@ class Run:
                 self._listener.on_message(text)
             self._tell_of_parts(before)
             self._tell_of_upkeep()
-            self._tell_of_far(engine.executors.news())
+            for text in engine.executors.news():
+                self._listener.on_message(text)
             self._note_halts(report.halted)
             for name, halt in report.tables.items():
                 self._listener.on_message(f"table {name} halts: {halt.what}")

@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +23,12 @@ from mview.clock import END_OF_TIME
 from mview.config.file import load_config
 from mview.connector import Message
 from mview.errors import DecodeError
+from mview.execute.local import returning
 from mview.execute.relations import Relation
 from mview.ingest.spec import BoundedFormat, open_changelog, open_format
 from mview.memory import MESSAGE_PART, Memory
 from mview.schema import Column, TableSchema
-from tests.epoch.runners import Runner, SetClock
+from tests.epoch.runners import PATIENCE, TABLE, Runner, SetClock, offset_of
 from tests.relations import rel
 from tests.store.mirrors import delta_of
 
@@ -167,3 +170,36 @@ def test_large_messages_and_tails_keep_the_process_within(tmp_path: Path) -> Non
     assert told["epochs"] > 50
     assert told["compactions"] > 10
     assert max(told["live"], told["whole"]) < MEMORY + BESIDE, told
+
+
+def test_a_table_comes_back_to_memory_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep reads it in its thread; the epochs go on, and what they add is there."""
+    monkeypatch.setattr(returning, "_FIRST", 0.0)
+    runner = Runner(tmp_path, SetClock()).start()
+    executors, copied = runner.engine.executors, threading.Event()
+    monkeypatch.setattr(executors, "prepare", lambda *_: copied.set())
+    runner.epoch()
+    assert executors.warm({}) == []
+    budget = executors._lookups._memory
+    executors._lookups._memory = 0
+    runner.epoch()
+    runner.upkeep.after_epoch()
+    assert executors.rows_after(TABLE, None, ["id"]) is None
+    assert executors.news() == [f"looked up on Spark, beyond memory: {TABLE}"]
+    assert copied.wait(PATIENCE)
+    executors._lookups._memory = budget
+    news: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    while not news and time.monotonic() < deadline:
+        runner.epoch()
+        runner.upkeep.after_epoch()
+        news = executors.news()
+    assert news == [f"in memory again: {TABLE}"]
+    runner.epoch()
+    rows = executors.rows_after(TABLE, None, ["id"])
+    assert rows is not None
+    assert sorted(rows["id"].to_pylist()) == list(range(1, offset_of(runner.engine.manifest) + 1))
+    runner.upkeep.close()
+    runner.stop()

@@ -391,5 +391,6 @@ def test_a_table_that_outgrows_memory_is_looked_up_far_and_told_once(disk: Path)
         if not epoch:
             come = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
             near.move({rel("c.a"): weighted(pa.Table.from_pylist(come, SCHEMA.arrow), 1)})
-            assert (near.news(), near.news()) == ([rel("c.a")], [])
+            assert (near.left(), near.left()) == ([rel("c.a")], [])
+            assert (near.news(), near.news()) == (["looked up on Spark, beyond memory: c.a"], [])
     near.close()

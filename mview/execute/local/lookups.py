@@ -123,8 +123,7 @@ class LocalLookups:
 
         Returns:
             Tables that are not resident any more: they outgrew the budget, or did not hold what
-            the epoch changed. They do not come back by themselves: a table at the edge of the
-            budget would come and go.
+            the epoch changed.
         """
         dropped = []
         for name, (old, new) in changes.items():
