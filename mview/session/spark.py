@@ -143,7 +143,7 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         value = reveal(text, f"spark.conf.{key}")
         joins = key in _JOINED and key in settings
         settings[key] = settings[key] + _JOINED[key] + value if joins else value
-    return settings | MEANING | _CLOSED
+    return {**settings, **MEANING, **_CLOSED}
 
 
 def _hidden(conf: Mapping[str, str]) -> set[str]:
@@ -247,7 +247,7 @@ def _adopted(session: SparkSession) -> SparkSession:
             "this process already has a Spark session, and it cannot read Delta tables",
             hint="call mview before Spark is used, or stop that session: spark.stop()",
         )
-    wanted = MEANING | _CLOSED
+    wanted = {**MEANING, **_CLOSED}
     if all(session.conf.get(n, None) == wanted[n] for n in wanted) and not _legacy(session):
         return session
     # The settings of whoever has made it are left as they are.
