@@ -8,7 +8,12 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from mview.catalog.definitions import load_definition, load_definitions
+from mview.catalog.definitions import (
+    KeptLight,
+    load_definition,
+    load_definitions,
+    load_lights,
+)
 from mview.catalog.environments import (
     production,
     shared_tables,
@@ -136,19 +141,30 @@ class Checker:
         }
 
     def check_kept(self) -> list[Checked]:
-        """Check the views of the store.
+        """Check the views of the store; those in light mode come last.
 
         Raises:
             UserError: it has none.
         """
-        kept = self._all_with([])
-        if not kept:
+        kept, lights = self._all_with([]), load_lights(self._store).values()
+        if not kept and not lights:
             raise UserError(
                 "the store has no views yet",
                 where=str(self.config.store),
                 hint="name files or folders of views",
             )
-        return self.check(order_views(kept))
+        return [*self.check(order_views(kept)), *map(self._kept_light, lights)]
+
+    def _kept_light(self, light: KeptLight) -> Checked:
+        """A view in light mode by the columns that its table had when it came."""
+        schemas = dict.fromkeys(light.definition.table_names, light.source)
+        try:
+            plan = compile_view(light.definition, schemas)
+        except UserError as error:
+            return Checked(light.definition, error=error)
+        for table, schema in schemas.items():
+            self.schemas.setdefault(table, schema)
+        return Checked(light.definition, plan)
 
     def _all_with(self, given: Sequence[ViewDefinition]) -> list[ViewDefinition]:
         """The views that a run would keep: those of the store, and the given ones, which count."""

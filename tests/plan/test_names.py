@@ -189,6 +189,7 @@ CUT = {
     "mview/plan/definition.py": "<sink>.<option> of a property",
     "mview/java/jars.py": "coordinates of a jar",
     "mview/java/classes.py": "class paths",
+    "mview/cli/explore/datasets.py": "who logs in at a server",
     "mview/cli/watch/access.py": "user:password",
 }
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mview.admin.content import sink_path
+from mview.catalog.followers import table_in_sink
 from mview.cli.checking import Checked
+from mview.cli.explore.datasets import DatasetName, sink_dataset, table_dataset
 from mview.clock import utc_text
 from mview.config import Config
 from mview.ivm.made_of import made_of
@@ -35,14 +37,6 @@ _EDITIONS = {
     "SQLJobFacet": "1-1-0",
     "SchemaDatasetFacet": "1-2-0",
 }
-
-#: Whose names have the port of their server.
-_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433}
-#: How they begin.
-_SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
-
-#: What a dataset is called: namespace and name.
-DatasetName = tuple[str, str]
 
 #: What has become of a run of a job.
 Transition = Literal["START", "RUNNING", "COMPLETE", "FAIL"]
@@ -116,7 +110,7 @@ class ViewJobs:
             **self._event("JobEvent", now_ms),
             "job": self._job(name),
             "inputs": self._inputs(name),
-            "outputs": [self._output(name)],
+            "outputs": self._outputs(name),
         }
 
     def run_event(
@@ -146,8 +140,10 @@ class ViewJobs:
                 "ProcessingEngineRunFacet", name="mview", version=self._version
             )
         }
-        output = self._output(name)
+        outputs = self._outputs(name)
         if wrote is not None:
+            # Of the view's own table, which is the first; sinks follow it later.
+            output = outputs[0]
             run["mview_epochs"] = self._own_facet(
                 first=wrote.first,
                 last=wrote.last,
@@ -183,7 +179,7 @@ class ViewJobs:
             "run": {"runId": run_id, "facets": run},
             "job": job,
             "inputs": self._inputs(name),
-            "outputs": [output],
+            "outputs": outputs,
         }
 
     # --- parts of events -------------------------------------------------------------------------
@@ -215,9 +211,26 @@ class ViewJobs:
         read = sorted(set(self._views[name].definition.table_names))
         return [self._dataset(relation) for relation in read]
 
-    def _output(self, name: str) -> dict[str, Any]:
+    def _outputs(self, name: str) -> list[dict[str, Any]]:
+        """The view's own table, and what follows it in sinks; a light view has the latter alone."""
+        view = self._views[name].definition
+        own = self._output(name, self._name(view.relation))
+        outputs = [own] if view.mode == "full" else []
+        for sink in view.sinks:
+            dataset = sink_dataset(self._config, view, sink)
+            if dataset is None:
+                dataset = self._namespace, f"{sink}.{table_in_sink(self._config, view, sink)}"
+            options = {**self._config.sinks.get(sink, {}), **view.sinks[sink]}
+            if options.get("mode") == "changelog":  # it has columns of its own
+                outputs.append({"namespace": dataset[0], "name": dataset[1], "facets": {}})
+            else:
+                outputs.append(self._output(name, dataset))
+        return outputs
+
+    def _output(self, name: str, dataset: DatasetName) -> dict[str, Any]:
+        """The rows of a view, under the name of one of its tables."""
         view = self._views[name]
-        output = self._dataset(view.definition.relation)
+        output = self._dataset(view.definition.relation, dataset)
         made = made_of(view.plan) if view.plan else None
         if made is not None:
             fields = {
@@ -237,8 +250,8 @@ class ViewJobs:
             )
         return output
 
-    def _dataset(self, relation: RelationId) -> dict[str, Any]:
-        namespace, text = self._name(relation)
+    def _dataset(self, relation: RelationId, name: DatasetName | None = None) -> dict[str, Any]:
+        namespace, text = name or self._name(relation)
         facets = {}
         if (schema := self._schemas.get(relation)) is not None:
             fields = [{"name": c.name, "type": type_name(c.type)} for c in schema.columns]
@@ -247,7 +260,7 @@ class ViewJobs:
 
     def _name(self, relation: RelationId) -> DatasetName:
         if relation.is_table:
-            return _table_name(self._config, relation)
+            return table_dataset(self._config, relation)
         known = self._paths.get(relation)
         # One that the store has, and that was not asked for.
         return "file", known or str(Store(self._config.store).view_target(relation.name))
@@ -263,18 +276,3 @@ def _pattern(every_s: float) -> dict[str, Any]:
     if not every_s:
         return {"eventTrigger": "EVENT_BASED", **told}
     return {"eventTrigger": "PERIODIC", **told, "windowDuration": max(1, round(every_s))}
-
-
-def _table_name(config: Config, table: RelationId) -> DatasetName:
-    """A table by its server, database, schema and name."""
-    connection = config.connections[table.connection]
-    dialect = connection.drivername.partition("+")[0]
-    schema, own = table.table_name
-    if dialect == "sqlite":
-        return "file", f"{connection.database}.{own}"
-    server = connection.host or "localhost"
-    port = connection.port or _PORTS.get(dialect, "")
-    space = f"{_SCHEMES.get(dialect, dialect)}://{server}:{port}".rstrip(":")
-    schema = schema or connection.own_schema or ""
-    parts = [schema] if dialect in ("mysql", "mariadb") else [connection.database or "", schema]
-    return space, ".".join([*filter(None, parts), own])

@@ -5,7 +5,8 @@ or FAIL with its error), when the view halts (FAIL), and when it is dropped or g
 (COMPLETE). RUNNING tells what the epochs did since the event before, put together.
 
 The run's threads only note what an epoch did. A thread of its own makes the events and sends them;
-what cannot be sent is kept as one sum per view, and sent when it can.
+what cannot be sent is kept as one sum per view, and sent when it can. An event that is refused
+holds up those of its own view alone, and is given up after some tries where that is for what it is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from mview.catalog.definitions import digest_of, load_lights
 from mview.cli.checking import Checker
 from mview.cli.display.progress import Display, UnreadError
 from mview.cli.display.tee import TeeDisplay
@@ -47,9 +50,28 @@ _AGAIN_S = 1.0
 #: Bytes of an answer that are told.
 _TOLD = 200
 
+#: Answers that an event gets for what it is, however often it is sent.
+_FOR_GOOD = (400, 413, 415, 422)
+
+#: Tries of such an event, or of one while those of other views are taken, before it is given up.
+_TRIES = 10
+
 
 class _UnsentError(Exception):
     """An event could not be sent, and why."""
+
+
+class _RefusedError(_UnsentError):
+    """The other end does not take an event, and why.
+
+    Args:
+        why: what it said.
+        for_good: it never will.
+    """
+
+    def __init__(self, why: str, for_good: bool) -> None:
+        super().__init__(why)
+        self.for_good = for_good
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -59,14 +81,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """To nowhere: the answer counts as a refusal."""
 
 
-def _to_file(path: Path, event: str) -> None:
+def _to_file(path: Path, event: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Opened each time: it may be moved away meanwhile, as logs are.
-        begin = "\n" if _is_torn(path) else ""
+        begin = b"\n" if _is_torn(path) else b""
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(file, "a", encoding="utf-8") as lines:
-            lines.write(f"{begin}{event}\n")
+        with os.fdopen(file, "ab") as lines:
+            lines.write(begin + event + b"\n")
     except OSError as error:
         raise _UnsentError(error.strerror or str(error)) from None
 
@@ -80,14 +102,14 @@ def _is_torn(path: Path) -> bool:
         return lines.read() != b"\n"
 
 
-def _to_url(url: str, key: str | None, event: str) -> None:
+def _to_url(url: str, key: str | None, event: bytes) -> None:
     revealed = None if key is None else reveal(key, "openlineage.api_key")
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
         # A proxy of the environment must not be asked for this machine.
         handlers.append(urllib.request.ProxyHandler({}))
     try:
-        request = urllib.request.Request(url, event.encode(), method="POST")
+        request = urllib.request.Request(url, event, method="POST")
         request.add_header("Content-Type", "application/json")
         if revealed is not None:
             request.add_unredirected_header("Authorization", f"Bearer {revealed}")
@@ -98,7 +120,8 @@ def _to_url(url: str, key: str | None, event: str) -> None:
         # The code is told, too, where the text after it does not come.
         with suppress(OSError, http.client.HTTPException), error:
             said = error.read(_TOLD).decode(errors="replace")
-        raise _UnsentError(f"{error.code} {said}".strip()) from None
+        why = f"{error.code} {said}".strip()
+        raise _RefusedError(why, error.code in _FOR_GOOD) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _UnsentError(f"{type(error).__name__}: {error}"[:_TOLD]) from None
 
@@ -110,10 +133,12 @@ class _ViewRun:
     Attributes:
         id: its UUID.
         digest: of the view's text and what it reads.
+        jobs: know what the view is by that text.
     """
 
     id: str
     digest: str
+    jobs: ViewJobs
 
 
 class LineageEvents(Silence):
@@ -136,7 +161,8 @@ class LineageEvents(Silence):
     ) -> None:
         self._config, self._settings, self._once = config, settings, once
         self._mask, self._say = mask, say
-        self._manifests = ManifestLog(Store(config.store).manifests)
+        self._store = Store(config.store)
+        self._manifests = ManifestLog(self._store.manifests)
         #: Of what is below: epochs come from the run's threads.
         self._lock = threading.Lock()
         self._wrote: dict[str, Wrote] = {}
@@ -151,6 +177,10 @@ class LineageEvents(Silence):
         #: Runs whose START is not known to have arrived: sent again, it is of the same run.
         self._begun: dict[str, _ViewRun] = {}
         self._jobs: tuple[Mapping[str, str], ViewJobs] | None = None
+        #: By view, of this round and of all of them: what was refused, and how often that counts.
+        self._refused: dict[str, _RefusedError] = {}
+        self._tries: dict[str, int] = {}
+        self._is_heard, self._given_up = False, 0
         self._said = ""
         self._thread = threading.Thread(target=self._go, name="mview-lineage", daemon=True)
 
@@ -213,6 +243,8 @@ class LineageEvents(Silence):
                 why = type(error).__name__
             self._tell(why)
             if ended:
+                if self._given_up:
+                    self._speak(f"lineage: {self._lost_text()} in this run")
                 return
 
     def _tell(self, why: str) -> None:
@@ -220,16 +252,22 @@ class LineageEvents(Silence):
         if why == self._said:
             return
         was, self._said = self._said, why
-        # Nobody may read it, and the run goes on.
-        with suppress(OSError, UnreadError):
-            if why:
-                kept = "they are lost" if self._ended else "they are kept, and sent together later"
-                self._say(
-                    f"events of lineage do not reach {self._settings.target}: "
-                    f"{one_line(self._mask(why))}; {kept}; the run goes on"
-                )
-            elif was:
-                self._say(f"events of lineage reach {self._settings.target} again")
+        if why:
+            kept = "they are lost" if self._ended else "they are kept, and sent together later"
+            self._speak(
+                f"events of lineage do not reach {self._settings.target}: "
+                f"{one_line(self._mask(why))}; {kept}; the run goes on"
+            )
+        elif was:
+            self._speak(f"events of lineage reach {self._settings.target} again")
+
+    def _speak(self, text: str) -> None:
+        with suppress(OSError, UnreadError):  # nobody may read it, and the run goes on
+            self._say(text)
+
+    def _lost_text(self) -> str:
+        number = self._given_up
+        return f"{number:,} event{' was' if number == 1 else 's were'} given up"
 
     def _send_news(self, ended: tuple[Transition, str] | None) -> None:
         """Send what has become of each view since the last time.
@@ -239,51 +277,79 @@ class LineageEvents(Silence):
         """
         with self._lock:
             told_of = self._wrote.keys() | self._seen
+        self._refused, self._is_heard = {}, False
         manifest = self._manifests.latest()
-        if manifest is None:
-            return
+        states = {} if manifest is None else manifest.views
         digests = {
-            name: state.definition
-            for name, state in manifest.views.items()
-            if state.built_epoch != NEVER
+            name: state.definition for name, state in states.items() if state.built_epoch != NEVER
         }
+        lights = {
+            name: digest_of(light.definition) for name, light in load_lights(self._store).items()
+        }
+        digests |= lights
+        if not digests and not self._runs:
+            return
         self._seen = frozenset(told_of | digests.keys())
         for name, run in [*self._runs.items()]:
             if digests.get(name) != run.digest:
-                self._finish(name, "COMPLETE")
+                self._of_view(name, partial(self._finish, name, "COMPLETE"))
         jobs = self._jobs_of(digests)
-        for name in self._runs.keys() - set(jobs.names):
-            # It cannot be checked any more: only the jobs before know what it is.
-            shown = manifest.views[name]
-            failed = self._failure(name, shown, not shown.halted and not shown.stale)
-            self._send_wrote(name)
-            self._finish(name, "FAIL" if failed else "COMPLETE", failed)
-            self._forget_halt(name)
-        self._jobs = digests, jobs
-        for name in jobs.names:
-            state = manifest.views.get(name)
-            is_sound = (
+        for name in [*jobs.names, *(self._runs.keys() - set(jobs.names))]:
+            state = states.get(name)
+            is_sound = name in lights or (
                 name in digests and state is not None and not state.halted and not state.stale
             )
-            if name not in self._runs:
-                if not is_sound:
-                    continue
-                self._forget_halt(name)
-                begun = self._begun.get(name)
-                if begun is None or begun.digest != digests[name]:
-                    begun = self._begun[name] = _ViewRun(str(uuid.uuid4()), digests[name])
-                self._send(name, begun, "START")
-                self._runs[name] = self._begun.pop(name)
-            self._send_wrote(name)
-            if failed := self._failure(name, state, is_sound):
-                self._finish(name, "FAIL", failed)
-                self._forget_halt(name)
+            digest = digests.get(name, "") if name in jobs.names else ""
+            self._of_view(name, partial(self._send_view, name, state, is_sound, digest, jobs))
+        self._jobs = digests, jobs
         with self._lock:  # of views that are not there any more
             for name in self._wrote.keys() - set(jobs.names):
                 del self._wrote[name]
         if ended:
             for name in [*self._runs]:
-                self._finish(name, *ended)
+                self._of_view(name, partial(self._finish, name, *ended))
+        for name, error in self._refused.items():
+            if error.for_good or self._is_heard:
+                self._tries[name] = self._tries.get(name, 0) + 1
+        for error in self._refused.values():
+            raise error
+
+    def _of_view(self, name: str, send: Callable[[], None]) -> None:
+        """Send events of a view; those after one that is refused wait, those of others do not."""
+        if name not in self._refused:
+            try:
+                send()
+            except _RefusedError as error:
+                self._refused[name] = error
+
+    def _send_view(
+        self, name: str, state: ViewState | None, is_sound: bool, digest: str, jobs: ViewJobs
+    ) -> None:
+        """Send what has become of a view.
+
+        Args:
+            state: as it is published; None: it is light, or gone.
+            is_sound: its rows are right and go on.
+            digest: of its text; empty: it cannot be checked any more.
+            jobs: know the views that can be.
+        """
+        run = self._runs.get(name)
+        if run is None:
+            if not is_sound:
+                return
+            self._forget_halt(name)
+            run = self._begun.get(name)
+            if run is None or run.digest != digest:
+                run = self._begun[name] = _ViewRun(str(uuid.uuid4()), digest, jobs)
+            self._send(name, run, "START")
+            self._runs[name] = self._begun.pop(name)
+        if digest:
+            run.jobs = jobs
+        self._send_wrote(name)
+        failed = self._failure(name, state, is_sound)
+        if failed or not digest:
+            self._finish(name, "FAIL" if failed else "COMPLETE", failed)
+            self._forget_halt(name)
 
     def _failure(self, name: str, state: ViewState | None, is_sound: bool) -> str:
         """Why a view does not go on; empty: it does."""
@@ -331,22 +397,37 @@ class LineageEvents(Silence):
         wrote: Wrote | None = None,
         error: str = "",
     ) -> None:
-        assert self._jobs is not None, "a run has begun, so its job is known"
-        event = self._jobs[1].run_event(
-            name,
-            run.id,
-            transition,
-            SystemClock().now(),
-            every_s=self._settings.every / 1000,
-            once=self._once,
-            wrote=wrote,
-            error=error,
-        )
-        text = self._mask(json.dumps(event, ensure_ascii=False))
-        if self._settings.file is not None:
-            _to_file(self._settings.file, text)
-        else:
-            _to_url(str(self._settings.url), self._settings.api_key, text)
+        every_s, now_ms = self._settings.every / 1000, SystemClock().now()
+        try:
+            try:
+                event = run.jobs.run_event(
+                    name,
+                    run.id,
+                    transition,
+                    now_ms,
+                    every_s=every_s,
+                    once=self._once,
+                    wrote=wrote,
+                    error=error,
+                )
+                text = self._mask(json.dumps(event, ensure_ascii=False)).encode()
+            except Exception as wrong:  # whatever it is: it is so the next time, too
+                raise _RefusedError(type(wrong).__name__, for_good=True) from wrong
+            if self._settings.file is not None:
+                _to_file(self._settings.file, text)
+            else:
+                _to_url(str(self._settings.url), self._settings.api_key, text)
+            self._is_heard = True
+        except _RefusedError as refusal:
+            if self._tries.get(name, 0) < _TRIES:
+                raise
+            self._given_up += 1
+            self._speak(
+                f"view {one_line(name)}: a {transition} event of lineage is given up, as "
+                f"{self._settings.target} does not take it: {one_line(self._mask(str(refusal)))}; "
+                f"{self._lost_text()} so far; the run goes on"
+            )
+        self._tries.pop(name, None)
 
 
 def _text(error: BaseException) -> str:

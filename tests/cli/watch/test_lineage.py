@@ -14,15 +14,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from openlineage.client.naming.dataset import MySQL, Postgres
 
-from mview.catalog.definitions import digest_of, save_definition
-from mview.cli.explore.openlineage import ViewJobs, _table_name
+from mview.catalog.definitions import KeptLight, digest_of, save_definition, save_light
+from mview.cli.explore.datasets import sink_dataset, table_dataset
+from mview.cli.explore.openlineage import ViewJobs
 from mview.cli.watch.lineage import LineageEvents
 from mview.config import ConnectionSettings, OpenLineageSettings
 from mview.config.file import load_config
 from mview.epoch.report import EpochReport, ViewChange
 from mview.errors import ConfigError, UserError
 from mview.plan.definition import parse_view
-from tests.cli.watch.made import EVIL, SECRET, VIEWS
+from tests.cli.watch.made import EVIL, ORDERS, SECRET, VIEWS
 from tests.cli.watch.openlineage import read_event
 from tests.patience import wait_for
 from tests.relations import rel
@@ -112,6 +113,10 @@ def test_a_run_in_a_file(made, tmp_path, lines):
     assert both.outputs[0].facets["version"].datasetVersion == "6"
     # What a view reads of another one is what that one writes.
     (above, *_) = of(lines(), "open_orders")
+    own, cache = above.outputs
+    assert own.name.endswith("/open_orders/data")
+    assert (cache.namespace, cache.name) == ("file", "cache.db.open_orders")
+    assert cache.facets["columnLineage"] == own.facets["columnLineage"]
     assert (view.namespace, view.name) in {(d.namespace, d.name) for d in above.inputs}
     assert ("postgres://localhost:5432", f"public.{EVIL}") in {
         (d.namespace, d.name) for d in above.inputs
@@ -176,6 +181,7 @@ class Endpoint:
         self.events, self.refused, self.keys, self.asked = [], [], set(), 0
         self.body = ""  # of an answer: none, "cut", or "silence" instead of it
         self.answer, self.go = 201, threading.Event()
+        self.never = ()  # a view, a transition, and what it is answered
         self.go.set()
 
 
@@ -189,9 +195,12 @@ def served():
             endpoint.go.wait(30)
             body = self.rfile.read(int(self.headers["Content-Length"]))
             endpoint.keys.add(self.headers["Authorization"])
-            into = endpoint.events if endpoint.answer < 300 else endpoint.refused
-            into.append(json.loads(body))
-            self.send_response(endpoint.answer)
+            event, answer = json.loads(body), endpoint.answer
+            if endpoint.never[:2] == (event["job"]["name"], event["eventType"]):
+                answer = endpoint.never[2]
+            into = endpoint.events if answer < 300 else endpoint.refused
+            into.append(event)
+            self.send_response(answer)
             self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", "10" if endpoint.body else "0")
             self.end_headers()
@@ -295,8 +304,10 @@ def test_a_start_that_is_sent_again_is_of_the_same_run(made, monkeypatch):
         endpoint.answer = 201
         until(lambda: len(endpoint.events) == 4)
         told.events.end(None)
-        assert len({event["run"]["runId"] for event in endpoint.refused}) == 1
-        of([*endpoint.refused[:1], *endpoint.events], "totals")
+        runs = {(e["job"]["name"], e["run"]["runId"]) for e in endpoint.refused}
+        assert len(runs) == len(VIEWS)
+        begun = [e for e in endpoint.refused if e["job"]["name"] == "totals"]
+        of([*begun[:1], *endpoint.events], "totals")
 
 
 def test_epochs_hasten_nothing_that_has_its_time(made):
@@ -308,10 +319,36 @@ def test_epochs_hasten_nothing_that_has_its_time(made):
         for _ in range(20):
             told.epoch()
         time.sleep(0.2)
-        assert endpoint.asked == 1
+        assert endpoint.asked == len(VIEWS)
         endpoint.answer = 201
         told.events.end(None)  # which waits for nothing
         assert len(of(endpoint.events, "totals")) == 3
+
+
+@pytest.mark.parametrize("answer", [422, 500])
+def test_what_is_never_taken_holds_up_its_view_alone_and_is_given_up(made, monkeypatch, answer):
+    monkeypatch.setattr("mview.cli.watch.lineage._AGAIN_S", 0.05)
+    monkeypatch.setattr("mview.cli.watch.lineage._TRIES", 2)
+    with served() as endpoint:
+        endpoint.never = "totals", "START", answer
+        told = Told(made, url=endpoint.url, every=0)
+        told.epoch()
+        names = lambda: [e["job"]["name"] for e in endpoint.events]  # noqa: E731
+        until(lambda: names().count("open_orders") == 2)
+        while answer == 500 and not any("given up" in said for said in told.said):
+            told.epoch()  # only the other view's events tell that the endpoint is there
+            time.sleep(0.1)
+        until(lambda: "totals" in names())
+        told.events.end(None)
+        refused = [e for e in endpoint.refused if e["job"]["name"] == "totals"]
+        assert {e["eventType"] for e in refused} == {"START"}
+        assert len(refused) == 3
+        events = [e["eventType"] for e in endpoint.events if e["job"]["name"] == "totals"]
+        assert (events[0], events[-1]) == ("RUNNING", "COMPLETE")
+        lost = "view totals: a START event of lineage is given up"
+        (said,) = [said for said in told.said if lost in said]
+        assert f": {answer}; 1 event was given up so far; the run goes on" in said
+        assert told.said[-1] == "lineage: 1 event was given up in this run"
 
 
 def test_a_line_that_a_full_disk_took_in_part_ends_there(made, tmp_path):
@@ -379,13 +416,64 @@ def test_settings_that_have_no_sense(tmp_path, section, said):
     assert "pw@" not in text
 
 
+def test_a_light_view_has_its_table_and_its_sinks(made, lines, tmp_path):
+    text = (
+        "CREATE MATERIALIZED VIEW picked WITH (mode = 'light', sinks = 'cache', "
+        "sinks.cache.table = 'p') AS SELECT order_id AS id, status FROM shop.orders"
+    )
+    save_light(made.store, KeptLight(parse_view(text, "picked", "picked.sql"), ORDERS))
+    told = Told(made, file=tmp_path / "told/lineage.jsonl", every=3600)
+    told.epoch()
+    until(lambda: len(lines()) == 5)
+    told.events.end(None)
+    start, end = of(lines(), "picked")
+    assert (start.eventType.value, end.eventType.value) == ("START", "COMPLETE")
+    (table,), (sink,) = start.inputs, start.outputs
+    assert table.name == f"{tmp_path / 'shop.db'}.orders"
+    assert (sink.namespace, sink.name) == ("file", "cache.db.p")
+    (source,) = sink.facets["columnLineage"].fields["id"].inputFields
+    assert source.field == "order_id"
+
+
+#: Sections of sinks, and what the table of view `v` is called there.
+PLACES = [
+    (
+        {"type": "postgresql", "url": "postgresql://me:${env:PW}@db:5433/dw", "namespace": "w"},
+        ("postgres://db:5433", "dw.w.v"),
+    ),
+    ({"type": "mysql", "url": "mysql://me@db/dw"}, ("mysql://db:3306", "dw.v")),
+    (
+        {"type": "clickhouse", "url": "http://a:8123,http://b:8123", "database": "dw"},
+        ("clickhouse://a:8123", "dw.v"),
+    ),
+    ({"type": "kafka", "bootstrap_servers": "a:9093,b"}, ("kafka://a:9093", "v")),
+    ({"type": "files", "path": "/srv/lake"}, ("file", "/srv/lake/v")),
+    ({"type": "delta", "path": "s3://lake/tables/"}, ("s3://lake", "tables/v")),
+    ({"type": "iceberg", "warehouse": "/srv/ice"}, ("file", "/srv/ice/default.v")),
+    (
+        {"type": "iceberg", "catalog": {"type": "rest", "uri": "https://u@cat:8181/x"}},
+        ("iceberg://cat:8181", "default.v"),
+    ),
+    ({"type": "kafka", "bootstrap_servers": "${env:BROKERS}"}, None),
+    ({"type": "postgresql", "url": "${env:URL}"}, None),
+    ({"type": "mine"}, None),
+]
+
+
+def test_what_follows_a_view_is_called_by_its_place(made):
+    view = parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 'out') AS SELECT 1 AS one", "v")
+    for section, called in PLACES:
+        config = made.config.model_copy(update={"sinks": {"out": section}})
+        assert sink_dataset(config, view, "out") == called, section
+
+
 def test_names_are_those_of_the_convention(made):
     def named(drivername, table, **more):
         connection = ConnectionSettings(
             name="shop", drivername=drivername, host="db", database="shop", **more
         )
         config = made.config.model_copy(update={"connections": {"shop": connection}})
-        return _table_name(config, rel(table))
+        return table_dataset(config, rel(table))
 
     def by(naming):
         return naming.get_namespace(), naming.get_name()
