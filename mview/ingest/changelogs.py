@@ -49,10 +49,6 @@ QUIET_MS = 5_000
 #: cost little when idle, short enough to stop quickly.
 WAIT_MS = 1_000
 
-#: Live epochs begin at most this often. Without it 11 epochs/s took 1.25 cores at 300 changes/s;
-#: with it 5.4 epochs/s took 0.78, and changes were as fresh (0.22 s): no epoch was in the way.
-_PACE_MS = 180
-
 #: Messages that pay for a task more: it costs as much CPU as to decode so many.
 WORTH_A_TASK = 1_000
 
@@ -157,11 +153,6 @@ class Changelogs:
             for table, halt in progress.halts.items()
         }
         return {table: halt for table, halt in said.items() if table not in self._halted}
-
-    def keep_pace(self) -> None:
-        """Wait until a live epoch may follow the one before."""
-        if not self._bounded:
-            time.sleep(max(0.0, self._last_progress + _PACE_MS / 1000 - time.monotonic()))
 
     def close(self) -> None:
         """Close all clients."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_r
 from mview.ingest.changelogs import WORTH_A_TASK, Changelogs, Piece
 from mview.ingest.mending.reject import Reject
 from mview.ingest.mending.rereads import Rereads
+from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.relation import RelationId
 from mview.session.lazy import Spark
@@ -111,6 +113,7 @@ class LiveQuery:
     ) -> None:
         with _reading():
             at = logs.begin()
+        rhythm = Rhythm()
         batch, ends = 0, False
         while not until():
             with _reading():
@@ -122,8 +125,9 @@ class LiveQuery:
             with _reading():
                 mends = self._mends.of(self._spec.tables)
                 rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
-            end, pieces = self._next(logs, at, epochs)
+            end, pieces = self._next(logs, at, epochs, rhythm)
             if end != at or rereads.is_due(end["watermark"]) or mends:
+                rhythm.begin()
                 with _reading():
                     read, halts, rejects = self._read(logs, pieces)
                     changes = rereads.without_snapshots(read)
@@ -147,20 +151,25 @@ class LiveQuery:
                     self._caught_up.set()
 
     def _next(
-        self, logs: Changelogs, at: dict[str, Any], epochs: Epochs
+        self, logs: Changelogs, at: dict[str, Any], epochs: Epochs, rhythm: Rhythm
     ) -> tuple[dict[str, Any], list[Piece]]:
         """How far the next epoch goes, and what it reads."""
+        self._keep(rhythm)
         with _reading():
-            logs.keep_pace()
             end = logs.advance(at, self._most())
             pieces = logs.pieces(at, end) if end != at else []
         if end == at or not epochs.running or _messages(pieces) > WORTH_A_TASK:
             return end, pieces
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
         epochs.finish()
+        self._keep(rhythm)  # only now it is known what that one has cost
         with _reading():
             end = logs.advance(at, self._most())
             return end, logs.pieces(at, end)
+
+    def _keep(self, rhythm: Rhythm) -> None:
+        if not self._spec.once:
+            time.sleep(rhythm.left_s())
 
     def _read(
         self, logs: Changelogs, pieces: list[Piece]

@@ -27,7 +27,7 @@ from mview.follow.light.progress import ProgressLog
 from mview.follow.light.source import LightSource
 from mview.follow.light.view import open_light
 from mview.follower import Step, Token
-from mview.ingest import changelogs
+from mview.ingest import changelogs, rhythm
 from mview.ingest.spec import open_database
 from mview.plan.definition import parse_view
 from mview.store.identity import claim_store
@@ -213,7 +213,7 @@ def world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[LightWorld]:
     monkeypatch.setattr(changelogs, "WAIT_MS", 0)
-    monkeypatch.setattr(changelogs, "_PACE_MS", 0)
+    monkeypatch.setattr(rhythm, "LONGEST_S", 0)
     monkeypatch.setattr(light, "HELD_S", 0)
     world = LightWorld(tmp_path, request.param)
     stale = tmp_path / "stale.db"

@@ -83,9 +83,6 @@ class Logs:
     def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return []
 
-    def keep_pace(self) -> None:
-        """Nothing to wait for."""
-
     def close(self) -> None:
         """Nothing is open."""
 

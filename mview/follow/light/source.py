@@ -47,6 +47,7 @@ from mview.ingest.load_plan import (
     plan_load,
 )
 from mview.ingest.pace import HELD_S, Pacer
+from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, TableSpec
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.rows.key_sets import KeySet
@@ -96,6 +97,7 @@ class LightSource:
         self._config, self._view, self._once, self._say = config, view, once, say
         self._what = f"view {view.name}, sink {sink}"
         self._progress, self._pace = ProgressLog(folder, fence), Pacer(config)
+        self._rhythm = Rhythm()
         self._steps: dict[int, LightProgress] | None = None
         self._loads: dict[tuple[int, int], LightLoad] = {}
         self._logs: tuple[tuple[int, bool], Changelogs] | None = None
@@ -185,8 +187,8 @@ class LightSource:
     def _next(self, after: int, at: LightProgress) -> _Due | None:
         """The step after one; None: nothing has come that the view shows."""
         chunks, logs = self._load(at).plan.chunks.chunks, self._opened(at)
-        if at.loaded:
-            logs.keep_pace()
+        if at.loaded and not self._once:
+            time.sleep(self._rhythm.left_s())
         if self._start is None or self._start[0] != after:
             self._start = after, self._place(at)
         start = self._start[1]
@@ -200,6 +202,7 @@ class LightSource:
             if left:
                 time.sleep(HELD_S)
             return None
+        self._rhythm.begin()
         pieces = logs.pieces(start, end) if end != start else []
         batches = [decoded.changes for piece in pieces for decoded in logs.changes(piece)]
         source = self._view.source
