@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +29,6 @@ from mview.relation import RelationId
 from mview.rows.where import Condition, columns_of, holds
 
 _SAFE = "nothing after it was taken; published epochs are untouched"
-
-#: The cell of a column that a delete does not tell, as it tells the key only.
-_NOT_SENT = object()
 
 
 class Decoded(NamedTuple):
@@ -213,7 +211,11 @@ def _key_of(
 
 def _tells(image: Mapping[str, Any], names: Sequence[str]) -> bool:
     """Whether a row, or a part of one, has values of these columns."""
-    return not any(image.get(name) in (None, UNCHANGED) for name in names)
+    for name in names:  # asked once or twice per change
+        value = image.get(name)
+        if value is None or value is UNCHANGED:
+            return False
+    return True
 
 
 def _check_order(event: ChangeEvent, table: TableSpec) -> None:
@@ -283,7 +285,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
             hint=f"was the column dropped or renamed? {reload_hint(str(table.name))}",
         )
     after = event.after
-    if any(after[name] is UNCHANGED for name in key_names):
+    if UNCHANGED in [after[name] for name in key_names]:
         # A long key that stays as it was: it is not sent in the new row, only as that of the old.
         after = {**after, **dict(zip(key_names, _key_of(event, after, table), strict=True))}
     change = _Change(event.kind, after, event)
@@ -537,21 +539,25 @@ def _not_sent(event: ChangeEvent, name: str, table: TableSpec) -> DecodeError:
 
 def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
     events = [change.event for change in changes]
-    cells = [change.cells for change in changes]
     truncates = sum(change.kind == "truncate" for change in changes)
     unchanged: list[list[str] | None] = [None] * len(changes)
     columns = []
-    whole = not {"d", "truncate"} & {change.kind for change in changes}
+    # A delete has the cells of its key, and a truncate none.
+    keyed, full = _having(changes, {"truncate"}), _having(changes, {"truncate", "d"})
     for column in table.schema.columns:
-        values = [row.get(column.name, _NOT_SENT) for row in cells]
-        if whole and UNCHANGED not in values:
-            array = _converted(changes, values, table, column.name, decoder)
-        else:
-            _note_unchanged(column.name, values, unchanged)
+        having = keyed if column.name in table.schema.key else full
+        values = [change.cells[column.name] for change in having.changes]
+        if UNCHANGED in values:
+            noted = zip(having.places, values, strict=True)
+            for number in (number for number, value in noted if value is UNCHANGED):
+                unchanged[number] = [*(unchanged[number] or ()), column.name]
             # What was not sent is no NULL of the source, of which a format may think its part.
-            sent = [n for n, value in enumerate(values) if value not in (UNCHANGED, _NOT_SENT)]
-            told, there = [changes[n] for n in sent], [values[n] for n in sent]
-            array = _placed(_converted(told, there, table, column.name, decoder), sent, len(values))
+            sent = [value is not UNCHANGED for value in values]
+            having = having.of(sent, len(changes))
+            values = [*compress(values, sent)]
+        array = _converted(having.changes, values, table, column.name, decoder)
+        if having.taken is not None:
+            array = array.take(having.taken)
         columns.append(array)
         if column.name in table.schema.key and array.null_count > truncates:
             rows = (change for change in changes if change.kind != "truncate")
@@ -578,17 +584,30 @@ def _converted(
         raise _misfit(changes, values, table, name, decoder) from None
 
 
-def _placed(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
-    """Values at some places of an array that is null elsewhere."""
-    taken = np.full(length, -1, dtype=np.int64)
-    taken[places] = np.arange(len(places))
-    return array.take(pa.array(taken, mask=taken < 0))
+class _Having(NamedTuple):
+    """The changes that have a cell of a column, and their places among all.
+
+    `taken` makes a column of all changes of these cells, null elsewhere; None: all have one.
+    """
+
+    changes: list[_Change]
+    places: Sequence[int]
+    taken: pa.Array | None
+
+    def of(self, which: Sequence[bool], length: int) -> _Having:
+        """Those of them that are meant, among `length`."""
+        places = [*compress(self.places, which)]
+        taken = np.full(length, -1, dtype=np.int64)
+        taken[places] = np.arange(len(places))
+        indices = pa.array(taken, mask=taken < 0)
+        return _Having([*compress(self.changes, which)], places, indices)
 
 
-def _note_unchanged(name: str, values: Sequence[Any], unchanged: list[list[str] | None]) -> None:
-    for number, value in enumerate(values):
-        if value is UNCHANGED:
-            unchanged[number] = [*(unchanged[number] or ()), name]
+def _having(changes: list[_Change], without: Collection[str]) -> _Having:
+    """The changes but those of some kinds."""
+    every = _Having(changes, range(len(changes)), None)
+    which = [change.kind not in without for change in changes]
+    return every if all(which) else every.of(which, len(changes))
 
 
 def _misfit(

@@ -176,7 +176,7 @@ def holds_reals(message: bytes, *rows: Any) -> bool:
     for row in rows:
         kinds.update(map(type, row.values()) if type(row) is dict else (type(row),))
     plain = kinds <= _PLAIN or not any(map(_holds_double, rows))
-    return not plain or _NEGATIVE_ZERO.search(message) is not None
+    return not plain or (b"-0" in message and _NEGATIVE_ZERO.search(message) is not None)
 
 
 #: Types of values that are no doubles and hold none.
