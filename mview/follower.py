@@ -73,6 +73,9 @@ class FollowerSettings(Settings):
     spool_bytes: Count = 1 << 30
     #: The same for the age of what waits.
     spool_age: Duration = DAY
+    #: How long the target may give no sign of itself in the middle of a step. Beyond, the sink is
+    #: shown as silent, and a bounded run ends without it.
+    patience: Duration = 900_000
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,14 @@ def open_follower(
     return OpenedFollower(follower, target)
 
 
-def spool_of(config: Config, definition: ViewDefinition, sink: str) -> FollowerSettings:
-    """What may wait for a sink, as it is written down; where that is wrong, as it is by itself."""
+def bounds_of(config: Config, definition: ViewDefinition, sink: str) -> FollowerSettings:
+    """What may wait for a sink, and how long it is waited for, as it is written down.
+
+    Where that is wrong, as it is by itself.
+    """
     options = {**config.sinks.get(sink, {}), **definition.sinks[sink]}
-    bounds = {name: options[name] for name in ("spool_bytes", "spool_age") if name in options}
+    names = ("spool_bytes", "spool_age", "patience")
+    bounds = {name: options[name] for name in names if name in options}
     with suppress(ValidationError):
         return FollowerSettings(type="", **bounds)
     return FollowerSettings(type="")

@@ -298,6 +298,9 @@ class ConnectionSettings(Settings):
     tables: dict[str, TableSettings] = {}
     #: How gently its tables are read.
     load: ConnectionLoadSettings = ConnectionLoadSettings()
+    #: PostgreSQL, MySQL, MariaDB: how long the server may give no sign of itself while it is asked
+    #: or read. Beyond, it counts as away: it is waited for, and asked anew.
+    timeout: Duration = 600_000
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -3,6 +3,10 @@
 One that is down holds nothing but its own changes in the store: it is tried again with back-off,
 and the views and the other sinks go on. What waits for it is bounded; beyond, it is compared with
 its view and brought right, or filled anew.
+
+A target that goes silent holds its own thread alone. That is shown after `patience`, and whoever
+waits for the sink stops then: nobody can end a call of a driver, so the thread is left in it, with
+no right to write any more.
 """
 
 from __future__ import annotations
@@ -10,14 +14,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mview.catalog.followers import open_follower, spool_of
+from mview.catalog.followers import bounds_of, open_follower
 from mview.clock import Clock
 from mview.config import Config
 from mview.errors import (
@@ -58,8 +62,12 @@ _LAST_PAUSE_S = 1.0
 #: Milliseconds between two calls of `maintain`, over all runs.
 _MAINTAIN_EVERY_MS = 600_000
 
-#: Seconds that a thread is waited for which is in the middle of a call.
-_END_S = 60.0
+#: Seconds that threads in the middle of a step are waited for: when the run ends, and when others
+#: take over from them, which epochs wait for.
+_END_S, HAND_OVER_S = 20.0, 2.0
+
+#: Seconds between two looks for sinks that are silent.
+_LOOK_S = 5.0
 
 _PROBLEM, _MAINTAINED = "problem.json", "maintained.json"
 
@@ -119,6 +127,7 @@ class Followers:
         once: bool = False,
     ) -> None:
         store, one_at_a_time = Store(config.store), threading.Lock()
+        self._closing = threading.Event()
 
         def tell(text: str) -> None:
             with one_at_a_time:
@@ -141,11 +150,28 @@ class Followers:
                 source = LightSource(config, view, sink, folder, fence, once, tell)
                 self._threads.append(thread(view.definition, sink, source))
 
-    def start(self, manifest: Manifest) -> None:
-        """Begin to follow."""
+    def start(self, manifest: Manifest, former: Followers | None = None) -> None:
+        """Begin to follow.
+
+        Args:
+            manifest: what is published.
+            former: those that followed before and were closed. A sink of theirs that is still in a
+                call is waited for by its own thread: never do two of a run write to one target.
+        """
         self.published(manifest)
+        left = {} if former is None else former._left()
         for thread in self._threads:
-            thread.start()
+            thread.start(left.get((thread.view, thread.sink)))
+        if self._threads:
+            threading.Thread(target=self._look, name="mview-sinks", daemon=True).start()
+
+    def _left(self) -> dict[tuple[str, str], _Thread]:
+        return {(t.view, t.sink): t for t in self._threads if not t.is_over()}
+
+    def _look(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            for thread in self._threads:
+                thread.look()
 
     def published(self, manifest: Manifest) -> None:
         """An epoch was published: called by the thread that has; takes no time."""
@@ -156,21 +182,30 @@ class Followers:
         """The epoch after which changes of a view are still needed."""
         return min((t.floor() for t in self._threads if t.view == view), default=sys.maxsize)
 
-    def finish(self) -> list[MviewError]:
-        """Wait until all have caught up; returns why some have not."""
+    def finish(self, stop: threading.Event | None = None) -> list[MviewError]:
+        """Wait until all have caught up or given up; returns why some have not.
+
+        Args:
+            stop: set when nobody is to wait any more.
+        """
         for thread in self._threads:
             thread.hurry()
         for thread in self._threads:
-            thread.wait()
+            thread.wait(stop or threading.Event())
         return [error for thread in self._threads if (error := thread.why_behind()) is not None]
 
-    def close(self) -> None:
-        """End after the running step of each."""
+    def close(self, seconds: float = _END_S) -> None:
+        """End after the running step of each; after so many seconds, in the middle of it.
+
+        What became of such a step is asked of the target before the next one.
+        """
+        self._closing.set()
         for thread in self._threads:
             thread.end()
-        deadline = time.monotonic() + _END_S
+        deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+            thread.release()
 
 
 class _Source(Source, Protocol):
@@ -193,6 +228,33 @@ class _Source(Source, Protocol):
         """Close what is open; it may be asked again."""
 
 
+class _Hold:
+    """The run's right to write to a target, for as long as it is one thread's."""
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self.is_over = False
+
+    @property
+    def token(self) -> int:
+        """That of the run."""
+        return self._fence.token
+
+    @property
+    def takes_over(self) -> bool:
+        """As of the run."""
+        return self._fence.takes_over
+
+    def check(self) -> None:
+        """Look whether another thread, or a newer runner, has taken over."""
+        if self.is_over:
+            raise FencedError(
+                "a sink was left in the middle of a step",
+                safe="what became of the step is asked of the target before the next one",
+            )
+        self._fence.check()
+
+
 class _Thread:
     """One sink of one view."""
 
@@ -210,10 +272,10 @@ class _Thread:
     ) -> None:
         self._config, self._store, self._definition = config, store, definition
         self.view, self.sink = definition.name, sink
-        self._fence, self._clock, self._mask, self._say = fence, clock, mask, say
+        self._fence, self._clock, self._mask, self._say = _Hold(fence), clock, mask, say
         self._folder = store.follower(self.view, sink, light=definition.mode == "light")
         # Asked for before the sink is opened, too: it may lack a secret, or the thread its turn.
-        self._spool = spool_of(config, definition, sink)
+        self._bounds = bounds_of(config, definition, sink)
         self._source = source
         self._wake, self._end, self._idle = (threading.Event() for _ in range(3))
         #: Ends all waiting: it is to come to an end, by catching up or at once.
@@ -229,12 +291,24 @@ class _Thread:
         self._is_dropped = False
         self._maintained: _Maintained | None = None
         self._last_tries = _LAST_TRIES
+        self._noting = threading.Lock()
+        #: When it last got on with what it is at; None: it is at nothing.
+        self._alive_at: float | None = None
+        #: That of the silence that was noted.
+        self._silent_since: float | None = None
+        #: Who followed before, and is still in a call.
+        self._former: _Thread | None = None
         self._thread = threading.Thread(target=self._run, name=f"mview-sink-{sink}", daemon=True)
 
     # --- called by others ------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, former: _Thread | None) -> None:
+        self._former = former
         self._thread.start()
+
+    def is_over(self) -> bool:
+        """Whether neither it nor who was before it will touch the target any more."""
+        return not self._thread.is_alive() and (self._former is None or self._former.is_over())
 
     def move(self, manifest: Manifest) -> None:
         # Of hundreds of sinks most have nothing to do in an epoch.
@@ -258,10 +332,49 @@ class _Thread:
             if not self._wake.is_set():
                 self._idle.set()
 
-    def wait(self) -> None:
-        """Wait until it has caught up, or has given up."""
-        while self._thread.is_alive() and not self._idle.wait(0.2):
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until it has caught up, has given up, or is silent."""
+        while self._thread.is_alive() and not self._idle.wait(0.2) and not stop.is_set():
             self._fence.check()
+            if self._is_silent():
+                self.look()
+                break
+
+    def look(self) -> None:
+        """Note where its target is silent: it cannot do that itself."""
+        with self._noting:
+            since = self._alive_at
+            if since is None or since == self._silent_since or not self._is_silent():
+                return
+            self._silent_since = since
+            self._note(
+                RetryableError(
+                    f"the target of sink {self.sink} of view {self.view} is silent",
+                    got=f"no sign of it for {time.monotonic() - since:.0f} s",
+                    safe="what is missing waits in the store; the views and other sinks go on",
+                    hint="look at the target and the network; when it answers, the sink goes on by "
+                    f"itself. How long is waited says sinks.{self.sink}.patience",
+                ),
+                is_told=True,
+            )
+
+    def _is_silent(self) -> bool:
+        settings = self._bounds if self._opened is None else self._opened[1].settings
+        since = self._alive_at
+        return since is not None and time.monotonic() - since > settings.patience / 1000
+
+    def _live(self) -> None:
+        """It gets on with what it is at."""
+        self._alive_at = time.monotonic()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """For what may never come to an end."""
+        self._live()
+        try:
+            yield
+        finally:
+            self._alive_at = None
 
     def why_behind(self) -> MviewError | None:
         """Why it has not caught up; None: it has."""
@@ -280,7 +393,7 @@ class _Thread:
             return sys.maxsize
         opened = self._opened
         cursor = CursorLog(self._folder).latest() if opened is None else opened[2].cursor
-        settings = self._spool if opened is None else opened[1].settings
+        settings = self._bounds if opened is None else opened[1].settings
         stands = -1 if cursor.epoch is None else cursor.epoch
         if cursor.epoch is not None and stands >= self._source.newest():
             return sys.maxsize
@@ -323,9 +436,14 @@ class _Thread:
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
+    def release(self) -> None:
+        """Have it write nothing any more, in whatever call it is."""
+        self._fence.is_over = True
+
     # --- its own thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._wait_for_former()
         delay = 0.0
         while not self._end.is_set():
             if delay:
@@ -339,15 +457,22 @@ class _Thread:
                 self._follow()
                 delay = 0.0
             except FencedError as error:
-                self._note(error)
+                if not self._fence.is_over:
+                    self._noted(error)
                 return self._close()
             except Exception as error:
-                delay = self._delay(delay, self._note(error))
+                delay = self._delay(delay, self._noted(error))
                 if self._hurry:
                     self._last_tries -= 2 if isinstance(self._error, UserError) else 1
                     if self._last_tries <= 0:
                         self._idle.set()
         return self._close()
+
+    def _wait_for_former(self) -> None:
+        if self._former is not None:
+            with self._at_work():
+                while not self._former.is_over() and not self._end.wait(0.1):
+                    continue
 
     def _wait_back_off(self, seconds: float) -> None:
         began = time.monotonic()
@@ -364,8 +489,9 @@ class _Thread:
             self._throttle()
             if self._end.is_set():
                 return
-            done = following.advance()
-            more = done is not None or self._source.look(following.cursor.epoch or 0)
+            with self._at_work():
+                done = following.advance()
+                more = done is not None or self._source.look(following.cursor.epoch or 0)
             self._well()
             if done is not None:
                 self._committed = time.monotonic()
@@ -406,7 +532,8 @@ class _Thread:
         )
         cursors = CursorLog(self._folder, self._fence)
         now = self._clock.now
-        following = Following(follower, target, self._source, cursors, self._fence.check, now)
+        check, alive = self._fence.check, self._live
+        following = Following(follower, target, self._source, cursors, check, now, alive)
         self._opened = follower, target, following
         return following
 
@@ -426,7 +553,8 @@ class _Thread:
             self._note_maintained(now)
         elif now - self._maintained.at_ms > _MAINTAIN_EVERY_MS:
             self._note_maintained(now)
-            self._opened[0].maintain(thorough=False)
+            with self._at_work():
+                self._opened[0].maintain(thorough=False)
 
     def _note_maintained(self, now: int) -> None:
         self._maintained = _Maintained(now)
@@ -434,24 +562,33 @@ class _Thread:
 
     def _well(self) -> None:
         """It gets on."""
-        if self._told:
-            self._say(f"sink {self.sink} of view {self.view} gets on again")
-        if self._problem is not None:
-            (self._folder / _PROBLEM).unlink(missing_ok=True)
-        self._told = ""
-        self._problem = self._error = None
-        self._last_tries = _LAST_TRIES
+        with self._noting:
+            if self._told:
+                self._say(f"sink {self.sink} of view {self.view} gets on again")
+            if self._problem is not None:
+                (self._folder / _PROBLEM).unlink(missing_ok=True)
+            self._told = ""
+            self._problem = self._error = None
+            self._last_tries = _LAST_TRIES
 
-    def _note(self, error: Exception) -> MviewError:
+    def _noted(self, error: Exception) -> MviewError:
+        with self._noting:
+            return self._note(error)
+
+    def _note(self, error: Exception, *, is_told: bool = False) -> MviewError:
         """Note why it does not get on, and tell it once; what passes is not told at first.
 
         Maintenance that came between is gone with the next try, as is most that passes.
+
+        Args:
+            error: why.
+            is_told: it is told at once.
         """
         known = known_error(error)
         self._error = known
         text, now = self._mask(str(known.render())), self._clock.now()
         before = self._problem
-        passes = isinstance(known, RetryableError) and before is None
+        passes = isinstance(known, RetryableError) and before is None and not is_told
         if not passes and self._told != text:
             self._told = text
             self._say(f"sink {self.sink} of view {self.view} does not get on, alone: {text}")

@@ -27,7 +27,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -98,6 +98,7 @@ class Following:
         cursors: where the sink stands.
         check: raises when this runner may not write any more.
         now: wall milliseconds.
+        alive: called whenever something moves: a call may go on for as long as rows do.
     """
 
     def __init__(
@@ -108,7 +109,9 @@ class Following:
         cursors: CursorLog,
         check: Callable[[], None],
         now: Callable[[], int],
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        self._alive = alive
         self._follower, self._target, self._source = follower, target, source
         self._cursors, self._check, self._now = cursors, check, now
         self.cursor = cursors.latest()
@@ -145,6 +148,7 @@ class Following:
         follower, epoch = self._follower, self.cursor.epoch
         settings, largest = self._target.settings, follower.capabilities.largest
         self._check()
+        self._alive()
         begins = self._source.begins()
         if epoch is None or epoch < begins:
             mark = follower.position() if follower.capabilities.marks else None
@@ -193,7 +197,7 @@ class Following:
         if mark is None or mark.epoch >= content.epoch:
             return None  # nothing was there; or of another history, and targets count upwards
         intent = self._begin("difference", content.epoch, mark.epoch, -1)
-        there = (pa.Table.from_batches([batch]) for batch in follower.read())
+        there = (pa.Table.from_batches([batch]) for batch in self._living(follower.read()))
         most, schema = target.settings.commit_bytes, rows_schema(target)
         changes = resync(content.parts, there, schema, target.schema.key, most)
         if changes is None or changes.num_rows > (able.largest or changes.num_rows):
@@ -217,6 +221,7 @@ class Following:
         self.cursor = replace(self.cursor, intent=replace(intent, token=token))
         self._cursors.write(self.cursor)
         self._check()
+        self._alive()
         self._follower.commit(token)
         self._record(intent.step, rows.count)
         return DoneStep(intent.step, rows.count, intent.way)
@@ -239,7 +244,12 @@ class Following:
             for table in tables
             for batch in in_batches(table.select(schema.names).cast(schema))
         )
-        return pa.RecordBatchReader.from_batches(schema, parts)
+        return pa.RecordBatchReader.from_batches(schema, self._living(parts))
+
+    def _living(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._alive()
+            yield batch
 
     def _keyed(self, rows: pa.Table) -> None:
         """Refuse NULL in a key, where the target has no such thing."""

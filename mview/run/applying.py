@@ -26,7 +26,7 @@ from mview.epoch.views.fate import Fate, fates
 from mview.epoch.views.opening import OpenedViews, open_views, wrong_texts
 from mview.errors import FencedError, MviewError, RetryableError, UserError, known_error, several
 from mview.failpoints import failpoint
-from mview.follow.followers import Followers
+from mview.follow.followers import HAND_OVER_S, Followers
 from mview.follow.light.view import LightView
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
@@ -39,6 +39,9 @@ from mview.session.lazy import Spark
 from mview.store.manifest import Manifest
 from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
 from mview.store.requests.asked import keep_asked
+
+#: Seconds that are waited for what goes on beside when a run ends.
+_END_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,10 @@ class Applying:
         file = self._next()
         if file is None or self._once:
             return file is not None
-        if self._ahead is None or self._ahead[0] != file:
-            self.close()
+        if self._ahead is None or (self._ahead[0] != file and not self._ahead[1].is_alive()):
             self._ahead = file, Thread(target=self._look_ahead, args=(file,), daemon=True)
             self._ahead[1].start()
-        return not self._ahead[1].is_alive()
+        return self._ahead[0] == file and not self._ahead[1].is_alive()
 
     def _look_ahead(self, file: Path) -> None:
         """Ask Spark beside the epochs what it will be asked for, which may have to start first.
@@ -151,9 +153,9 @@ class Applying:
         return replace(request, views=tuple(map(unpublished, given))), given
 
     def close(self) -> None:
-        """Wait for what goes on beside."""
+        """Wait for what goes on beside; a database that it asks may be silent."""
         if self._ahead is not None:
-            self._ahead[1].join()
+            self._ahead[1].join(_END_S)
 
     def _next(self) -> Path | None:
         return next((file for file in self._log.files() if file not in self._taken), None)
@@ -382,7 +384,8 @@ class Applying:
             names: of the views that were given.
         """
         engine, opened = self._engine, wanted.opened
-        self.kept.followers.close()
+        former = self.kept.followers
+        former.close(HAND_OVER_S)
         given = [view for view in wanted.definitions if view.name in names]
         mend_definitions(engine.store, engine.manifest, given)
         if wanted.anew:
@@ -405,7 +408,7 @@ class Applying:
         followers = self._follow(wanted.definitions)
         self.kept = KeptViews(wanted.definitions, wanted.schemas, followers)
         engine.followers = followers
-        followers.start(engine.manifest)
+        followers.start(engine.manifest, former)
 
     def _remove(self, names: frozenset[str]) -> None:
         """Remove views with their data; tables stay, as another view may read them."""

@@ -301,7 +301,9 @@ class Pipeline:
             followers.close()
 
     def _finish(self, followers: Followers, once: bool) -> None:
-        if once and not self._stop.is_set() and (behind := followers.finish()):
+        if not once or self._stop.is_set():
+            return
+        if (behind := followers.finish(self._stop)) and not self._stop.is_set():
             raise behind[0] if len(behind) == 1 else _all_behind(behind)
 
 

@@ -18,8 +18,9 @@ class Gate:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._is_open = threading.Event()
+        self._is_open, self._speaks = threading.Event(), threading.Event()
         self._is_open.set()
+        self._speaks.set()
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._door.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True, name="gate").start()
@@ -32,13 +33,22 @@ class Gate:
         """From now on nothing comes to the server; what is sent comes once it is let go."""
         self._is_open.clear()
 
+    def fall_silent(self) -> None:
+        """From now on nothing passes either way, and connections that come are taken all the same.
+
+        As of a server that hangs, and of a balancer before one that is gone.
+        """
+        self._speaks.clear()
+        self.hold()
+
     def let_go(self) -> None:
         """Pass on what was held, and all that comes."""
+        self._speaks.set()
         self._is_open.set()
 
     def stop(self) -> None:
         """Take no more connections."""
-        self._is_open.set()
+        self.let_go()
         with contextlib.suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)
         self._door.close()
@@ -65,8 +75,7 @@ class Gate:
     def _pass(self, source: socket.socket, sink: socket.socket, is_sent: bool) -> None:
         with contextlib.suppress(OSError):  # one of the two has gone
             while block := source.recv(_BLOCK):
-                if is_sent:
-                    self._is_open.wait()
+                (self._is_open if is_sent else self._speaks).wait()
                 sink.sendall(block)
         for end in (source, sink):
             with contextlib.suppress(OSError):

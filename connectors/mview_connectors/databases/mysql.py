@@ -16,6 +16,7 @@ from mview.connector import Look
 from mview.errors import ConfigError, UserError
 from mview.relation import TableName
 from mview.schema import Column, TableSchema
+from mview_connectors import silence
 from mview_connectors.databases.chunking import Size, whole_number
 from mview_connectors.databases.conditions import Comparable
 from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
@@ -26,9 +27,6 @@ from mview_connectors.network import mysql_caution
 
 #: Seconds the server waits for a reader that is busy with its last rows.
 _PATIENCE = 3600
-#: Seconds without a byte after which the server counts as gone: while connecting, and later.
-_GREETING, _SILENCE = 60, 3600
-
 _SESSION = (
     "SET time_zone = '+00:00', sql_mode = '', "
     f"net_write_timeout = {_PATIENCE}, net_read_timeout = {_PATIENCE}"
@@ -127,8 +125,9 @@ class MysqlDatabase(SqlDatabase):
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
-        if "read_timeout" not in self._settings.query:
-            options["read_timeout"] = _GREETING
+        for name in ("read_timeout", "write_timeout"):
+            if name not in self._settings.query:
+                options[name] = silence.GREETING_S
         if self._is_remote() and not self._tls_settings():
             options["ssl"] = ssl.create_default_context()
         return options
@@ -143,9 +142,10 @@ class MysqlDatabase(SqlDatabase):
         place = f"connections.{self._settings.name}.query"
         return mysql_caution(place, self._server(), self._settings.query)
 
+    def _wait(self, connection: Any, seconds: float) -> None:
+        connection._read_timeout = connection._write_timeout = seconds
+
     def _prepare(self, connection: Any) -> None:
-        if "read_timeout" not in self._settings.query:
-            connection._read_timeout = _SILENCE
         with connection.cursor() as cursor:
             cursor.execute(_SESSION)
 

@@ -21,6 +21,7 @@ from mview_connectors.databases.postgresql_types import read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase, UniqueIndex
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
 from mview_connectors.network import postgresql_caution
+from mview_connectors.silence import connect_postgresql, wait_postgresql
 
 #: Bytes of CSV that become one Arrow batch.
 _BLOCK = 4 << 20
@@ -215,6 +216,12 @@ class PostgresqlDatabase(SqlDatabase):
             return None
         place = f"connections.{self._settings.name}.query"
         return postgresql_caution(place, self._server(), self._query("sslmode"))
+
+    def _connect(self, *arguments: Any, **options: Any) -> Any:
+        return connect_postgresql(*arguments, **options)
+
+    def _wait(self, connection: Any, seconds: float) -> None:
+        wait_postgresql(connection, seconds)
 
     def _prepare(self, connection: Any) -> None:
         connection.execute(_SESSION)

@@ -22,6 +22,7 @@ from mview.rows.where import ALLOWED, check, parse_where
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask, reveal
 from mview.snapshot import Chunk, ChunkPlan, KeyValues
+from mview_connectors import silence
 from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.conditions import Comparable, asked_for
 from mview_connectors.databases.keys import IndexKeys
@@ -73,6 +74,9 @@ class SqlDatabase(ABC):
         return type(self), (self._settings,)
 
     # --- what a dialect adds ---------------------------------------------------------------------
+
+    def _wait(self, connection: Any, seconds: float) -> None:  # noqa: B027
+        """Have a driver connection wait so long for the next sign of the server, each time."""
 
     @abstractmethod
     def _prepare(self, connection: Any) -> None:
@@ -408,7 +412,10 @@ class SqlDatabase(ABC):
         connection: PoolProxiedConnection | None = None
         try:
             connection = self._connected().raw_connection()
+            self._wait(connection.driver_connection, self._patience_s)
             yield connection
+            # Who gets it next asks first whether it is there.
+            self._wait(connection.driver_connection, silence.GREETING_S)
         except BaseException as error:
             # Also when a reader stops early: unread rows would answer the next statement.
             if connection is not None:
@@ -419,6 +426,11 @@ class SqlDatabase(ABC):
         finally:
             if connection is not None:
                 connection.close()
+
+    @property
+    def _patience_s(self) -> float:
+        """Seconds for which a server that is asked or read may give no sign of itself."""
+        return self._settings.timeout / 1000
 
     def _connected(self) -> sa.Engine:
         if self._engine is None:
@@ -458,7 +470,7 @@ class SqlDatabase(ABC):
         dialect = self._connected().dialect
         arguments, options = dialect.create_connect_args(url)
         try:
-            connection = dialect.loaded_dbapi.connect(*arguments, **{**options, **self._options()})
+            connection = self._connect(*arguments, **{**options, **self._options()})
         except TypeError as error:
             raise ConfigError(
                 "the database driver does not accept the options",
@@ -468,6 +480,12 @@ class SqlDatabase(ABC):
             ) from None
         self._prepare(connection)
         return connection
+
+    def _connect(self, *arguments: Any, **options: Any) -> Any:
+        """A connection of the driver; it waits `GREETING_S` for the server."""
+        driver = self._connected().dialect.loaded_dbapi
+        assert driver is not None
+        return driver.connect(*arguments, **options)
 
     def _options(self) -> dict[str, Any]:
         """Driver options of every connection."""

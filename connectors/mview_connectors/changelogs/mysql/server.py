@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from mview.clock import SourceMs
 from mview.errors import AwayError, ConfigError, DataLostError, UserError
 from mview.relation import TableName
+from mview_connectors import silence
 from mview_connectors.changelogs.mysql.events import (
     file_number,
     gtid_text,
@@ -394,6 +395,10 @@ class MysqlServer(MysqlDatabase):
 
     # --- following -------------------------------------------------------------------------------
 
+    @property
+    def _patience_s(self) -> float:
+        return min(super()._patience_s, silence.QUESTION_S)
+
     def file(self, log: str, end: int) -> str:
         """The name of the file of a place."""
         return f"{log}.{end >> 32:06d}"
@@ -401,15 +406,13 @@ class MysqlServer(MysqlDatabase):
     def _replication(
         self, identity: str, file: str, place: int, number: int, how: int, after: str
     ) -> Any:
-        import pymysql
-
         url = self._url()
         dialect = self._connected().dialect
         arguments, options = dialect.create_connect_args(url)
-        connection: Any = pymysql.connect(*arguments, **{**options, **self._options()})
+        connection: Any = self._connect(*arguments, **{**options, **self._options()})
         try:
             self._prepare(connection)
-            connection._read_timeout = _SILENCE_S
+            self._wait(connection, _SILENCE_S)
             alive = int(_ALIVE_S * 1_000_000_000)
             with connection.cursor() as cursor:
                 for who in ("master", "source"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -91,6 +93,11 @@ class BinlogStream(LogStream):
         from pymysql.err import MySQLError
 
         return MySQLError, OSError
+
+    def _hang_up(self) -> None:
+        # A server that is silent would be waited for; TLS has nothing to say about it.
+        with suppress(OSError):
+            socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)
 
     def _disconnect(self) -> None:
         self._connection._force_close()

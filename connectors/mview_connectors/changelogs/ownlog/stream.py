@@ -52,6 +52,9 @@ class LogStream(ABC):
     def _away(self) -> tuple[type[Exception], ...]:
         """What is raised when the server or the way to it is gone."""
 
+    def _hang_up(self) -> None:  # noqa: B027
+        """Have the thread wait for the server no longer; its connection is still open."""
+
     @abstractmethod
     def _disconnect(self) -> None:
         """Close the connection; the thread has ended."""
@@ -99,6 +102,7 @@ class LogStream(ABC):
     def close(self) -> None:
         """End it; may be called more than once."""
         self._ended = True
+        self._hang_up()
         if self._thread.is_alive():
             self._thread.join()
         self._disconnect()

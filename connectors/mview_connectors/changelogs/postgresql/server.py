@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from mview.clock import SourceMs
 from mview.errors import AwayError, ConfigError, DataLostError, UserError, several
 from mview.relation import TableName
+from mview_connectors import silence
 from mview_connectors.databases.postgresql import PostgresqlDatabase
 
 #: Seconds for which transactions are waited for that were open when a load began.
@@ -376,6 +377,7 @@ class PostgresqlServer(PostgresqlDatabase):
         with self._connection("making a replication slot") as connection:
             driver: Any = connection.driver_connection
             driver.execute(f"SET statement_timeout TO {limit}")
+            self._wait(driver, 2 * _PATIENCE_S)
             try:
                 driver.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
             except psycopg.errors.QueryCanceled:
@@ -448,13 +450,15 @@ class PostgresqlServer(PostgresqlDatabase):
 
     # --- following -------------------------------------------------------------------------------
 
+    @property
+    def _patience_s(self) -> float:
+        return min(super()._patience_s, silence.QUESTION_S)
+
     def replication(self) -> Any:
         """A connection for the log; the texts of values are the same as in a snapshot."""
-        import psycopg
-
         url = self._url()
         arguments, options = self._connected().dialect.create_connect_args(url)
-        connection = psycopg.connect(
+        connection = self._connect(
             *arguments, **{**options, **self._options(), "replication": "database"}
         )
         self._prepare(connection)

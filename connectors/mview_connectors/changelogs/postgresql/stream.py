@@ -23,6 +23,10 @@ _ANSWER_S, _ASK_S = 5.0, 0.05
 #: Seconds for which the socket is waited for.
 _WAIT_S = 0.05
 
+#: Seconds without a word after which the server counts as gone, although it is asked for one: while
+#: it decodes a large transaction of other tables, older ones say nothing for minutes.
+_SILENCE_S = 600.0
+
 #: Kinds of messages around those of the plug-in: data, and "I am alive".
 _DATA, _ALIVE = b"wk"
 _HEADER = 25
@@ -62,26 +66,33 @@ class WalStream(LogStream):
     # --- the thread ------------------------------------------------------------------------------
 
     def _begin(self, command: str) -> None:
+        from psycopg.generators import execute
         from psycopg.pq import ExecStatus
 
         pgconn = self._connection.pgconn
-        result = pgconn.exec_(command.encode())
+        pgconn.send_query(command.encode())
+        result = self._connection.wait(execute(pgconn))[-1]
         if result.status != ExecStatus.COPY_BOTH:
             raise self._lost(_said(result.error_message))
 
     def _follow(self) -> None:
         pgconn = self._connection.pgconn
-        answered = asked = time.monotonic()
+        answered = asked = heard = time.monotonic()
         while not self._ended:
             now = time.monotonic()
             wants = self._asked > self._runs.at.end and now - asked >= _ASK_S
             if wants or now - answered >= _ANSWER_S:
-                self._answer(pgconn, wants)
+                self._answer(pgconn, wants or now - heard >= _ANSWER_S)
                 answered, asked = now, now if wants else asked
             if self._is_full:
                 time.sleep(_WAIT_S)
+                heard = now
                 continue
-            if not self._take(pgconn):
+            if self._take(pgconn):
+                heard = now
+            elif now - heard > _SILENCE_S:
+                raise self._lost(f"no sign of it for {_SILENCE_S:.0f} s")
+            else:
                 select.select([pgconn.socket], [], [], _WAIT_S)
                 pgconn.consume_input()
 

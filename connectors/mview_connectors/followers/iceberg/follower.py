@@ -442,7 +442,7 @@ class IcebergFollower:
 
     def _connected(self) -> Any:
         if self._catalog is None:
-            from pyiceberg.catalog import load_catalog
+            from mview_connectors.followers.iceberg.catalogs import catalog_of
 
             settings, place = self._settings, f"sinks.{self.target.sink}"
             options = {
@@ -460,7 +460,8 @@ class IcebergFollower:
                 options["warehouse"] = warehouse
             if options.get("uri", "").startswith("sqlite"):
                 options.setdefault("type", "sql")
-            self._catalog = load_catalog(settings.catalog_name, **options)
+            timeout_s = settings.timeout / 1000
+            self._catalog = catalog_of(settings.catalog_name, options, timeout_s)
         return self._catalog
 
     @contextmanager

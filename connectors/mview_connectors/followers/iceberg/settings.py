@@ -33,6 +33,8 @@ class IcebergSettings(FollowerSettings):
     catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
         default_factory=dict, repr=False
     )
+    #: How long a REST catalog may take to answer.
+    timeout: Duration = 60_000
     #: The catalog's name: a SQL catalog holds the tables of several.
     catalog_name: Annotated[str, Field(min_length=1)] = "mview"
     #: Where the tables are.

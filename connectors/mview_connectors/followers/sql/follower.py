@@ -50,6 +50,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import REFERENCE, Mask, reveal, secrets_of
+from mview_connectors import silence
 from mview_connectors.followers.sql.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
 from mview_connectors.pool import SharedPools, pool_of
@@ -158,6 +159,14 @@ class SqlFollower(ABC):
     def spelled(self, column_type: str) -> str:
         """A type of `column_type` in the words of the database's catalog."""
         return column_type
+
+    def connect(self, dialect: sa.Dialect, *arguments: Any, **options: Any) -> Any:
+        """A connection of the driver; it waits `GREETING_S` for the server."""
+        assert dialect.loaded_dbapi is not None
+        return dialect.loaded_dbapi.connect(*arguments, **options)
+
+    def wait(self, connection: Any, seconds: float) -> None:  # noqa: B027
+        """Have a driver connection wait so long for the next sign of the server, each time."""
 
     @abstractmethod
     def prepare(self, connection: Any) -> None:
@@ -467,7 +476,7 @@ class SqlFollower(ABC):
         if prepared is not None and not self._is_taken:
             self._take_back()
         with self._failing("connecting"):
-            self._open = self._connected().raw_connection()
+            self._open = self._lent()
         connection = self._open.driver_connection
         try:
             with self._failing("writing"):
@@ -529,8 +538,15 @@ class SqlFollower(ABC):
             self._open.invalidate()
             self._open, self._staged = None, ""
 
+    def _lent(self) -> PoolProxiedConnection:
+        """A connection that bears a target that is at work for long."""
+        connection = self._connected().raw_connection()
+        self.wait(connection.driver_connection, self._settings.patience / 1000)
+        return connection
+
     def _give_back(self) -> None:
         if self._open is not None:
+            self.wait(self._open.driver_connection, silence.GREETING_S)
             self._open.close()
         self._open, self._staged = None, ""
 
@@ -548,9 +564,11 @@ class SqlFollower(ABC):
     @contextmanager
     def _connection(self, task: str) -> Iterator[Any]:
         with self._failing(task):
-            connection = self._connected().raw_connection()
+            connection = self._lent()
             try:
                 yield connection.driver_connection
+                # Who gets it next asks first whether it is there.
+                self.wait(connection.driver_connection, silence.GREETING_S)
             except BaseException:
                 connection.invalidate()
                 raise
@@ -618,9 +636,8 @@ class SqlFollower(ABC):
     def _connect(self, dialect: sa.Dialect) -> Any:
         url, place = self.url(), f"sinks.{self.target.sink}"
         arguments, options = dialect.create_connect_args(url)
-        assert dialect.loaded_dbapi is not None
         try:
-            connection = dialect.loaded_dbapi.connect(*arguments, **{**options, **self.options()})
+            connection = self.connect(dialect, *arguments, **{**options, **self.options()})
         except TypeError as error:
             raise ConfigError(
                 "the database driver does not accept the options of the URL",

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.errors import UserError
+from mview_connectors import silence
 from mview_connectors.followers.sql.follower import ROWS, SqlFollower, finite
 from mview_connectors.followers.sql.two_phase import MysqlTwoPhase, TwoPhase
 from mview_connectors.network import mysql_caution
@@ -127,6 +128,10 @@ class MariadbFollower(SqlFollower):
         plain = "tinyint" if plain == "boolean" else plain
         return plain.partition("(")[0] if "int" in plain else plain
 
+    def wait(self, connection: Any, seconds: float) -> None:
+        """The driver looks at it before each packet."""
+        connection._read_timeout = connection._write_timeout = seconds
+
     def prepare(self, connection: Any) -> None:
         """UTC, strict values, and bounds for who is hung in a transaction."""
         seconds = max(1, self._settings.timeout // 1000)
@@ -147,6 +152,9 @@ class MariadbFollower(SqlFollower):
         """Transactions are begun by us; a server beyond this machine proves who it is."""
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
         url = self.url()
+        for name in ("read_timeout", "write_timeout"):
+            if name not in url.query:
+                options[name] = silence.GREETING_S
         if self.is_remote and not any(name.startswith("ssl") for name in url.query):
             options["ssl"] = ssl.create_default_context()
         return options

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlalchemy as sa
 
 from mview_connectors.followers.sql.follower import ROWS, SqlFollower
 from mview_connectors.followers.sql.two_phase import PostgresqlTwoPhase, TwoPhase
 from mview_connectors.network import postgresql_caution
+from mview_connectors.silence import connect_postgresql, wait_postgresql
 
 #: Rows of one statement, and their bytes in Arrow.
 _ROWS, _BYTES = 10_000, 32 << 20
@@ -78,6 +80,14 @@ class PostgresqlFollower(SqlFollower):
             "timestamptz": "timestamp with time zone",
             "timestamp": "timestamp without time zone",
         }.get(plain, plain)
+
+    def connect(self, dialect: sa.Dialect, *arguments: Any, **options: Any) -> Any:
+        """See `mview_connectors.silence`."""
+        return connect_postgresql(*arguments, **options)
+
+    def wait(self, connection: Any, seconds: float) -> None:
+        """See `mview_connectors.silence`."""
+        wait_postgresql(connection, seconds)
 
     def prepare(self, connection: Any) -> None:
         """UTC, exact texts, and bounds for who is hung in a transaction."""
