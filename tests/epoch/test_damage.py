@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from deltalake import DeltaTable
 
 from mview.admin.drop import drop
 from mview.admin.mending.repair import repair
@@ -305,6 +306,56 @@ def test_a_repair_does_not_publish_over_an_epoch_that_was_decided(runner: Runner
     then.epoch()
     assert check(then) == 5
     then.stop()
+
+
+@pytest.mark.parametrize("point", ["before-sink", "after-sink"])
+@pytest.mark.parametrize("theirs", ["id = 1", "id = 4"])
+def test_a_repair_takes_back_what_others_wrote_and_keeps_what_was_decided(
+    runner: Runner, point: str, theirs: str
+) -> None:
+    """Whether the target had the epoch before the foreign write, or never."""
+    decided = again(runner).start()
+    with armed(point, crash), suppress(CrashError):
+        decided.epoch()
+    decided.stop()
+    epoch = decided.engine.manifest.epoch + 1
+    deltalake = DeltaTable(target_of(runner))
+    deltalake.delete("id = 2")
+    deltalake.delete(theirs)
+    assert repair(runner.config, [VIEW]) == []
+    published = ManifestLog(runner.store.manifests).read(epoch)
+    assert published.offsets["shop"] == {"log": 4}
+    assert not published.views[VIEW].stale
+    assert check(runner) == 4
+    then = again(runner).start()
+    then.epoch()
+    assert check(then) == 5
+    then.stop()
+
+
+def test_a_decided_epoch_over_a_foreign_write_halts_the_view_until_it_is_repaired(
+    runner: Runner,
+) -> None:
+    decided = again(runner).start()
+    with armed("before-sink", crash), suppress(CrashError):
+        decided.epoch()
+    decided.stop()
+    DeltaTable(target_of(runner)).delete("id = 2")
+    assert recovered(runner).views[VIEW].stale
+
+
+def test_an_epoch_whose_manifest_was_moved_away_comes_back_by_its_intent(runner: Runner) -> None:
+    """It was damaged, say; the sinks may have it. Of a later one nothing is left."""
+    decided = again(runner).start()
+    with armed("after-publish", crash), suppress(CrashError):
+        decided.epoch()
+    decided.stop()
+    manifests = ManifestLog(runner.store.manifests)
+    epoch = manifests.epochs()[-1]
+    (runner.store.manifests / manifests._file(epoch).name).rename(runner.store.root / "moved")
+    manifest = recovered(runner)
+    assert manifest.offsets["shop"] == {"log": 4}
+    assert check(runner) == 4
 
 
 def test_a_commit_of_a_view_whose_note_is_damaged_is_repaired(runner: Runner) -> None:

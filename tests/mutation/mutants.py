@@ -665,7 +665,7 @@ _FOLLOW = [
         ("elif now - self._maintained.at_ms > _MAINTAIN_EVERY_MS:", "elif False:"),
         ("if (intent := cursor.intent) is not None and intent.way", "if False and intent.way"),
         ("if age_ms <= settings.spool_age and size", "if size"),
-        ("self._spool if opened is None else opened[1].settings", "opened[1].settings"),
+        ("self._bounds if opened is None else opened[1].settings", "opened[1].settings"),
         ("passes = isinstance(known, RetryableError) and before is None", "passes = False"),
     ),
 ]

@@ -357,10 +357,13 @@ class DeltaSink:
         note = {**self._note(), "epoch": token["epoch"], "token": token["id"]}
         nothing = not (token["adds"] or token["removes"] or token["table"])
         for _ in range(_TRIES):
-            head = self._log.refresh().version
-            for version in range(token["expected_version"] + 1, head + 1):
+            head, right = self._log.refresh().version, token["expected_version"]
+            for version in range(right + 1, head + 1):
                 if self._log.note(version) == note:
                     return self._facts(token, version)
+                if self._takes_back(version):
+                    right = version  # whatever others wrote before has gone again
+            for version in range(right + 1, head + 1):
                 self._refuse_foreign(version)
             if nothing:
                 return self._facts(token, head)
@@ -419,11 +422,14 @@ class DeltaSink:
     def _refuse_foreign(self, version: int) -> None:
         """Refuse a version that is another runner's, or that somebody else changed rows in."""
         if self._is_ours(version):
-            if set(self._log.note(version) or {}) & {"repair", "rollback"}:
-                return
             raise self._fenced(version)
         if what := self._log.changes_rows(version):
             raise self._changed(version, what)
+
+    def _takes_back(self, version: int) -> bool:
+        """Whether a version has the rows of the published epoch again."""
+        note = self._log.note(version) or {}
+        return self._is_ours(version) and not {"repair", "rollback"}.isdisjoint(note)
 
     def _same_rows(self, version: int) -> int:
         """The last version after one that has the same rows, by commits of others."""
