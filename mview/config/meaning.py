@@ -6,10 +6,8 @@ in another time zone, say, would not be the one that epochs keep up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 #: Settings of Spark that change what comes of a query, and what they are for views.
-MEANING: Mapping[str, str] = {
+MEANING: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",

@@ -253,7 +253,7 @@ def _planned(
         definition=definition,
         root=root,
         columns=tuple(ref.column for ref in root.columns),
-        key=_key(definition, root),
+        key=_key(definition, root, schemas),
         schemas=read,
         used={
             # Of rows without a key one column is read at least: there are as many of it as of them.
@@ -281,7 +281,7 @@ def _maintained(
         return None
     scans = tuple(scan for scan in ir.scans(root) if scan.table not in plain.indexes)
     below, notes_below = _traces(top.aggregate.child, scans, schemas, root)
-    if _cheap_to_complete(top.aggregate, below, plain.traces):
+    if _cheap_to_complete(top.aggregate, below, plain.traces, schemas):
         return None
     if maintained.extremes:
         # Groups by plain columns are small as a rule: they are read again.
@@ -316,7 +316,10 @@ def _traces(
 
 
 def _cheap_to_complete(
-    aggregate: ir.Aggregate, below: tuple[Trace, ...], whole: tuple[Trace, ...]
+    aggregate: ir.Aggregate,
+    below: tuple[Trace, ...],
+    whole: tuple[Trace, ...],
+    schemas: Mapping[RelationId, TableSchema],
 ) -> bool:
     """Whether reading the changed groups again costs less than a state table.
 
@@ -331,7 +334,7 @@ def _cheap_to_complete(
         for step in set(b.steps) - set(a.steps)
         if not is_clock(step.table)
     ]
-    return not more or (all(more) and _holds_a_primary_key(aggregate))
+    return not more or (all(more) and _holds_a_primary_key(aggregate, schemas))
 
 
 def _is_one_hop(step: Step, trace: Trace) -> bool:
@@ -341,9 +344,11 @@ def _is_one_hop(step: Step, trace: Trace) -> bool:
     )
 
 
-def _holds_a_primary_key(aggregate: ir.Aggregate) -> bool:
+def _holds_a_primary_key(
+    aggregate: ir.Aggregate, schemas: Mapping[RelationId, TableSchema]
+) -> bool:
     refs = {ref for _, value in aggregate.group if (ref := ir.as_ref(value)) is not None}
-    same = equal_columns(aggregate.child)
+    same = equal_columns(aggregate.child, schemas)
     refs |= {other for ref in refs for other in same.get(ref, ())}
     return any(
         scan.key and {ir.Ref(scan.relation, name) for name in scan.key} <= refs
@@ -371,7 +376,9 @@ def _full_plan(
     )
 
 
-def _key(definition: ViewDefinition, root: ir.Node) -> tuple[str, ...]:
+def _key(
+    definition: ViewDefinition, root: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> tuple[str, ...]:
     names = [ref.column for ref in root.columns]
     for column in definition.key:
         if column not in names:
@@ -383,7 +390,7 @@ def _key(definition: ViewDefinition, root: ir.Node) -> tuple[str, ...]:
             )
     if definition.key:
         return definition.key
-    return tuple(ref.column for ref in unique_columns(root) or ())
+    return tuple(ref.column for ref in unique_columns(root, schemas) or ())
 
 
 def _evaluation(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Literal
 
 import pyarrow as pa
@@ -13,9 +12,9 @@ import pyarrow as pa
 from mview.connector import WEIGHT
 from mview.ivm.aggregates.by_order import is_by_order
 from mview.ivm.aggregates.maintained import Maintained
-from mview.ivm.facts.exact import comparable, number_type
+from mview.ivm.facts.exact import number_type
 from mview.ivm.facts.keys import unique_columns
-from mview.ivm.facts.lineage import Origin, origins
+from mview.ivm.facts.lineage import origins
 from mview.ivm.rewrites.top import Top, part_definition
 from mview.ivm.tracing.notes import Note
 from mview.ivm.tracing.steps import Trace
@@ -94,24 +93,9 @@ class ViewPlan:
     @property
     def has_proven_key(self) -> bool:
         """Whether no two rows can have one key, by the keys of what the view reads."""
-        if self.root is None or (known := unique_columns(self.root)) is None:
+        if self.root is None or (known := unique_columns(self.root, self.schemas)) is None:
             return False
-        return {ref.column for ref in known} <= set(self.key) and self._joins_by_values(self.root)
-
-    def _joins_by_values(self, node: ir.Node) -> bool:
-        """Whether a value equals no two others in joins: '1' and '01' are one number to Spark."""
-        if isinstance(node, ir.Join) and node.kind in ("inner", "left"):
-            for pair in node.pairs:
-                ours = origins(node.left, [pair.left])
-                for (our,), (other,) in product(ours, origins(node.right, [pair.right])):
-                    if our is None or other is None:
-                        return False
-                    if not comparable(self._type(our), self._type(other)):
-                        return False
-        return all(map(self._joins_by_values, node.children))
-
-    def _type(self, origin: Origin) -> pa.DataType:
-        return self.schemas[origin.scan.table].column(origin.column).type
+        return {ref.column for ref in known} <= set(self.key)
 
     @property
     def state_definition(self) -> ViewDefinition | None:

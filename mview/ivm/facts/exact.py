@@ -186,3 +186,52 @@ def comparable(kind: pa.DataType, other: pa.DataType) -> bool:
     if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
         return bool(kind.scale == other.scale)
     return bool(kind == other) and not pa.types.is_nested(kind)
+
+
+def pairs_by_value(node: ir.Join, schemas: Mapping[RelationId, TableSchema]) -> tuple[ir.Pair, ...]:
+    """The pairs of a join that no two values of a side are equal to one of the other in.
+
+    Of others a comparison converts both sides, and values fall together: the texts '1' and '01' as
+    a number, large BIGINTs as DOUBLE, decimals that are cut to 38 digits.
+    """
+    return tuple(
+        pair
+        for pair in node.pairs
+        if all(
+            _is_one_to_one(ours, theirs)
+            for ours in _types(pair.left, node.left, schemas)
+            for theirs in _types(pair.right, node.right, schemas)
+        )
+    )
+
+
+def _types(
+    ref: Ref, node: ir.Node, schemas: Mapping[RelationId, TableSchema]
+) -> list[pa.DataType | None]:
+    """The types of a column on each way that rows reach the node; None: not known."""
+    whole = pa.int64() if _column(ref, node, schemas) == "int" else None
+    return [
+        whole if origin is None else schemas[origin.scan.table].column(origin.column).type
+        for (origin,) in origins(node, [ref])
+    ]
+
+
+#: Digits before the point of a BIGINT beside a decimal, and of decimals at all.
+_BIGINT_DIGITS, _MOST_DIGITS = 20, 38
+
+
+def _is_one_to_one(kind: pa.DataType | None, other: pa.DataType | None) -> bool:
+    """Whether a value of one type equals one of the other at the most, and the other way round."""
+    if kind is None or other is None:
+        return False
+    if comparable(kind, other):
+        return True
+    both = (kind, other)
+    if all(map(pa.types.is_floating, both)) or all(map(pa.types.is_temporal, both)):
+        return True
+    if not all(_exact(one) for one in both):
+        return False
+    scales = [one.scale if pa.types.is_decimal(one) else 0 for one in both]
+    digits = [one.precision if pa.types.is_decimal(one) else _BIGINT_DIGITS for one in both]
+    before = max(digits[0] - scales[0], digits[1] - scales[1])
+    return bool(before + max(scales) <= _MOST_DIGITS)

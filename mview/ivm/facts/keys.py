@@ -1,40 +1,55 @@
-"""The key of a view, when the user did not declare one."""
+"""The key of a view, when the user did not declare one.
+
+A join tells rows apart by its columns only where these are equal as their values are: a number
+equals the texts '1' and '01', so a row with it may have two partners of different keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 
 from sqlglot import exp
 
+from mview.ivm.facts.exact import pairs_by_value
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref
+from mview.relation import RelationId
+from mview.schema import TableSchema
+
+#: Of the tables that a plan reads.
+Schemas = Mapping[RelationId, TableSchema]
 
 
 @singledispatch
-def unique_columns(node: ir.Node) -> tuple[Ref, ...] | None:
-    """Columns whose values are different in all output rows; None when nothing is known."""
+def unique_columns(node: ir.Node, schemas: Schemas) -> tuple[Ref, ...] | None:
+    """Columns whose values are different in all output rows; None when nothing is known.
+
+    Args:
+        schemas: of the tables and views that it reads.
+    """
     raise TypeError(f"no key of {type(node).__name__}")
 
 
 @unique_columns.register(ir.Values)
 @unique_columns.register(ir.Generate)
-def _(node: ir.Values | ir.Generate) -> tuple[Ref, ...] | None:
+def _(node: ir.Values | ir.Generate, schemas: Schemas) -> tuple[Ref, ...] | None:
     return None
 
 
 @unique_columns.register
-def _(node: ir.Scan) -> tuple[Ref, ...] | None:
+def _(node: ir.Scan, schemas: Schemas) -> tuple[Ref, ...] | None:
     return tuple(Ref(node.relation, name) for name in node.key) or None
 
 
 @unique_columns.register
-def _(node: ir.Limit) -> tuple[Ref, ...] | None:
-    return unique_columns(node.child)
+def _(node: ir.Limit, schemas: Schemas) -> tuple[Ref, ...] | None:
+    return unique_columns(node.child, schemas)
 
 
 @unique_columns.register
-def _(node: ir.Window) -> tuple[Ref, ...] | None:
-    return unique_columns(node.child) or _numbered(node)
+def _(node: ir.Window, schemas: Schemas) -> tuple[Ref, ...] | None:
+    return unique_columns(node.child, schemas) or _numbered(node)
 
 
 def _numbered(node: ir.Window) -> tuple[Ref, ...] | None:
@@ -47,11 +62,11 @@ def _numbered(node: ir.Window) -> tuple[Ref, ...] | None:
 
 
 @unique_columns.register
-def _(node: ir.Filter) -> tuple[Ref, ...] | None:
-    return _first_of_partition(node) or unique_columns(node.child)
+def _(node: ir.Filter, schemas: Schemas) -> tuple[Ref, ...] | None:
+    return _first_of_partition(node, schemas) or unique_columns(node.child, schemas)
 
 
-def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
+def _first_of_partition(node: ir.Filter, schemas: Schemas) -> tuple[Ref, ...] | None:
     """The partition keys, for `row_number() OVER (PARTITION BY …) = 1`."""
     window, test = node.child, node.condition.unnest()
     if isinstance(window, ir.Projection):
@@ -61,9 +76,10 @@ def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
         if inner is None or not isinstance(window.child, ir.Window):
             return None
         below = _first_of_partition(
-            ir.Filter(window.child, exp.EQ(this=ir.column(inner), expression=test.expression))
+            ir.Filter(window.child, exp.EQ(this=ir.column(inner), expression=test.expression)),
+            schemas,
         )
-        return _renamed(window, below) if below else None
+        return _renamed(window, below, schemas) if below else None
     if not isinstance(window, ir.Window) or not isinstance(test, exp.EQ) or test.right.name != "1":
         return None
     ref, calls = ir.as_ref(test.left), dict(window.functions)
@@ -77,14 +93,16 @@ def _first_of_partition(node: ir.Filter) -> tuple[Ref, ...] | None:
 
 
 @unique_columns.register
-def _(node: ir.Projection) -> tuple[Ref, ...] | None:
-    inner = unique_columns(node.child)
-    return None if inner is None else _renamed(node, inner)
+def _(node: ir.Projection, schemas: Schemas) -> tuple[Ref, ...] | None:
+    inner = unique_columns(node.child, schemas)
+    return None if inner is None else _renamed(node, inner, schemas)
 
 
-def _renamed(node: ir.Projection, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | None:
+def _renamed(
+    node: ir.Projection, inner: tuple[Ref, ...], schemas: Schemas
+) -> tuple[Ref, ...] | None:
     names = {ref: name for name, value in node.items if (ref := ir.as_ref(value)) is not None}
-    same = equal_columns(node.child)
+    same = equal_columns(node.child, schemas)
     renamed = []
     for ref in inner:
         name = next((names[value] for value in (ref, *same.get(ref, ())) if value in names), None)
@@ -95,7 +113,7 @@ def _renamed(node: ir.Projection, inner: tuple[Ref, ...]) -> tuple[Ref, ...] | N
 
 
 @singledispatch
-def equal_columns(node: ir.Node) -> dict[Ref, set[Ref]]:
+def equal_columns(node: ir.Node, schemas: Schemas) -> dict[Ref, set[Ref]]:
     """Columns that inner joins make equal."""
     raise TypeError(f"no equal columns of {type(node).__name__}")
 
@@ -106,7 +124,7 @@ def equal_columns(node: ir.Node) -> dict[Ref, set[Ref]]:
 @equal_columns.register(ir.Aggregate)
 @equal_columns.register(ir.Distinct)
 @equal_columns.register(ir.SetOp)
-def _(node: ir.Node) -> dict[Ref, set[Ref]]:
+def _(node: ir.Node, schemas: Schemas) -> dict[Ref, set[Ref]]:
     return {}
 
 
@@ -114,16 +132,18 @@ def _(node: ir.Node) -> dict[Ref, set[Ref]]:
 @equal_columns.register(ir.Window)
 @equal_columns.register(ir.Generate)
 @equal_columns.register(ir.Limit)
-def _(node: ir.Filter | ir.Window | ir.Generate | ir.Limit) -> dict[Ref, set[Ref]]:
-    return equal_columns(node.child)
+def _(
+    node: ir.Filter | ir.Window | ir.Generate | ir.Limit, schemas: Schemas
+) -> dict[Ref, set[Ref]]:
+    return equal_columns(node.child, schemas)
 
 
 @equal_columns.register
-def _(node: ir.Join) -> dict[Ref, set[Ref]]:
-    same = equal_columns(node.left)
+def _(node: ir.Join, schemas: Schemas) -> dict[Ref, set[Ref]]:
+    same = equal_columns(node.left, schemas)
     if node.kind == "inner":
-        same |= equal_columns(node.right)
-        for pair in node.pairs:
+        same |= equal_columns(node.right, schemas)
+        for pair in pairs_by_value(node, schemas):
             group = {pair.left, pair.right, *same.get(pair.left, ()), *same.get(pair.right, ())}
             for ref in group:
                 same[ref] = group
@@ -131,22 +151,23 @@ def _(node: ir.Join) -> dict[Ref, set[Ref]]:
 
 
 @unique_columns.register
-def _(node: ir.Join) -> tuple[Ref, ...] | None:
-    left, right = unique_columns(node.left), unique_columns(node.right)
+def _(node: ir.Join, schemas: Schemas) -> tuple[Ref, ...] | None:
+    left, right = unique_columns(node.left, schemas), unique_columns(node.right, schemas)
     if node.kind in ("semi", "anti", "mark"):
         return left
     if left and right and node.kind in ("inner", "left"):
-        if set(right) <= {pair.right for pair in node.pairs}:
+        pairs = pairs_by_value(node, schemas)
+        if set(right) <= {pair.right for pair in pairs}:
             return left
         if node.kind == "inner":
-            if set(left) <= {pair.left for pair in node.pairs}:
+            if set(left) <= {pair.left for pair in pairs}:
                 return right
             return (*left, *right)
     return None
 
 
 @unique_columns.register
-def _(node: ir.Aggregate) -> tuple[Ref, ...] | None:
+def _(node: ir.Aggregate, schemas: Schemas) -> tuple[Ref, ...] | None:
     names = [name for name, _ in node.group]
     if node.sets is not None:
         # Which set a row belongs to: NULL alone does not tell.
@@ -164,10 +185,10 @@ def is_grouping_id(call: exp.Expr) -> bool:
 
 
 @unique_columns.register
-def _(node: ir.Distinct) -> tuple[Ref, ...] | None:
+def _(node: ir.Distinct, schemas: Schemas) -> tuple[Ref, ...] | None:
     return node.columns
 
 
 @unique_columns.register
-def _(node: ir.SetOp) -> tuple[Ref, ...] | None:
+def _(node: ir.SetOp, schemas: Schemas) -> tuple[Ref, ...] | None:
     return None if node.all else node.columns

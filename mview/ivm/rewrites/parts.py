@@ -233,16 +233,16 @@ class _Cutter:
             return None
         part = definition.with_tree(body, part=self._next, key=())
         root = rewrite(build(part, self.schemas).root)
-        if unique_columns(root) is None:
+        if unique_columns(root, self.schemas) is None:
             body = body.copy()
-            for item in _hidden_key(root, tree) or ():
+            for item in _hidden_key(root, tree, self.schemas) or ():
                 body.append("expressions", item)
             part = definition.with_tree(body, part=part.part, key=())
             root = rewrite(build(part, self.schemas).root)
-        if unique_columns(root) is None:
+        if unique_columns(root, self.schemas) is None:
             part = definition.with_tree(_numbered(body.copy(), root), part=part.part, key=())
             root = rewrite(build(part, self.schemas).root)
-        key = unique_columns(root)
+        key = unique_columns(root, self.schemas)
         if key is None:
             return None
         part = replace(part, key=tuple(ref.column for ref in key))
@@ -372,7 +372,9 @@ def _numbered(body: exp.Query, root: ir.Node) -> exp.Select:
     return select_from(body, items, "__rows")
 
 
-def _hidden_key(root: ir.Node, tree: exp.Select) -> list[exp.Expr] | None:
+def _hidden_key(
+    root: ir.Node, tree: exp.Select, schemas: Mapping[RelationId, TableSchema]
+) -> list[exp.Expr] | None:
     """Select-list items for the key of the rows, where the user left it out."""
     if not isinstance(root, ir.Projection):
         return None
@@ -381,7 +383,7 @@ def _hidden_key(root: ir.Node, tree: exp.Select) -> list[exp.Expr] | None:
         below = below.child
     if isinstance(below, ir.Aggregate) and below.sets is not None:
         return [fragment("grouping_id() AS __k0")] if not tree.find(exp.GroupingSets) else None
-    key = unique_columns(root.child)
+    key = unique_columns(root.child, schemas)
     froms = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or [])]
     aliases = {source.alias_or_name for source in froms if isinstance(source, exp.Table)}
     if not key or any(ref.relation not in aliases for ref in key):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from mview.ivm.facts.keys import equal_columns, unique_columns
+from mview.ivm.facts.keys import Schemas, equal_columns, unique_columns
 from mview.plan.clocks import CLOCKS
 from mview.plan.definition import ViewDefinition
 from mview.plan.operators import ir
@@ -42,19 +42,20 @@ def in_total_order(
     Raises:
         UserError: equal rows matter in a place where the text cannot tell them apart.
     """
+    known = {**schemas, **CLOCKS}
     try:
-        orderings = build(definition, {**schemas, **CLOCKS}).orderings
+        orderings = build(definition, known).orderings
     except Unsupported:
         orderings = ()
     tree = definition.tree.copy()
-    changed = _with_values(tree, orderings)
+    changed = _with_values(tree, orderings, known)
     for ordering in orderings:
-        if not _is_extreme(ordering) and not _is_total(ordering):
-            changed |= _complete(definition, tree, ordering)
+        if not _is_extreme(ordering) and not _is_total(ordering, known):
+            changed |= _complete(definition, tree, ordering, known)
     return definition.with_tree(tree) if changed else definition
 
 
-def _is_total(ordering: Ordering) -> bool:
+def _is_total(ordering: Ordering, schemas: Schemas) -> bool:
     """Whether no two rows can be equal in the order, or there is one row at most."""
     node = ordering.node
     if isinstance(node, ir.Projection | ir.Distinct):
@@ -62,7 +63,7 @@ def _is_total(ordering: Ordering) -> bool:
         by = {_input(ordering.node, ref) for ref in outputs}
     else:
         by = set(ordering.by)
-    key, same = unique_columns(node), equal_columns(node)
+    key, same = unique_columns(node, schemas), equal_columns(node, schemas)
     if key is None:
         return isinstance(node, ir.Aggregate) and not node.group and node.sets is None
     return all(ref in by or same.get(ref, set()) & by for ref in key)
@@ -86,11 +87,11 @@ def _input(node: ir.Node, ref: ir.Ref | None) -> ir.Ref | None:
 # -- the query -----------------------------------------------------------------------------------
 
 
-def _with_values(tree: exp.Query, orderings: Sequence[Ordering]) -> bool:
+def _with_values(tree: exp.Query, orderings: Sequence[Ordering], schemas: Schemas) -> bool:
     """Make `max_by(x, y)` take the greatest of the x that have the greatest y; whether one does."""
     extremes = [ordering for ordering in orderings if _is_extreme(ordering)]
-    total = {number_of(ordering.where) for ordering in extremes if _is_total(ordering)}
-    total -= {number_of(ordering.where) for ordering in extremes if not _is_total(ordering)}
+    total = {number_of(one.where) for one in extremes if _is_total(one, schemas)}
+    total -= {number_of(one.where) for one in extremes if not _is_total(one, schemas)}
     calls = [call for call in tree.find_all(exp.ArgMax, exp.ArgMin) if number_of(call) not in total]
     for call in calls:
         # max_by(DISTINCT x, y) is max_by(x, y).
@@ -99,13 +100,15 @@ def _with_values(tree: exp.Query, orderings: Sequence[Ordering]) -> bool:
     return bool(calls)
 
 
-def _complete(definition: ViewDefinition, tree: exp.Query, ordering: Ordering) -> bool:
+def _complete(
+    definition: ViewDefinition, tree: exp.Query, ordering: Ordering, schemas: Schemas
+) -> bool:
     """Put more columns into an ORDER BY of a tree; whether it needs some.
 
     Raises:
         UserError: it cannot be written.
     """
-    more = _more(ordering)
+    more = _more(ordering, schemas)
     if more == []:
         return False
     place = numbered(tree, number_of(ordering.where))
@@ -120,9 +123,9 @@ def _complete(definition: ViewDefinition, tree: exp.Query, ordering: Ordering) -
     return True
 
 
-def _more(ordering: Ordering) -> list[exp.Expr] | None:
+def _more(ordering: Ordering, schemas: Schemas) -> list[exp.Expr] | None:
     """The columns that tell equal rows apart; None when the text cannot name them."""
-    key = unique_columns(ordering.node)
+    key = unique_columns(ordering.node, schemas)
     if key is not None and all(ref in ordering.names for ref in key):
         return [ordering.names[ref] for ref in key if ref not in ordering.by]
     if not ordering.complete:

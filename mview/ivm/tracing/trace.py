@@ -43,7 +43,7 @@ from functools import singledispatchmethod
 
 from sqlglot import exp
 
-from mview.ivm.facts.exact import is_ordered, number_type
+from mview.ivm.facts.exact import is_ordered, number_type, pairs_by_value
 from mview.ivm.facts.lineage import branch_columns, group_column, origins
 from mview.ivm.tracing.bands import bands
 from mview.ivm.tracing.fetches import Between, Env, Fetches, Keys, merge, needed
@@ -213,8 +213,10 @@ class Tracer:
     def _own_key(self, node: ir.Join, from_left: bool, env: Env) -> Env:
         """This side of a join for the join keys of the rows at hand on this side."""
         here = node.left if from_left else node.right
-        mine, _ = _pair_columns(node, from_left)
-        safe = any(pair.null_safe for pair in node.pairs)
+        # By what is equal as values alone: else rows of other values have the same partners.
+        pairs = pairs_by_value(node, self.fetches.schemas)
+        mine = [pair.left if from_left else pair.right for pair in pairs]
+        safe = any(pair.null_safe for pair in pairs)
         keys = self.fetches.keys(here, mine, env, here, mine, null_safe=safe)
         if keys is None:
             return self.fetches.whole(node, self._why(here, mine, env, NO_EQUALITY), here)

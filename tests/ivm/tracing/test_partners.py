@@ -60,6 +60,60 @@ def test_rows_behind_a_null(name: str) -> None:
             world.epoch({table: [(1, row)]})
 
 
+#: Joins of values that are one to a comparison alone: two BIGINTs as DOUBLE, '1' and '01' as 1.
+CONVERTED = {
+    "left": "select t.id, {b}.v from t left join {b} on {on}",
+    "inner": "select t.id, {b}.v from t join {b} on {on}",
+    "right": "select t.id, {b}.v from {b} right join t on {on}",
+    "full": "select t.id, {b}.k, {b}.v from t full join {b} on {on}",
+    "semi": "select id from t left semi join {b} on {on}",
+    "anti": "select id from t left anti join {b} on {on}",
+    "exists": "select id from t where not exists (select 1 from {b} where {on})",
+    "as_value": "select id, exists (select 1 from {b} where {on}) or id = 9 as f from t",
+    "scalar": "select id, (select count(*) from {b} where {on}) as n from t",
+    "first": "select t.id, {b}.v from t join {b} on {on} order by t.id limit 1",
+}
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("other", ["u", "s"])
+def test_partners_that_only_a_conversion_makes_equal(name: str, other: str) -> None:
+    schemas = {
+        "t": table_schema("id bigint, x double, n int", "id"),
+        "u": table_schema("k bigint, v int", "k"),
+        "s": table_schema("k string, v int", "k"),
+    }
+    large = 2**53
+    rows: list[Row] = [(large, 10), (large + 1, 20)] if other == "u" else [("1", 10), ("01", 20)]
+    on = {"u": "t.x = u.k", "s": "t.n = s.k"}[other]
+    world = World(schemas, {"v": CONVERTED[name].format(b=other, on=on)}, DuckEngine())
+    world.epoch({"t": [(1, (1, float(large), 1)), (1, (2, 5.0, 2))], other: [(1, rows[0])]})
+    world.epoch({other: [(1, rows[1])]})
+    world.epoch({other: [(-1, rows[0])]})
+    world.epoch({other: [(-1, rows[1])]})
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "key"),
+    [
+        *(("bigint", kind, ("id",)) for kind in ("int", "decimal(20,0)", "decimal(30,10)")),
+        *(("bigint", kind, ()) for kind in ("string", "double", "decimal(38,20)")),
+        ("timestamp", "date", ("id",)), ("decimal(38,2)", "decimal(38,10)", ()),
+    ],
+)  # fmt: skip
+def test_a_key_is_no_key_of_rows_that_may_have_two_partners(
+    mine: str, theirs: str, key: tuple[str, ...]
+) -> None:
+    schemas = {
+        "a": table_schema(f"id bigint, k {mine}", "id"),
+        "b": table_schema(f"k {theirs}, v int", "k"),
+    }
+    plan = compile_view(
+        parse_view("select a.id, b.v from a left join b on a.k = b.k", "v"), keyed(schemas)
+    )
+    assert plan.key == key
+
+
 def test_no_key_is_sent_to_a_merged_column_of_two_types() -> None:
     schemas = {
         "a": table_schema("id bigint, k bigint", "id"),
