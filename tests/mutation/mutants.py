@@ -183,7 +183,7 @@ _IVM = [
         ),
         ("return None if node.all else node.columns", "return node.columns"),
         ("or not isinstance(test, exp.EQ) or test", "or test"),
-        ("if set(right) <= {pair.right for pair in node.pairs}:", "if True:"),
+        ("if set(right) <= {pair.right for pair in pairs}:", "if True:"),
         ("return (*left, *right)", "return left"),
         ("if number is None or None in refs:", "if number is None:"),
     ),
