@@ -121,7 +121,6 @@ SHAPES = {
     "not_in._meets_null": "all inputs are walked through",
     "orderings._names": "an aggregate has names of its own; `_passed_on` raises",
     "parts._hidden_key": "the keys of another shape are asked for, which raises",
-    "plan._joins_by_values": "only an inner or a left join carries a key on by comparing values",
     "result_types._makers": "branches of a set operation; `computed` raises",
     "rules._apply": "a rewrite leaves another shape as it is",
     "rules._is_inner": "a rewrite leaves another shape as it is",
