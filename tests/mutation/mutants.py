@@ -258,7 +258,7 @@ _IVM = [
         "mview/ivm/compile.py",
         ("if maintained.extremes:\n", "if False:\n"),
         (
-            "return not more or (all(more) and _holds_a_primary_key(aggregate))",
+            "return not more or (all(more) and _holds_a_primary_key(aggregate, schemas))",
             "return not more or all(more)",
         ),
         ('if plan.definition.policy != "incremental_only":', "if True:"),

@@ -229,9 +229,11 @@ def _is_one_to_one(kind: pa.DataType | None, other: pa.DataType | None) -> bool:
     both = (kind, other)
     if all(map(pa.types.is_floating, both)) or all(map(pa.types.is_temporal, both)):
         return True
-    if not all(_exact(one) for one in both):
+    if not all(map(_exact, both)):
         return False
-    scales = [one.scale if pa.types.is_decimal(one) else 0 for one in both]
-    digits = [one.precision if pa.types.is_decimal(one) else _BIGINT_DIGITS for one in both]
+    scales = [number.scale if pa.types.is_decimal(number) else 0 for number in both]
+    digits = [
+        number.precision if pa.types.is_decimal(number) else _BIGINT_DIGITS for number in both
+    ]
     before = max(digits[0] - scales[0], digits[1] - scales[1])
     return bool(before + max(scales) <= _MOST_DIGITS)

@@ -90,8 +90,8 @@ def _input(node: ir.Node, ref: ir.Ref | None) -> ir.Ref | None:
 def _with_values(tree: exp.Query, orderings: Sequence[Ordering], schemas: Schemas) -> bool:
     """Make `max_by(x, y)` take the greatest of the x that have the greatest y; whether one does."""
     extremes = [ordering for ordering in orderings if _is_extreme(ordering)]
-    total = {number_of(one.where) for one in extremes if _is_total(one, schemas)}
-    total -= {number_of(one.where) for one in extremes if not _is_total(one, schemas)}
+    total = {number_of(extreme.where) for extreme in extremes if _is_total(extreme, schemas)}
+    total -= {number_of(extreme.where) for extreme in extremes if not _is_total(extreme, schemas)}
     calls = [call for call in tree.find_all(exp.ArgMax, exp.ArgMin) if number_of(call) not in total]
     for call in calls:
         # max_by(DISTINCT x, y) is max_by(x, y).
