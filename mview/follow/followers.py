@@ -456,12 +456,13 @@ class _Thread:
             try:
                 self._follow()
                 delay = 0.0
-            except FencedError as error:
-                if not self._fence.is_over:
-                    self._noted(error)
-                return self._close()
             except Exception as error:
-                delay = self._delay(delay, self._noted(error))
+                if self._fence.is_over:
+                    break  # whoever has taken over says what there is to say
+                known = self._noted(error)
+                if isinstance(error, FencedError):
+                    break
+                delay = self._delay(delay, known)
                 if self._hurry:
                     self._last_tries -= 2 if isinstance(self._error, UserError) else 1
                     if self._last_tries <= 0:
@@ -492,6 +493,7 @@ class _Thread:
             with self._at_work():
                 done = following.advance()
                 more = done is not None or self._source.look(following.cursor.epoch or 0)
+            self._fence.check()
             self._well()
             if done is not None:
                 self._committed = time.monotonic()

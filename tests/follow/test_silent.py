@@ -12,6 +12,7 @@ import pytest
 from mview_connectors.followers.sql.sqlite import SqliteFollower
 
 from mview.clock import SystemClock
+from mview.errors import RetryableError
 from mview.files.fence import UNFENCED
 from mview.follow.followers import Followers, read_problem
 from mview.secrets import Mask
@@ -143,11 +144,18 @@ def test_who_takes_over_waits_for_the_call_and_brings_the_rest(
     assert not any("newer runner" in text or "another runner" in text for text in world.messages)
 
 
-@pytest.mark.parametrize("method", ["fill", "commit"])
+@pytest.mark.parametrize("method", ["position", "fill", "commit"])
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_is_left_in_a_step_writes_nothing_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fails: bool
 ) -> None:
-    """The view may be gone when the call comes back."""
+    """The view may be gone when the call comes back, or fails."""
+
+    def fail(*_: Any) -> None:
+        raise RetryableError("away")
+
+    if fails:
+        monkeypatch.setattr(SqliteFollower, method, fail)
     world, held = World(tmp_path), Silence(monkeypatch, method)
     world.place()
     followers = made(world)
