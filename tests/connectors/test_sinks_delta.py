@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from mview.connector import Sink, SinkTarget
 from mview.delta import rewrite
 from mview.delta.actions import DELETION_VECTORS
+from mview.delta.log import DeltaLog
 from mview.errors import ConfigError, CorruptionError, TargetError, UserError
 from mview.schema import TableSchema
 from tests.connectors.sinks_contract import (
@@ -256,6 +257,24 @@ def test_rows_are_marked_where_that_pays(tmp_path: Path) -> None:
     facts = again.commit(again.stage_full(6, [file]))
     facts = again.commit(again.stage(7, delta_of(schema, {(2, "b"): -1})))
     assert again.rows(facts)["k"].to_pylist() == [1]
+
+
+def test_own_commits_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, read = SinkContract.SMALL, list[int]()
+    sink = DeltaSink(target(tmp_path / "v", schema))
+    note = DeltaLog.note
+
+    def noted(log: DeltaLog, version: int) -> dict[str, Any] | None:
+        read.append(version)
+        return note(log, version)
+
+    monkeypatch.setattr(DeltaLog, "note", noted)
+    for epoch in range(1, 4):
+        sink.commit(sink.stage(epoch, delta_of(schema, {(epoch, "a"): 1})))
+    assert read == []
+    DeltaTable(tmp_path / "v").alter.set_table_properties({"delta.appendOnly": "false"})
+    sink.commit(sink.stage(4, delta_of(schema, {(4, "a"): 1})))
+    assert set(read) == {3}  # that of somebody else
 
 
 def test_a_large_first_build_has_deletion_vectors(tmp_path: Path) -> None:

@@ -368,10 +368,13 @@ class DeltaSink:
             if nothing:
                 return self._facts(token, head)
             try:
-                return self._facts(token, self._commit(token, note))
+                # All before it was looked at just now, or when the epoch was staged.
+                version = self._known = self._commit(token, note)
             except FencedError:
                 if self._log.refresh().version == head:
                     raise
+            else:
+                return self._facts(token, version)
         raise self._changed(head, "it again and again")
 
     def _commit(self, token: dict[str, Any], note: dict[str, Any]) -> int:
