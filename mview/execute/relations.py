@@ -45,19 +45,14 @@ class Relation:
         self.base_files: Sequence[tuple[str, int]] = mirror.files(state).base
         #: What the tail has of each epoch, or of each file that was there: (epoch, rows, bytes).
         self._sizes = deque(mirror.tail_sizes(state))
+        # Added up as it changes: an epoch asks all relations, and a tail has thousands of epochs.
+        #: About how many changes the tail has.
+        self.tail_rows = sum(rows for _, rows, _ in self._sizes)
+        #: About how many bytes they take in memory.
+        self.tail_bytes = sum(size for _, _, size in self._sizes)
         self._base_bytes = mirror.base_bytes(state)
         #: About how many bytes a row takes in memory, in the mean; other threads may ask.
         self.row_bytes = self._row_bytes()
-
-    @property
-    def tail_rows(self) -> int:
-        """About how many changes the tail has."""
-        return sum(rows for _, rows, _ in self._sizes)
-
-    @property
-    def tail_bytes(self) -> int:
-        """About how many bytes they take in memory."""
-        return sum(size for _, _, size in self._sizes)
 
     def _row_bytes(self) -> int:
         rows = sum(rows for _, rows in self.base_files) + self.tail_rows
@@ -144,9 +139,12 @@ class Relation:
         if state.folded != before.folded:
             self._forget_folded(state.folded)
         if delta is not None and delta.num_rows:
-            self._sizes.append((epoch, delta.num_rows, delta.nbytes))
+            rows, size = delta.num_rows, delta.nbytes
+            self._sizes.append((epoch, rows, size))
+            self.tail_rows += rows
+            self.tail_bytes += size
             if self._held is not None:
-                stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
+                stamped = delta.append_column(EPOCH, pa.array([epoch] * rows, pa.int64()))
                 added = as_schema(stamped, self._held.schema)
                 # Added up: to ask a table of a thousand chunks for its size takes milliseconds.
                 nbytes = self._held_bytes + added.nbytes
@@ -155,11 +153,13 @@ class Relation:
 
     def _forget_folded(self, folded: int) -> None:
         while self._sizes and self._sizes[0][0] <= folded:
-            self._sizes.popleft()
+            _, rows, size = self._sizes.popleft()
+            self.tail_rows -= rows
+            self.tail_bytes -= size
         self._too_large = False  # it may fit again: the next look-up tries
         if self._held is not None:
-            rows = self._held.filter(pc.greater(self._held[EPOCH], folded))
-            self._keep(rows, rows.nbytes)
+            held = self._held.filter(pc.greater(self._held[EPOCH], folded))
+            self._keep(held, held.nbytes)
 
     def close(self) -> None:
         """Free the tail."""
