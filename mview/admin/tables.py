@@ -90,17 +90,20 @@ class StoredTable:
         """The table at an older epoch, or as it was at a time."""
         return StoredTable(self._config, self.name, manifest_at(self._config, when))
 
-    def changes(self, since: When) -> pa.Table:
-        """The complete changelog since then: EPOCH, KIND (`+I -U +U -D`) and the columns.
+    def changes(self, since: When | None = None) -> pa.Table:
+        """The complete changelog: EPOCH, KIND (`+I -U +U -D`) and the columns.
 
         In order of epochs, then of keys. Of one key an epoch has at most a row that goes and,
         after it, one that comes.
 
+        Args:
+            since: changes after this epoch or time; None: all that are kept.
+
         Raises:
             UserError: the table was not loaded yet then, or the changes are not all kept.
         """
-        older = self.as_of(since)
-        if older.phase != "loaded" or older.schema != self.schema:
+        older = self.as_of(self._first() if since is None else since)
+        if not self._goes_on_from(older._state):
             why = "was not loaded yet" if older.phase != "loaded" else "had other columns"
             raise UserError(
                 f"table {self.name} {why} at epoch {older.epoch}: its changes begin later",
@@ -122,29 +125,67 @@ class StoredTable:
         return _ordered(rows, self.key)
 
     def _pieces(self, since: int) -> Iterator[pa.Table]:
-        """The changes after an epoch, the last ones first: what was compacted, older epochs have.
+        """The changes after an epoch, the last ones first.
 
         Raises:
             UserError: not all of them are kept.
         """
-        log = ManifestLog(Store(self._config.store).manifests)
-        state, upto = self._state, self.epoch
-        while True:
-            begins = self._mirror.trimmed(state)
+        begins = self.epoch
+        for state, begins, upto in self._stages():
             rows = self._mirror.changes(state, max(begins, since))
             yield rows.filter(pc.less_equal(rows[EPOCH], upto))
             if begins <= since:
                 return
+        raise UserError(
+            f"the changes of table {self.name} are kept since epoch {begins}",
+            got=f"epoch {since}",
+            where=str(self._config.store),
+            hint=f"changes({begins}); as_of() has the rows of older epochs",
+        )
+
+    def _stages(self) -> Iterator[tuple[TableState, int, int]]:
+        """What has the changes, the last ones first: what was compacted, older epochs have.
+
+        Returns:
+            A state of the table, the epoch after which it has changes, and the last one of them
+            that is asked of it.
+        """
+        log = self._log()
+        state, upto = self._state, self.epoch
+        while True:
+            begins = self._mirror.trimmed(state)
+            yield state, begins, upto
             upto, older = begins, _kept_from(log, begins, upto)
             before = None if older is None else older.tables.get(self._table)
             if before is None or not self._reaches_below(before, begins):
-                raise UserError(
-                    f"the changes of table {self.name} are kept since epoch {begins}",
-                    got=f"epoch {since}",
-                    where=str(self._config.store),
-                    hint=f"changes({begins}); as_of() has the rows of older epochs",
-                )
+                return
             state = before
+
+    def _first(self) -> int:
+        """The first epoch that is kept since which all changes are, and the table is loaded."""
+        log, first = self._log(), self.epoch
+        kept_since = min(begins for _, begins, _ in self._stages())
+        for epoch in reversed(log.epochs()):
+            if epoch < kept_since:
+                break
+            if epoch >= first:
+                continue
+            try:
+                state = log.read(epoch).source_tables.get(self._table)
+            except UserError:
+                if epoch in log.epochs():
+                    raise
+                break  # a runner has pruned beside us
+            if state is None or not self._goes_on_from(state):
+                break
+            first = epoch
+        return first
+
+    def _goes_on_from(self, state: TableState) -> bool:
+        return state.phase == "loaded" and state.schema == self._state.schema
+
+    def _log(self) -> ManifestLog:
+        return ManifestLog(Store(self._config.store).manifests)
 
     def _reaches_below(self, state: TableState, epoch: int) -> bool:
         try:

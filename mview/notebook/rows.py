@@ -295,8 +295,8 @@ class Table(Readable):
         """The table at an older epoch, or as it was at a time."""
         return Table(self._config, self._stored.as_of(when))
 
-    def changes(self, since: When, decimals: Decimals = "exact") -> pd.DataFrame:
-        """The complete changelog since then, in order.
+    def changes(self, since: When | None = None, decimals: Decimals = "exact") -> pd.DataFrame:
+        """The complete changelog, in order: since an epoch or a time, or all that is kept.
 
         Returns:
             `__epoch`, `__kind` (`+I`, `-U`, `+U`, `-D`) and the table's columns.

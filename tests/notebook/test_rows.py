@@ -211,6 +211,7 @@ def test_the_changelog_of_a_table_is_complete(shelf: Shelf) -> None:
     assert kinds(log) == [(2, "-U", 1), (2, "+U", 1), (2, "+I", 4), (3, "-D", 2), (3, "-U", 4),
                           (3, "+U", 4)]  # fmt: skip
     assert log["big"].tolist()[:2] == [2**53 + 1, 5]
+    assert kinds(shelf.project.table("shop.t").changes()) == kinds(log)
     assert shelf.project.table("shop.t").changes(4).empty
     assert kinds(shelf.project.table("shop.t").as_of(2).changes(1)) == kinds(log)[:3]
 
@@ -228,11 +229,13 @@ def test_what_was_compacted_older_epochs_have(shelf: Shelf) -> None:
     table = shelf.project.table("shop.t")
     assert table._stored._mirror.trimmed(table._stored._state) == 3
     assert kinds(table.changes(1)) == [*before, (4, "+I", 9), (5, "-U", 9), (5, "+U", 9)]
+    assert kinds(table.changes()) == kinds(table.changes(1))
     assert kinds(table.changes(4)) == [(5, "-U", 9), (5, "+U", 9)]
     for epoch in (2, 3, 4):
         shelf.log.prune([epoch])
     with pytest.raises(UserError, match=r"(?s)kept since epoch 3.*changes\(3\)"):
         table.changes(1)
+    assert table.changes().empty  # since epoch 5, the first one that is kept from 3 on
 
 
 def test_changes_begin_when_a_table_is_loaded(tmp_path: Path) -> None:
@@ -244,6 +247,7 @@ def test_changes_begin_when_a_table_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="was not loaded yet at epoch 1"):
         shelf.project.table("shop.t").changes(1)
     assert shelf.project.table("shop.t").changes(2).empty
+    assert shelf.project.table("shop.t").changes().empty
 
 
 def test_a_table_that_was_loaded_anew_is_told(shelf: Shelf) -> None:
