@@ -44,7 +44,7 @@ def pool_of(
         raise ConfigError(
             f"the driver {error.name} is not installed",
             where=place,
-            hint=f"pip install 'mview-engine[{extra}]'",
+            hint=f"pip install 'mview-engine[{extra}]' --find-links DIR, where mview's wheel is",
         ) from None
 
 

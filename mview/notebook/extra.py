@@ -26,5 +26,5 @@ def needed(library: str, what: str) -> ModuleType:
             raise
         raise UserError(
             f"{what} needs the library {missing}, which is not installed",
-            hint="pip install 'mview-engine[notebook]'",
+            hint="pip install 'mview-engine[notebook]' --find-links DIR, where mview's wheel is",
         ) from None

@@ -167,7 +167,7 @@ def _library() -> Any:
         raise ConfigError(
             "format.encoding: avro needs fastavro",
             where="options.format.encoding",
-            hint="pip install 'mview-engine[avro]'",
+            hint="pip install 'mview-engine[avro]' --find-links DIR, where mview's wheel is",
         ) from None
     return fastavro
 

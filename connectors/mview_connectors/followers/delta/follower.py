@@ -398,7 +398,7 @@ class DeltaFollower:
             raise ConfigError(
                 f"{error.name} is not installed",
                 where=f"sinks.{self.target.sink}",
-                hint="pip install 'mview-engine[delta]'",
+                hint="pip install 'mview-engine[delta]' --find-links DIR, where mview's wheel is",
             ) from None
         except Exception as error:
             mask = Mask(secrets_of("options", dict(self._settings.options)))

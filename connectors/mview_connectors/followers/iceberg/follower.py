@@ -475,7 +475,7 @@ class IcebergFollower:
             raise ConfigError(
                 f"{error.name} is not installed",
                 where=f"sinks.{self.target.sink}",
-                hint="pip install 'mview-engine[iceberg]'",
+                hint="pip install 'mview-engine[iceberg]' --find-links DIR, where mview's wheel is",
             ) from None
         except Exception as error:
             mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))

@@ -238,7 +238,8 @@ class Sql:
             raise ConfigError(
                 "the driver pymysql is not installed",
                 where=place,
-                hint="pip install 'mview-engine[starrocks]'",
+                hint="pip install 'mview-engine[starrocks]' --find-links DIR, where mview's wheel "
+                "is",
             ) from None
         self._driver = pymysql
         self._options: dict[str, Any] = {
