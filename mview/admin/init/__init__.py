@@ -8,18 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import orjson
-import yaml
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from mview.admin.init.files import OWN_LOGS, configuration, debezium, first_view
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.connector import Installed
 from mview.errors import ConfigError, MistakesError, UserError
 from mview.ingest.spec import open_changelog, open_database
-from mview.plan.definition import parse_view
-from mview.relation import RelationId, TableName
-from mview.schema import quoted
 
 #: What may stand in the name of a connection, as SQL has it without quotes.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -27,8 +23,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _URLS = "postgresql://user@host:5432/database, mariadb://…, sqlite:///file.db"
 #: Drivers that are installed with mview's extras, where the URL names none.
 _DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
-#: Databases whose log is followed without Kafka.
-_OWN_LOGS = ("postgresql", "mysql", "mariadb")
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -144,9 +138,9 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
     first = view / f"{called}.sql"
     made = {
-        file: _configuration(name, settings, dialect, triggers=triggers),
-        **{path: _connector(name, parsed) for path in by_debezium},
-        first: _view(name, good[0]),
+        file: configuration(name, settings, dialect, triggers=triggers),
+        **{path: debezium(name, parsed) for path in by_debezium},
+        first: first_view(name, good[0].name),
     }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +253,7 @@ def _followed(config: Config, name: str, table: FoundTable) -> FoundTable:
 
 def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tuple[str, ...]:
     """What the database's own log lacks; nothing of one that has none."""
-    if dialect not in _OWN_LOGS:
+    if dialect not in OWN_LOGS:
         return ()
     changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
     following = config.model_copy(update={"changes": changes})
@@ -275,75 +269,3 @@ def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tupl
 
 def _why(error: UserError) -> str:
     return "; ".join(str(part) for part in (error.what, error.got, error.hint) if part)
-
-
-def _configuration(name: str, settings: dict[str, object], dialect: str, *, triggers: bool) -> str:
-    changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
-    if dialect in _OWN_LOGS or triggers:
-        changes = {"source": dialect, "T": "1 second"}
-    body = {
-        "store": "store",
-        "connections": {name: settings},
-        "changes": {name: changes},
-    }
-    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
-    if dialect in ("mysql", "mariadb"):
-        text += _by_debezium(name, settings)
-    return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
-
-
-def _by_debezium(name: str, settings: dict[str, object]) -> str:
-    """The other way to the changes, as a comment."""
-    changes = {
-        "source": "kafka",
-        "format": "debezium",
-        "bootstrap_servers": "localhost:9092",
-        "topic": f"{name}.{settings['database']}.{{table}}",
-        "heartbeat_topic": f"__debezium-heartbeat.{name}",
-        "T": "10 seconds",
-        "options": {
-            "format.skipped.operations": "none",
-            "format.replace.null.with.default": "false",
-        },
-    }
-    text = yaml.safe_dump({"changes": {name: changes}}, sort_keys=False, allow_unicode=True)
-    told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json:"
-    return "".join(f"# {line}\n" for line in [told, *text.splitlines()])
-
-
-def _connector(name: str, url: URL) -> str:
-    """Debezium's settings, with what mview needs: TRUNCATE, NULL, heartbeats, schemas, no rows."""
-    makes = {"mariadb": "mariadb.MariaDbConnector", "mysql": "mysql.MySqlConnector"}
-    converter = "org.apache.kafka.connect.json.JsonConverter"
-    settings = {
-        "connector.class": f"io.debezium.connector.{makes[url.get_backend_name()]}",
-        "topic.prefix": name,
-        "database.hostname": url.host or "localhost",
-        "database.port": str(url.port or 3306),
-        "database.user": url.username or "debezium",
-        "database.password": f"${{env:{name.upper()}_PASSWORD}}",
-        "database.server.id": "5701",
-        "database.include.list": url.database or "",
-        "schema.history.internal.kafka.bootstrap.servers": "localhost:9092",
-        "schema.history.internal.kafka.topic": f"{name}.schema-history",
-        "snapshot.mode": "no_data",
-        "skipped.operations": "none",
-        "heartbeat.interval.ms": "1000",
-        "key.converter": converter,
-        "value.converter": converter,
-        "value.converter.schemas.enable": "true",
-        "value.converter.replace.null.with.default": "false",
-    }
-    return orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
-def _view(connection: str, table: FoundTable) -> str:
-    """All rows of a table; its name is quoted where it must be."""
-    plain = f"SELECT *\nFROM {connection}.{table.name}\n"
-    try:
-        if parse_view(plain, "v").table_names == (RelationId("table", table.name, connection),):
-            return plain
-    except UserError:
-        pass
-    parts = [quoted(part) for part in TableName.of(table.name) if part]
-    return f"SELECT *\nFROM {connection}.{'.'.join(parts)}\n"
