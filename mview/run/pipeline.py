@@ -448,9 +448,9 @@ class Run:
             if views or news:
                 self._build(views)
             self._forget_unread()
-        if self._plans or (views and not beside):
+        if (session := engine.spark.running) and (self._plans or (views and not beside)):
             # What that needed, before mirrors come into memory.
-            release_heap(engine.spark.session())
+            release_heap(session)
         elif not self._once and any(v.plan.evaluation == "full" for v in engine.views.values()):
             engine.spark.begin()  # an epoch will wait for it: beside the mirrors it is there sooner
         # A bounded run that finds no change looks nothing up.
@@ -751,7 +751,8 @@ class Run:
                     f"view {view.name} is kept by {state.strategy} from now on, "
                     f"before by {before[view.name]}; why: mview explain"
                 )
-            changes[view.name] = ViewChange(state.rows, 0, 0, state.rows, state.strategy, "spark")
+            ran = str(state.facts["executor"])
+            changes[view.name] = ViewChange(state.rows, 0, 0, state.rows, state.strategy, ran)
         self._listener.on_epoch(
             EpochReport(manifest.epoch, 0, None, {}, changes, manifest.watermark)
         )

@@ -62,7 +62,9 @@ def built_shop(
     shop.heartbeat()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Spark, "of_config", lambda config, say: Spark(lambda: spark, slots=2))
-        run_once(config, *views_of(**VIEWS))
+        notes = run_once(config, *views_of(**VIEWS))
+    # Spark was there for the load; the builds had no need of it either.
+    assert {view.executor for epoch in notes.epochs for view in epoch.views.values()} == {"local"}
     shop.close()
     copied = shop.root.rename(folder / "copied")  # as `loaded_shop` has its own
     return lambda root: Shop(root, SIZE, copied)

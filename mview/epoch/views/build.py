@@ -1,7 +1,8 @@
 """Views from scratch: the first build, and the recompute of views that cannot be incremental.
 
-Both run the user's text, verbatim, as one Spark batch query over the mirrors at one epoch. The
-parts of a view and its state table are built beside it.
+Both run the user's text as one batch query over the mirrors at one epoch: in process where it is
+admitted there and the tables are small, else verbatim on Spark. The parts of a view and its state
+table are built beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mview.catalog.analyze import temporary_views
 from mview.catalog.definitions import digest_of, save_definition, with_former
 from mview.catalog.spark_functions import function_errors
 from mview.clock import last_tick
-from mview.delta.parquet import read_parquet, write_rows
+from mview.delta.parquet import encode, read_parquet, write_rows
 from mview.epoch.engine import Engine, LiveView, tick_of
 from mview.epoch.halts import (
     at_its_sink,
@@ -44,7 +45,7 @@ from mview.execute.numbered import kept_as, number_first
 from mview.execute.pieces import differences
 from mview.execute.program import ViewDelta
 from mview.failpoints import failpoint
-from mview.files.durable import later
+from mview.files.durable import later, naming
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
@@ -225,9 +226,20 @@ def pin(engine: Engine, views: Iterable[LiveView], others: Iterable[LiveView]) -
 
 @dataclass(frozen=True)
 class Watch:
-    """Measures what the parts of a build take, by plan: the first guess of what FULL costs."""
+    """Measures what the parts of a build take, by plan: the first guess of what FULL costs.
+
+    Attributes:
+        costs: what each took.
+        executors: what ran their queries.
+    """
 
     costs: dict[RelationId, Costs]
+    executors: set[str] = field(default_factory=set)
+
+    @property
+    def executor(self) -> str:
+        """What ran the build: `spark` where it ran a part of it."""
+        return "local" if self.executors == {"local"} else "spark"
 
     @contextmanager
     def over(self, plan: ViewPlan, tables: Mapping[RelationId, TableState]) -> Iterator[None]:
@@ -252,10 +264,11 @@ def build_rows(
     """Run a view's query and those of its parts and state; all but its own files go to mirrors."""
     for part in view.plan.parts:
         with watch.over(part, tables):
-            _build_part(engine, part, tables, folder / "part")
+            _build_part(engine, part, tables, folder / "part", watch)
     with watch.over(view.plan, tables):
-        files = _batch(engine, view.plan.full_definition, tables, folder / "build", view.schema.key)
-        _build_state(engine, view.plan, tables, folder / "state")
+        plan, asked, at = view.plan, view.plan.full_definition, folder / "build"
+        files = _batch(engine, plan, asked, tables, at, view.schema.key, plan.result, watch)
+        _build_state(engine, plan, tables, folder / "state", watch)
     _check_key(engine, view, folder / "build")
     if view.is_read:
         kept = files if view.schema.key else _numbered(view.schema, files, folder / "numbered")
@@ -288,7 +301,7 @@ def state_of(view: LiveView, epoch: int, files: Sequence[Path], watch: Watch) ->
         built_epoch=epoch,
         rows=rows,
         inserted=rows,
-        facts={"epoch": epoch, "executor": "spark", COSTS: watch.to_json()},
+        facts={"epoch": epoch, "executor": watch.executor, COSTS: watch.to_json()},
     )
 
 
@@ -314,16 +327,45 @@ def _frames(
 
 def _batch(
     engine: Engine,
+    plan: ViewPlan,
     definition: ViewDefinition,
     tables: Mapping[RelationId, TableState],
     folder: Path,
     key: Sequence[str],
+    result: pa.Schema | None,
+    watch: Watch,
 ) -> list[Path]:
-    """Run a query into Parquet files, by key."""
+    """Run a query into Parquet files, by key.
+
+    In process where an epoch would run it there, too: then Spark has nothing to compile, and its
+    heap nothing to hold.
+    """
+    rows = _rows_per_file(engine, definition, tables)
+    mirrors = {n: engine.mirror(n, tables[n].schema) for n in _mirrored(definition)}
+    if result is not None and plan.is_exact:
+        read = [(mirror, tables[name]) for name, mirror in mirrors.items()]
+        if is_small(read, engine.memory.whole):
+            room = engine.memory.whole
+
+            def scan(name: RelationId, columns: Sequence[str]) -> pa.Table | None:
+                nonlocal room
+                rows = mirrors[name].scan_within(tables[name], room, columns)
+                room -= 0 if rows is None else rows.nbytes
+                return rows
+
+            here = _computed_here(engine, definition, tables, scan, result)
+            if here is not None:
+                watch.executors.add("local")
+                return _write_here(here, folder, key, rows)
+    watch.executors.add("spark")
     with _frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
-        rows = _rows_per_file(engine, definition, tables)
         return _write(engine.spark.session().sql(sql), folder, key, rows)
+
+
+def _mirrored(definition: ViewDefinition) -> Iterator[RelationId]:
+    """What a query reads, but clocks."""
+    return filterfalse(is_clock, definition.table_names)
 
 
 def _rows_per_file(
@@ -338,13 +380,18 @@ def _rows_per_file(
 
 
 def _build_part(
-    engine: Engine, part: ViewPlan, tables: dict[RelationId, TableState], folder: Path
+    engine: Engine,
+    part: ViewPlan,
+    tables: dict[RelationId, TableState],
+    folder: Path,
+    watch: Watch,
 ) -> None:
     """Add a part's rows and its state table to the tables."""
-    files = _batch(engine, part.definition, tables, folder, part.key)
+    asked = part.definition
+    files = _batch(engine, part, asked, tables, folder, part.key, part.result, watch)
     tables[part.relation] = _as_mirror(engine, part.relation, part.output, files)
     shutil.rmtree(folder)
-    _build_state(engine, part, tables, folder)
+    _build_state(engine, part, tables, folder, watch)
 
 
 def _write(frame: DataFrame, folder: Path, key: Sequence[str], rows: int) -> list[Path]:
@@ -360,6 +407,19 @@ def _write(frame: DataFrame, folder: Path, key: Sequence[str], rows: int) -> lis
     writer = frame.write.mode("overwrite").option("maxRecordsPerFile", rows)
     writer.parquet(str(folder))
     return sorted(folder.glob("*.parquet"))
+
+
+def _write_here(rows: pa.Table, folder: Path, key: Sequence[str], per_file: int) -> list[Path]:
+    """The same of rows that are in process, in one order over all files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if key:
+        rows = rows.sort_by([(name, "ascending") for name in key])
+    files = []
+    for begin in range(0, rows.num_rows, per_file):
+        files.append(folder / f"part-{begin // per_file:05d}.parquet")
+        with naming(files[-1]):
+            encode(rows.slice(begin, per_file), files[-1])
+    return files
 
 
 def _check_key(engine: Engine, view: LiveView, folder: Path) -> None:
@@ -413,14 +473,19 @@ def _as_mirror(
 
 
 def _build_state(
-    engine: Engine, plan: ViewPlan, tables: dict[RelationId, TableState], folder: Path
+    engine: Engine,
+    plan: ViewPlan,
+    tables: dict[RelationId, TableState],
+    folder: Path,
+    watch: Watch,
 ) -> None:
     """Add the state table of a view or part, if it has one."""
     relation, definition = plan.state, plan.state_definition
     if relation is None or definition is None:
         return
     assert plan.state_result is not None
-    files = _batch(engine, definition, tables, folder, plan.state_key)
+    result = plan.state_result
+    files = _batch(engine, plan, definition, tables, folder, plan.state_key, result, watch)
     columns = tuple(Column(field.name, field.type) for field in plan.state_result)
     tables[relation] = _as_mirror(engine, relation, TableSchema(columns, plan.state_key), files)
     shutil.rmtree(folder)
@@ -470,11 +535,20 @@ def _change(
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     most = engine.memory.whole
-    mirrored = filterfalse(is_clock, definition.table_names)
+    mirrored = _mirrored(definition)
     read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
     small = is_small(read, most)
     if small and plan.is_exact:
-        here = _computed_here(engine, definition, tables, deltas, result)
+
+        def after(name: RelationId, columns: Sequence[str]) -> pa.Table:
+            # Memory first: to read a table, and to fold its tail, takes longer than the query.
+            change = deltas[name].rows if name in deltas else None
+            rows = engine.executors.rows_after(name, change, columns)
+            if rows is None:
+                rows = engine.relations[name].mirror.scan(tables[name], columns)
+            return rows
+
+        here = _computed_here(engine, definition, tables, after, result)
         if here is not None:
             return pa.concat_tables(differences([here], old, result, most)), "local"
     with _frames(engine, definition, tables) as names:
@@ -488,13 +562,15 @@ def _computed_here(
     engine: Engine,
     definition: ViewDefinition,
     tables: Mapping[RelationId, TableState],
-    deltas: Mapping[RelationId, Delta],
+    rows_of: Callable[[RelationId, Sequence[str]], pa.Table | None],
     result: pa.Schema,
 ) -> pa.Table | None:
     """The rows of a query over small tables, in process; None: Spark has to run it.
 
-    Tables that are in memory are taken from there: to read them, and to fold their tails, takes
-    longer than the query.
+    Args:
+        tables: what it reads.
+        rows_of: all rows of a table, with these columns; None: there is no room for them.
+        result: the columns of the result.
     """
     names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
     sql, shown = bind_tables(definition, names), {}
@@ -507,9 +583,7 @@ def _computed_here(
         return None
     relations = {}
     for name, schema in shown.items():
-        change = deltas[name].rows if name in deltas else None
-        rows = engine.executors.rows_after(name, change, schema.names)
-        if rows is None:
-            rows = engine.relations[name].mirror.scan(tables[name], schema.names)
+        if (rows := rows_of(name, schema.names)) is None:
+            return None
         relations[names[name]] = rows
     return engine.executors.whole(sql, relations, result)
