@@ -62,7 +62,9 @@ def start_jvm(settings: Mapping[str, str], hidden: set[str], logs: Path) -> Spar
     global _words
     _words = logs / "spark.out"
     started = {key: settings[key] for key in settings if _is_for_start(key) and key not in hidden}
-    environment = {"PYTHONSAFEPATH": "1"}
+    # Of Python workers. Arrow's own allocator keeps more of what was freed: a worker that reads
+    # chunks had 328 MB with it at the most, and 268 with the system's, for the same CPU.
+    environment = {"PYTHONSAFEPATH": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     if settings["spark.master"].startswith("local"):
         # What takes no address from a setting, such as the UI.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"

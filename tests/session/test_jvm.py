@@ -45,11 +45,13 @@ section = {"master": "local[1]", "conf": conf}
 spark = spark_session(Config(path=folder / "mview.yml", store=folder / "store", spark=section))
 
 def touch(batches):
-    import os, pandas, sys
+    import os, pandas, pyarrow, sys
+    seen = {"at": os.getcwd(), "pandas": pandas.__file__, "pid": os.getpid()}
     for batch in batches:
-        yield batch.assign(at=os.getcwd(), pandas=pandas.__file__, pid=os.getpid())
+        yield batch.assign(pool=pyarrow.default_memory_pool().backend_name, **seen)
 
-touched = spark.range(1).mapInPandas(touch, "id long, at string, pandas string, pid long")
+columns = "id long, at string, pandas string, pid long, pool string"
+touched = spark.range(1).mapInPandas(touch, columns)
 row = touched.first()
 release_workers(spark)
 again = touched.first()
@@ -60,6 +62,7 @@ seen = {
     "listens": [c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"],
     "session": os.getsid(process.pid) == process.pid,
     "worker": row.at, "pandas": row.pandas, "anew": again.pid != row.pid,
+    "pool": row.pool,
     "ended worker": not psutil.pid_exists(row.pid),
     "revealed": [spark.conf.get("spark.mview.untold"), system.getProperty("my.password")],
     "authenticate": spark.conf.get("spark.authenticate"),
@@ -102,6 +105,7 @@ def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> 
     assert seen["worker"] == str(tmp_path / "store" / "logs")
     assert "site-packages" in seen["pandas"]
     assert seen["anew"]
+    assert seen["pool"] == "system"
     assert seen["ended worker"]
     assert "killed by SIGKILL" in seen["ended"]
     assert "every published epoch stays" in seen["ended"]
