@@ -85,12 +85,13 @@ def main() -> None:
         for name in ("pg", "kafka"):
             (folder / name).mkdir()
         postgresql, kafka = PostgresqlServer(folder / "pg"), KafkaServer(folder / "kafka")
-        beats = Heartbeats(kafka.bootstrap)
+        beats = None
         try:
             with postgresql.new_database() as database:
                 for name, table in tables.items():
                     create(postgresql, database, name, table)
                     kafka.create_topic(f"{CONNECTION}.{name}")
+                beats = Heartbeats(kafka.bootstrap)
                 config = folder / "mview.yml"
                 settings = orjson.dumps(postgresql.settings(database)).decode()
                 config.write_text(
@@ -103,7 +104,8 @@ def main() -> None:
                 )
                 _measure(config, kafka.bootstrap, rows, result)
         finally:
-            beats.close()
+            if beats is not None:
+                beats.close()
             kafka.stop()
             postgresql.stop()
     result.save()
