@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mview_connectors.databases.values import decimals, from_text
 
@@ -112,6 +112,7 @@ class TestNumbers:
         (event,) = decoder.decode(Message("topic/0", 12, None, body.encode()))
         assert event.after["x"][0] == [Decimal("1.50000000000000000001")]
 
+    @settings(deadline=None)
     @given(
         st.decimals(allow_nan=False, allow_infinity=False).map(str),
         st.sampled_from(
@@ -137,6 +138,7 @@ def test_a_key_of_a_debezium_message():
     assert event.key == {"id": 100000000000000000001}
 
 
+@settings(deadline=None)
 @given(
     st.one_of(
         st.decimals(allow_nan=False, allow_infinity=False),
