@@ -14,6 +14,7 @@ from mview.admin.lights import LightStatus, light_statuses
 from mview.admin.mending.environments import EnvironmentStatus, environment_statuses
 from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.definitions import load_definitions
+from mview.catalog.environments import as_quarantined
 from mview.catalog.followers import table_in_sink
 from mview.clock import SystemClock
 from mview.config import Config
@@ -228,6 +229,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         return StoreStatus(
             str(config.store), running, 0, None, None, (), (), failure, lights, unbuilt
         )
+    manifest = as_quarantined(config, manifest)
     now = clock.now()
     lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
     tables = _tables(config, store, manifest, now)

@@ -14,6 +14,7 @@ from mview.admin.lights import sides
 from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.analyze import temporary_views
 from mview.catalog.definitions import load_definition, load_definitions, load_lights
+from mview.catalog.environments import as_quarantined
 from mview.catalog.followers import open_follower
 from mview.catalog.functions import folder_of, is_declared
 from mview.catalog.spark_functions import function_errors, register_functions
@@ -110,7 +111,7 @@ def verify(config: Config, views: Sequence[ViewDefinition]) -> list[VerifyResult
         if view.name in compared:
             results += _followers_of(config, manifest, view.name)
     definitions = load_definitions(Store(config.store), manifest).views
-    aside = aside_below(definitions, manifest)
+    aside = aside_below(definitions, as_quarantined(config, manifest))
     results = [
         replace(result, degraded=degraded_text(aside[result.view]))
         if result.view in aside

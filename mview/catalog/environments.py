@@ -131,6 +131,23 @@ def missing(config: Config, table: RelationId, state: TableState | None) -> Mvie
     return None
 
 
+def as_quarantined(config: Config, manifest: Manifest) -> Manifest:
+    """An epoch with what production has in quarantine now; of its own, nothing but that.
+
+    Args:
+        manifest: of the store of the configuration, production's or an environment's.
+    """
+    if not config.environment:
+        return manifest
+    tables = production(config)[1].source_tables
+    aside = {name: state.quarantine for name, state in tables.items()}
+    own = {
+        name: replace(state, quarantine=aside.get(name))
+        for name, state in manifest.source_tables.items()
+    }
+    return replace(manifest, tables={**manifest.tables, **own})
+
+
 # --- views as they were given, which is what `promote` gives production --------------------------
 
 

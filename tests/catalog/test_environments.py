@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from mview.admin.mending.environments import check_named
+from mview.admin.mending.environments import check_named, promotable
+from mview.admin.status import status
+from mview.catalog.definitions import digest_of, save_definition
 from mview.catalog.environments import (
     given_view,
     in_environment,
@@ -26,7 +28,7 @@ from mview.store.environments import Followed
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, TableState
+from mview.store.manifest import Manifest, QuarantineState, TableState, ViewState
 from tests.relations import rel
 from tests.store.mirrors import SCHEMA
 
@@ -104,6 +106,49 @@ def test_production_that_was_put_back_is_noticed(
     with pytest.raises(UserError, match="was put back") as error:
         feed.mirrors(at, feed.newest())
     assert "mview drop --env dev" in str(error.value.hint)
+
+
+def test_what_production_has_in_quarantine_counts_in_an_environment(tmp_path: Path) -> None:
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    config = load_config(file)
+    claim_store(config.store)
+    aside = TableState(SCHEMA, 0, 0, phase="loaded", quarantine=QuarantineState("7.json", 2, 99))
+    log, orders = ManifestLog(Store(config.store).manifests), rel("shop.orders")
+    log.publish(Manifest(1, 1, 100, 1, 1, tables={orders: aside}))
+    dev = in_environment(config, "dev")
+    own = Store(dev.store)
+    own.root.mkdir(parents=True)
+    save_definition(own, unpublished(VIEW))
+    state = ViewState(digest_of(unpublished(VIEW)), "SELF_MAINTAINED", SCHEMA, {}, 1)
+    mine = {orders: replace(aside, quarantine=None)}
+    epoch = Manifest(1, 1, 100, 1, 1, tables=mine, views={"sums": state})
+    ManifestLog(own.manifests).publish(epoch)
+    told = status(dev)
+    assert told.tables[0].quarantined == 2
+    assert "shop.orders" in told.views[0].degraded
+    log.publish(Manifest(2, 1, 200, 1, 2, tables=mine))
+    assert not status(dev).views[0].degraded, "it was taken out since"
+
+
+def test_a_light_view_is_promoted_by_no_apply(tmp_path: Path) -> None:
+    file = tmp_path / "mview.yml"
+    file.write_text(CONFIG)
+    config = load_config(file)
+    claim_store(config.store)
+    ManifestLog(Store(config.store).manifests).publish(Manifest(1, 1, 100, 1, 1))
+    own = Store(in_environment(config, "dev").store)
+    own.root.mkdir(parents=True)
+    light = replace(VIEW, name="picked", mode="light")
+    keep_given(own, [VIEW, light])
+    views = {
+        view.name: ViewState(digest_of(unpublished(view)), "", SCHEMA, {}, 1)
+        for view in (VIEW, light)
+    }
+    ManifestLog(own.manifests).publish(Manifest(1, 1, 100, 1, 1, views=views))
+    assert [view.name for view in promotable(config, "dev")] == ["sums"]
+    with pytest.raises(UserError, match="picked is in light mode"):
+        promotable(config, "dev", ["sums", "picked"])
 
 
 def test_production_takes_what_is_named() -> None:

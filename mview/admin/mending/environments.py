@@ -107,10 +107,11 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
         views: only these of it, by name; none: all.
 
     Returns:
-        As they were given, with their sinks; in DAG order.
+        As they were given, with their sinks; in DAG order. Those in light mode are left out.
 
     Raises:
-        UserError: there is no such environment or view, or one is not built as it was given.
+        UserError: there is no such environment or view, one that is named is in light mode, or
+            one is not built as it was given.
     """
     store = Store(config.store)
     check_there(store, name)
@@ -132,6 +133,14 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
             )
     newest = ManifestLog(store.manifests).latest()
     given = [given_view(own, view) for view in views or shown.views]
+    if light := [view.name for view in given if view.mode == "light" and view.name in views]:
+        raise UserError(
+            f"view {light[0]} is in light mode, which a run takes at its start only",
+            where=str(own.root),
+            safe="nothing was changed",
+            hint="end production's run, and begin it with the view's file",
+        )
+    given = [view for view in given if view.mode == "full"]
     changed = [
         view
         for view in with_functions(given, declared_functions(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import click
 
@@ -42,6 +43,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
         check_running(config)
     checker = Checker(config, False, app.output.note)
     planned = plan_run(config, checker.check(given), checker.manifest, checker.schemas)
+    planned = replace(planned, not_given=())  # no files are given
     text = planned_text(planned) if given else f"production has all of environment {name} already"
     if plan_only or not given:
         app.output.result(Promoted(name, planned, None), text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import click
 
@@ -38,6 +39,7 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
         check_running(config)
     checker = Checker(config, False, app.output.note)
     planned = plan_run(config, checker.check([former]), checker.manifest, checker.schemas)
+    planned = replace(planned, not_given=())  # no files are given
     if not plan_only and planned.refuses:
         app.output.line(planned_text(planned))
         raise UserError(
