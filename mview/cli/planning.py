@@ -122,9 +122,9 @@ def plan_run(
             names = [*map(str, anew)]
             manifest = without(load_definitions(store, manifest), manifest, names)
     read = {name for view in views for name in view.read_views}
-    # Parts and states apart: only Spark can tell of a view that is not given which it has.
+    # Parts, states and keys apart: only Spark can tell of a view that is not given which it has.
     beside = {v.name: [v.relation] if v.name in read or v.sinks else [] for v in views}
-    told = fates(views, beside, manifest)
+    told = fates(views, beside, manifest, {})
     planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
     planned += [
         replace(

@@ -373,7 +373,7 @@ class Applying:
         views = self._engine.views
         beside = {name: view.relations for name, view in views.items()}
         listed = [view.definition for view in views.values()]
-        return fates(listed, beside, self._engine.manifest)
+        return fates(listed, beside, self._engine.manifest, {})
 
     # --- doing it --------------------------------------------------------------------------------
 

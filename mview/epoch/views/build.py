@@ -69,7 +69,8 @@ def unbuilt(engine: Engine) -> list[LiveView]:
 def why_unbuilt(views: Collection[LiveView], manifest: Manifest) -> dict[str, str]:
     """Why views are to be built now, for people; by name, in DAG order."""
     beside = {view.name: view.relations for view in views}
-    told = fates([view.definition for view in views], beside, manifest)
+    keys = {name: key for view in views for name, key in view.keys.items()}
+    told = fates([view.definition for view in views], beside, manifest, keys)
     return {
         name: "new" if fate.becomes == "new" else fate.why
         for name, fate in told.items()

@@ -10,6 +10,7 @@ from mview.catalog.definitions import digest_of
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.store.manifest import Manifest
+from mview.store.mirror import ROW
 
 #: new: it is built first. changed: its text is another one. rebuilt: it is built anew for another
 #: reason. unchanged: it goes on.
@@ -27,6 +28,7 @@ def fates(
     views: Sequence[ViewDefinition],
     beside: Mapping[str, Collection[RelationId]],
     manifest: Manifest | None,
+    keys: Mapping[RelationId, Sequence[str]],
 ) -> dict[str, Fate]:
     """What becomes of views.
 
@@ -34,11 +36,37 @@ def fates(
         views: all that are kept, in DAG order.
         beside: what is kept of each beside its sink, by name.
         manifest: the newest one; None: the store is empty.
+        keys: of views, and of what is kept beside them, as far as they are known.
     """
     told: dict[str, Fate] = {}
     for view in views:
-        told[view.name] = _fate(view, views, beside[view.name], manifest, told)
+        fate = _fate(view, views, beside[view.name], manifest, told)
+        if manifest is not None and not fate.why and _has_other_key(view, manifest, keys):
+            fate = Fate("rebuilt", "other columns tell its rows apart than when it was built")
+        told[view.name] = fate
     return told
+
+
+def _has_other_key(
+    view: ViewDefinition, manifest: Manifest, keys: Mapping[RelationId, Sequence[str]]
+) -> bool:
+    """Whether a view, or what is kept beside it, has another key than this version would give it.
+
+    Keys that no user has declared are worked out of the text, and an earlier version may have
+    found others.
+    """
+    there = {name: state.schema.key for name, state in manifest.tables.items()}
+    there[view.relation] = manifest.views[view.name].schema.key
+    return any(
+        name in there and _shown(there[name]) != tuple(key)
+        for name, key in keys.items()
+        if name.view == view.name
+    )
+
+
+def _shown(key: Sequence[str]) -> tuple[str, ...]:
+    """A key without the numbers that rows without one have in their mirror."""
+    return tuple(name for name in key if name != ROW)
 
 
 def _fate(

@@ -11,6 +11,8 @@ from mview.epoch.views.fate import Fate, fates
 from mview.plan.definition import parse_view
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.mirror import ROW
+from tests.ivm.world import table_schema
 from tests.relations import rel
 
 LOWER = parse_view("SELECT id, status FROM shop.orders", "lower_view")
@@ -23,7 +25,7 @@ def fate_of_lower(state, *others, beside=(), kept=()):
     tables = {name: TableState(EMPTY, 0, 0) for name in kept}
     manifest = Manifest(1, 1, 1, 1, 0, tables=tables, views={LOWER.name: state} if state else {})
     views = [LOWER, *others]
-    told = fates(views, {v.name: beside if v is LOWER else () for v in views}, manifest)
+    told = fates(views, {v.name: beside if v is LOWER else () for v in views}, manifest, {})
     return told[LOWER.name]
 
 
@@ -46,21 +48,45 @@ def test_each_reason_in_its_order(state, others, kept, fate):
 
 
 def test_what_reads_one_that_is_built_is_built():
-    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, None)
+    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, None, {})
     assert [fate.becomes for fate in told.values()] == ["new", "new"]
     states = {
         LOWER.name: replace(STATE, stale=True),
         UPPER.name: replace(STATE, definition=digest_of(UPPER)),
     }
     manifest = Manifest(1, 1, 1, 1, 0, tables={}, views=states)
-    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, manifest)
+    told = fates([LOWER, UPPER], {LOWER.name: (), UPPER.name: ()}, manifest, {})
     assert told[UPPER.name] == Fate("rebuilt", "it reads lower_view")
 
 
 def test_a_view_that_a_sink_begins_to_follow_is_built_for_it():
     followed = replace(LOWER, sinks={"copies": {}})
     manifest = Manifest(1, 1, 1, 1, 0, views={followed.name: STATE})
-    told = fates([followed], {followed.name: [followed.relation]}, manifest)
+    told = fates([followed], {followed.name: [followed.relation]}, manifest, {})
     assert told[followed.name].why == (
         "copies follows it now, so its rows are kept in the store, too"
     )
+
+
+@pytest.mark.parametrize(
+    ("relation", "key", "becomes"),
+    [
+        (LOWER.relation, ("id",), "unchanged"),
+        (LOWER.relation, (), "rebuilt"),
+        (LOWER.relation.state, ("status",), "unchanged"),
+        (LOWER.relation.state, ("id",), "rebuilt"),
+        (rel("other"), ("id",), "unchanged"),
+    ],
+)
+def test_a_view_whose_key_is_found_otherwise_is_built_anew(relation, key, becomes):
+    tables = {
+        LOWER.relation: TableState(
+            table_schema(f"id bigint, status string, {ROW} bigint", ROW), 0, 0
+        ),
+        LOWER.relation.state: TableState(table_schema("status string", "status"), 0, 0),
+        rel("other"): TableState(EMPTY, 0, 0),
+    }
+    state = replace(STATE, schema=table_schema("id bigint, status string", "id"))
+    manifest = Manifest(1, 1, 1, 1, 0, tables=tables, views={LOWER.name: state})
+    told = fates([LOWER], {LOWER.name: ()}, manifest, {relation: key})
+    assert told[LOWER.name].becomes == becomes
