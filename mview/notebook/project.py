@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mview.cli.explore.lineage import ViewLineage
+
+
+@dataclass(frozen=True, repr=False)
+class ShownStatus(StoreStatus):
+    """The status of a store, which a cell or a prompt shows as the command does."""
+
+    def __repr__(self) -> str:
+        # Only now: who asks for rows prints none of it.
+        from mview.cli.render import status_text
+
+        return status_text(self)
 
 
 class Project:
@@ -83,8 +95,9 @@ class Project:
         return iter([view.name for view in self.status().views])
 
     def status(self) -> StoreStatus:
-        """What the store has now: tables, views, epoch, lag."""
-        return status(self._config)
+        """What the store has now: tables, views, epoch, lag; shown as `mview status` prints it."""
+        store = status(self._config)
+        return ShownStatus(**{part.name: getattr(store, part.name) for part in fields(store)})
 
     def lineage(self) -> Picture:
         """Tables, views and sinks as a picture, each to the right of all that it is made of.

@@ -257,6 +257,14 @@ def test_a_table_that_was_loaded_anew_is_told(shelf: Shelf) -> None:
         shelf.project.table("shop.t").changes(1)
 
 
+def test_a_status_is_shown_as_the_command_prints_it(shelf: Shelf) -> None:
+    store = shelf.project.status()
+    assert store.epoch == 1
+    first, *lines = repr(store).splitlines()
+    assert first == f"store {store.store}: nobody runs it"
+    assert any(line.startswith("  shop.t  3 rows") for line in lines), lines
+
+
 def test_names_that_are_none(shelf: Shelf) -> None:
     p = shelf.project
     for ask in (p.__getitem__, p.table, p.snapshot().__getitem__, p.snapshot().table):
