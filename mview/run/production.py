@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from mview.schema import TableSchema
 from mview.store.environments import Followed, followed
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from mview.store.lease import insist
 from mview.store.manifest import Manifest, TableState, schemas_of
 from mview.store.mirror import Mirror
 
@@ -232,12 +234,16 @@ class Production:
             engine.executors.forget(name)
         after = without(load_definitions(engine.store, manifest), manifest, [*map(str, sources)])
         own, ids = {}, {}
-        for name, state in tables.items():
-            mirror = self._mirror(name, state)
-            ids[name] = _id_of(mirror)
-            own[name] = engine.mirror(name, state.schema).copy(
-                mirror, state, manifest.epoch + 1, after.generation, engine.memory.folded
-            )
+        try:
+            for name, state in tables.items():
+                mirror = self._mirror(name, state)
+                ids[name] = _id_of(mirror)
+                own[name] = engine.mirror(name, state.schema).copy(
+                    mirror, state, manifest.epoch + 1, after.generation, engine.memory.folded
+                )
+        except Exception:
+            _put_back(engine)  # a run that goes on has what it has published
+            raise
         self.take(newest)
         at = Followed(newest.epoch, newest.created_ms, ids)
         connections = {name.connection for name in tables}
@@ -279,6 +285,13 @@ class _Opened(NamedTuple):
         for log in (self.mirror.base, self.mirror.changelog):
             log.refresh()
         return self.mirror
+
+
+def _put_back(engine: Engine) -> None:
+    """Have the tables as they are published, some of which were begun anew."""
+    for name, state in engine.manifest.source_tables.items():
+        insist(engine.lease, partial(engine.mirror(name, state.schema).restore, state))
+    engine.reopen(())
 
 
 def _id_of(mirror: Mirror) -> str:

@@ -16,16 +16,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from mview.admin.apply import apply_views
 from mview.admin.content import published
 from mview.catalog.environments import in_environment
 from mview.cli import main
 from mview.config import Config
-from mview.errors import ExitCode, UserError
+from mview.errors import CorruptionError, ExitCode, UserError
 from mview.failpoints import FaultError, armed
 from mview.plan.definition import parse_view
 from mview.store.environments import followed, names_of
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
+from mview.store.manifest import TableState
+from mview.store.mirror import Mirror
+from mview.store.requests.applies import ApplyAnswer
 from tests.e2e.running import PATIENCE, Live, live, run_once, views_of
 from tests.e2e.shop import Shop
 from tests.e2e.truth import Truth
@@ -236,6 +240,40 @@ def both_are_killed(shop: Shop) -> None:
 )
 def test_it_is_right_whatever_befalls(shop: Shop, befalls: Callable[[Shop], None]) -> None:
     befalls(shop)
+
+
+@pytest.mark.long
+def test_a_link_that_fails_half_way_refuses_the_request_alone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = shop.config()
+    dev, views = in_environment(config, "dev"), dict(zip(DEV, views_of(**DEV), strict=True))
+    own = Truth(dev, shop, [*views.values()])
+    run_once(config, *views_of(**PRODUCTION, prices="select product, amount from shop.lines"))
+    copy, done = Mirror.copy, []
+
+    def fails(self: Mirror, *given: Any) -> TableState:
+        if done:
+            raise CorruptionError("a file of production is damaged")
+        done.append(copy(self, *given))
+        return done[0]
+
+    def asked(running: Live) -> ApplyAnswer:
+        return aside([running], lambda: apply_views(dev, [views["names"]], (), print))
+
+    with live(dev, views["spent"]) as running:
+        running.until(lambda: is_built(dev, {"spent": ""}))
+        with monkeypatch.context() as patched:
+            patched.setattr(Mirror, "copy", fails)
+            answer = asked(running)
+        assert (answer.state, len(done)) == ("refused", 1)
+        assert "a file of production is damaged" in answer.error
+        for number in range(3):
+            change(shop, number)
+            run_once(config)
+            catches_up(running, dev, config)
+        assert asked(running).state == "done"
+    assert set(own.check_end().views) == set(DEV)
 
 
 def change(shop: Shop, number: int) -> None:
