@@ -133,17 +133,17 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     new_rows = _fill_from_mirror(netted, old_rows, places, schema)
     _check_not_null(new_rows, schema)
     has_old = places >= 0
-    before, after = old_rows.take(pa.array(places[has_old])), new_rows.filter(pa.array(has_old))
-    changed = pa.array(~identical_rows(before.columns, after.columns))
+    before, after = old_rows.take(pa.array(places[has_old])), _where(new_rows, has_old)
+    changed = ~identical_rows(before.columns, after.columns)
     if netted.truncated:
         removed = np.setdiff1d(np.arange(len(old_key)), places)
     else:
         removed = at[gone_key][at[gone_key] >= 0]
     parts = [
         (old_rows.take(pa.array(removed)), -1),
-        (before.filter(changed), -1),
-        (after.filter(changed), 1),
-        (new_rows.filter(pa.array(~has_old)), 1),
+        (_where(before, changed), -1),
+        (_where(after, changed), 1),
+        (_where(new_rows, ~has_old), 1),
     ]
     sides = [
         part.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int32()), part.num_rows))
@@ -151,6 +151,11 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
     ]
     # What is one part alone is not copied for the sake of empty ones.
     return pa.concat_tables([side for side in sides if side.num_rows] or sides).combine_chunks()
+
+
+def _where(rows: pa.Table, wanted: Bools) -> pa.Table:
+    """Some of the rows; they are not copied where they are all."""
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
 def _whole(batches: Sequence[pa.Table], schema: TableSchema) -> pa.Table:
