@@ -30,14 +30,13 @@ from mview.execute.program import (
     run_view,
 )
 from mview.execute.refusal import EvaluationError, NotAdmittedError
-from mview.execute.relations import Relation
+from mview.execute.relations import Relation, row_bytes
 from mview.execute.slices import Changes
 from mview.execute.spark.executor import SparkExecutor
 from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.relation import RelationId
-from mview.schema import Column
 from mview.store.mirror import ROW
 
 Choice = Literal["auto", "spark", "local"]
@@ -178,8 +177,9 @@ class Executors:
         """How many rows of a relation or clock a look-up may bring to the driver."""
         if is_clock(relation):
             return 1
-        schema = self._relations[relation].schema
-        return self._memory.found // row_bytes([schema.column(name) for name in columns])
+        there = self._relations[relation]
+        row = row_bytes([there.schema.column(name) for name in columns], text=there.text_bytes)
+        return self._memory.found // row
 
     @property
     def rows_read(self) -> int:
@@ -414,10 +414,12 @@ def far(names: Iterable[RelationId]) -> str:
 def _least_bytes(relation: Relation) -> int:
     """What the base files of a relation take in memory at least.
 
-    Only what cannot fit is not read at all: short texts take far less than a guess says.
+    Only what cannot fit is not read at all: rows have what they have at the least (short texts take
+    little), and what their compressed files have.
     """
+    rows = sum(rows for _, rows in relation.base_files)
     least = row_bytes(relation.schema.columns, text=4)
-    return sum(rows for _, rows in relation.base_files) * least
+    return max(rows * least, relation.mirror.file_bytes(relation.state))
 
 
 def _sides(change: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -425,17 +427,6 @@ def _sides(change: pa.Table) -> tuple[pa.Table, pa.Table]:
     comes = pc.greater(change[WEIGHT], 0)
     content = change.drop_columns([WEIGHT])
     return content.filter(pc.invert(comes)), content.filter(comes)
-
-
-def row_bytes(columns: Sequence[Column], text: int = 24) -> int:
-    """A guess of a row's size in memory: fixed widths, and so many bytes for what has none."""
-    widths = []
-    for column in columns:
-        try:
-            widths.append(column.type.bit_width // 8 + 1)
-        except ValueError:
-            widths.append(text)
-    return sum(widths)
 
 
 class _Bounded:

@@ -20,9 +20,24 @@ from mview.delta.parquet import read_parquet
 from mview.execute.ranges import Range
 from mview.execute.scan import scan_table
 from mview.memory import Share
-from mview.schema import TableSchema, as_schema
+from mview.schema import Column, TableSchema, as_schema
 from mview.store.manifest import TableState
 from mview.store.mirror import EPOCH, KIND, Mirror, fold
+
+#: Bytes of a value without a fixed width where no file tells how long they are.
+_TEXT = 24
+
+
+def row_bytes(columns: Sequence[Column], text: int = _TEXT) -> int:
+    """About how many bytes a row takes in memory: fixed widths, and `text` for what has none."""
+    return sum(_width(column, text) for column in columns)
+
+
+def _width(column: Column, text: int) -> int:
+    try:
+        return int(column.type.bit_width) // 8 + 1
+    except ValueError:
+        return text
 
 
 class Relation:
@@ -53,6 +68,13 @@ class Relation:
         self._base_bytes = mirror.base_bytes(state)
         #: About how many bytes a row takes in memory, in the mean; other threads may ask.
         self.row_bytes = self._row_bytes()
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of a value without a fixed width: a guess, or more where the files have more."""
+        fixed = row_bytes(self.schema.columns, text=0)
+        texts = sum(_width(column, 0) == 0 for column in self.schema.columns)
+        return max(_TEXT, (self.row_bytes - fixed) // max(1, texts))
 
     def _row_bytes(self) -> int:
         rows = sum(rows for _, rows in self.base_files) + self.tail_rows

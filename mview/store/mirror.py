@@ -300,8 +300,11 @@ class Mirror:
 
     def base_bytes(self, state: TableState) -> int:
         """The same of the rows of its base."""
-        files = self.base.at(state.base_version).files.values()
-        return _UNPACKED * sum(file.size for file in files)
+        return _UNPACKED * self.file_bytes(state)
+
+    def file_bytes(self, state: TableState) -> int:
+        """Bytes of the files of its base."""
+        return sum(file.size for file in self.base.at(state.base_version).files.values())
 
     def scan(self, state: TableState, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of the table at an epoch; only `columns` where given."""

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from mview.connector import WEIGHT
 from mview.execute import executors
-from mview.execute.executors import Executors, row_bytes
+from mview.execute.executors import Executors
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request, TooManyRowsError
 from mview.execute.ranges import Range, range_of
-from mview.execute.relations import Relation
+from mview.execute.relations import Relation, row_bytes
 from mview.execute.slices import Changes, weighted
 from mview.execute.spark import copies
 from mview.execute.spark.copies import look_up_range

@@ -6,7 +6,7 @@ view in the manifest, so a history is as long as the manifests are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from mview.epoch.halts import at_its_sink
 from mview.epoch.views.build import recompute
 from mview.epoch.views.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
 from mview.execute.delta import Delta
-from mview.execute.executors import row_bytes
 from mview.execute.program import BatchNeededError, Request, ViewDelta
+from mview.execute.relations import row_bytes
 from mview.execute.slices import consolidate, distinct, weighted
 from mview.execute.turns import seconds
 from mview.ivm.plan import ViewPlan
@@ -27,7 +27,7 @@ from mview.ivm.reads import foreseen_reads
 from mview.plan.clocks import is_clock
 from mview.relation import RelationId
 from mview.rows.match import match
-from mview.schema import as_schema
+from mview.schema import Column, as_schema
 from mview.store.manifest import TableState
 
 
@@ -120,9 +120,10 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
         if not is_clock(name)
     }
     rows |= dict.fromkeys(plan.clocks, 1)
-    kept = [(_rows_of(engine, plan), row_bytes(plan.output.columns))]
+    kept = [(_rows_of(engine, plan), _row_bytes(engine, plan.relation, plan.output.columns))]
     if (state := plan.state) is not None:
-        kept.append((task.tables[state].rows, row_bytes(task.tables[state].schema.columns)))
+        there = task.tables[state]
+        kept.append((there.rows, _row_bytes(engine, state, there.schema.columns)))
     return Load(
         changed=counts,
         rows=rows,
@@ -130,6 +131,12 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
         full_rows=full_rows(plan, task.tables),
         full_bytes=2 * sum(rows * width for rows, width in kept),
     )
+
+
+def _row_bytes(engine: Engine, relation: RelationId, columns: Sequence[Column]) -> int:
+    """About the bytes of a row: as its files have it, of what is kept in some."""
+    there = engine.relations.get(relation)
+    return row_bytes(columns) if there is None else row_bytes(columns, text=there.text_bytes)
 
 
 def _rows_of(engine: Engine, plan: ViewPlan) -> int:
