@@ -21,6 +21,7 @@ _BENCHES: dict[str, tuple[str, ...]] = {
     "growth": ("--sf", "{scales}"),
     "views": ("--sf", "{sf}"),
     "strategies": ("--sf", "{sf}"),
+    "full": ("--sf", "{sf}"),
     "freshness": ("--sf", "{sf}"),
     "freshness:slow": ("--sf", "{sf}", "--rate", "30"),
     "freshness:fast": ("--sf", "{sf}", "--rate", "3000"),

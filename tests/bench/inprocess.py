@@ -174,6 +174,10 @@ class Bench:
         self._spark.sql(query).write.mode("overwrite").parquet(str(self._folder / "recompute"))
         return time.perf_counter() - start
 
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far, of this process, the JVM and the workers."""
+        return self._meter.cpu_seconds()
+
     def close(self) -> None:
         """Free everything but the Spark session."""
         self._meter.close()

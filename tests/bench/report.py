@@ -13,7 +13,7 @@ from tests.bench.results import Result, as_markdown, read_all
 #: What the benches are about, in the order of the page; the programs of each.
 _TOPICS = {
     "Loading": ("bulk_load", "verify_source", "load_live", "first_build"),
-    "An epoch": ("epoch", "growth", "views", "strategies"),
+    "An epoch": ("epoch", "growth", "views", "strategies", "full"),
     "Reading changes": ("decode", "connections"),
     "Freshness and catching up": ("freshness", "catchup", "restart", "jvm_start"),
     "Memory, and pauses": ("memory", "pauses", "keys"),
