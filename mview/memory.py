@@ -109,6 +109,9 @@ class Memory:
         self.tails = Share(total // 16)
         #: Old and new rows of one view that is computed as a whole; a piece of a comparison.
         self.whole = total * 2 // 16
+        #: What a query over whole tables may read part by part in one thread; beyond, Spark's
+        #: cores are faster. Nothing of it is held.
+        self.streamed = total
         #: All that DuckDB holds; it sorts and groups the rest on disk.
         self.queries = max(_LEAST_QUERIES, total * 2 // 16)
         #: Rows that one look-up of a view brings to the driver; where they are more, the view is

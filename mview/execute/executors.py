@@ -7,7 +7,7 @@ function and type of it is admitted. Everything else is Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -37,6 +37,7 @@ from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.relation import RelationId
+from mview.rows.parts import Parts
 from mview.store.mirror import ROW
 
 Choice = Literal["auto", "spark", "local"]
@@ -241,7 +242,7 @@ class Executors:
 
     def rows_after(
         self, relation: RelationId, change: pa.Table | None, columns: Sequence[str]
-    ) -> pa.Table | None:
+    ) -> Parts | None:
         """All rows of a relation as an epoch will leave them; None: memory does not have it.
 
         Args:
@@ -251,25 +252,31 @@ class Executors:
         """
         if not self._lookups.resident(relation, columns):
             return None
-        if change is None:
-            (rows,) = self._lookups.fetch([Request(relation, None, tuple(columns))])
-            return rows
-        return self._lookups.after(relation, *_sides(change), columns)
+        rows = _sides(change) if change is not None else None
+        return self._lookups.after(relation, rows, columns)
 
-    def whole(
-        self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema
-    ) -> pa.Table | None:
-        """The rows of a query over whole tables, in process; None: Spark has to run it.
+    def whole(self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema) -> pa.Table:
+        """The rows of a query over whole tables, in process; see `may_run_whole`.
 
         Args:
             sql: the same text for the same view, as it is planned once.
             relations: what it reads, by the names that it has there.
             result: the columns of the result.
+
+        Raises:
+            EvaluationError: Spark has to run it.
         """
-        try:
-            return self._evaluator.run(sql, relations, result)
-        except (NotAdmittedError, EvaluationError):
-            return None
+        return self._evaluator.run(sql, relations, result)
+
+    def stream(
+        self, sql: str, relations: Mapping[str, Parts], result: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """The same part by part, for what may be larger than memory; see `may_run_whole`.
+
+        Raises:
+            EvaluationError: Spark has to run it; no part that came before counts.
+        """
+        return self._evaluator.stream(sql, relations, result)
 
     def may_run_whole(self, sql: str, schemas: Mapping[str, pa.Schema], result: pa.Schema) -> bool:
         """Whether a query over whole tables is admitted in process; arguments as for `whole`."""

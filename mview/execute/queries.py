@@ -11,7 +11,7 @@ import atexit
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import cast
@@ -23,6 +23,7 @@ from mview.errors import DataError
 from mview.execute.strict_math.functions import add_to
 from mview.execute.turns import aside
 from mview.memory import Demand
+from mview.rows.parts import Parts
 
 #: Queries that stay planned, whatever DuckDB may hold, and bytes of its share for each further one:
 #: of a plan with its connection some 90 KiB (measured), which are a quarter of this.
@@ -221,6 +222,44 @@ class Queries:
             raise
         self._keep(key, planned)
         return cast(pa.Table, result)
+
+    def stream(self, sql: str, tables: Mapping[str, Parts], rows: int) -> Iterator[pa.RecordBatch]:
+        """The result of a query, planned for this once, over tables that are read part by part.
+
+        Neither they nor the result are held; what the query holds itself is bounded, and goes to
+        the disk beyond.
+
+        Args:
+            sql: the query.
+            tables: what it reads, by name.
+            rows: of a batch of the result, at the most.
+
+        Raises:
+            duckdb.Error: DuckDB refuses the text, or failed over these rows.
+            Exception: a table could not be read, as it says itself.
+        """
+        connection = self._database.cursor()
+        try:
+            with aside():
+                for name, parts in tables.items():
+                    connection.register(name, parts)
+                result = connection.execute(sql).to_arrow_reader(rows)
+            batches = iter(cast(pa.RecordBatchReader, result))
+            while True:
+                with aside():
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
+        except (duckdb.Error, pa.ArrowException) as error:
+            for parts in tables.values():
+                if parts.failure is not None:
+                    raise parts.failure from None
+            if isinstance(error, duckdb.Error):
+                raise
+            raise duckdb.Error(str(error)) from error
+        finally:
+            connection.close()
 
     def _kept(self, key: Hashable) -> _Planned | None:
         with self._lock:

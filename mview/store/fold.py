@@ -10,7 +10,7 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.delta.rewrite import Upsert
 from mview.errors import CorruptionError
-from mview.rows.match import first_rows, match, row_codes
+from mview.rows.match import Positions, first_rows, match, row_codes
 from mview.store.kinds import comes
 
 #: Columns of the changelog, before the table's own.
@@ -75,5 +75,9 @@ def settle(tail_rows: pa.Table, key: Sequence[str]) -> Upsert:
 
 def without(rows: pa.Table, keys: pa.Table, key: Sequence[str]) -> pa.Table:
     """The rows whose key is not among `keys` (which are distinct)."""
-    hit, _ = match(rows.select(list(key)), keys)
+    return left_of(rows, match(rows.select(list(key)), keys)[0])
+
+
+def left_of(rows: pa.Table, hit: Positions) -> pa.Table:
+    """The rows but those at some places."""
     return rows.take(pa.array(np.delete(np.arange(rows.num_rows), hit))) if len(hit) else rows

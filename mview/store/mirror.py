@@ -36,8 +36,9 @@ from mview.delta.tiers import crowded
 from mview.errors import CorruptionError
 from mview.files.durable import later
 from mview.files.fence import UNFENCED, Fence
+from mview.rows.match import IndexedRows
 from mview.schema import TableSchema, as_schema
-from mview.store.fold import EPOCH, ROW, fold, settle, without
+from mview.store.fold import EPOCH, ROW, fold, left_of, settle, without
 from mview.store.manifest import TableState
 
 __all__ = ["EPOCH", "KIND", "ROW", "Mirror", "MirrorFiles", "StagedFile", "fold"]
@@ -330,16 +331,25 @@ class Mirror:
         tail = self._tail(state, read)
         return fold(pa.concat_tables(parts), tail, self.schema.key).select(names)
 
-    def parts(self, state: TableState) -> Iterator[pa.Table]:
+    def parts(self, state: TableState, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """All rows of the table at an epoch, a base file at a time; what its tail ends with last.
 
         The tail is held whole: compaction bounds it.
+
+        Args:
+            state: what is published of it, or is about to be.
+            columns: those that are read; None: all.
         """
-        last = settle(self._tail(state, self.schema.names), self.schema.key)
+        key, names = list(self.schema.key), list(columns or self.schema.names)
+        read = [*names, *(name for name in key if name not in names)]
+        last = settle(self._tail(state, read), key)
+        touched = IndexedRows.of(last.keys)
         for path, _ in self.files(state).base:
-            rows = read_parquet(Path(path), self._rows)
-            yield without(rows, last.keys, self.schema.key)
-        yield last.comes
+            rows = read_parquet(Path(path), self._rows, read)
+            if touched.rows.num_rows:
+                rows = left_of(rows, IndexedRows.of(rows.select(key)).match(touched)[0])
+            yield rows.select(names)
+        yield last.comes.select(names)
 
     # --- off the critical path -------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
-"""Views from scratch: the first build, and the recompute of views that cannot be incremental.
+"""Views from scratch: the user's text, as one batch query over the mirrors at one epoch.
 
-Both run the user's text as one batch query over the mirrors at one epoch: in process where it is
-admitted there and the tables are small, else verbatim on Spark. The parts of a view and its state
-table are built beside it.
+In process where it is admitted there and the tables are small, else verbatim on Spark. The parts of
+a view and its state table are built beside it.
 """
 
 from __future__ import annotations
@@ -38,12 +37,10 @@ from mview.epoch.halts import (
 from mview.epoch.report import BuildReport
 from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
 from mview.epoch.views.fate import fates
-from mview.epoch.views.results import is_small, result_parts
+from mview.epoch.views.results import is_small
 from mview.errors import MviewError, UserError, concerning
-from mview.execute.delta import Delta
 from mview.execute.numbered import kept_as, number_first
-from mview.execute.pieces import differences
-from mview.execute.program import ViewDelta
+from mview.execute.refusal import EvaluationError
 from mview.failpoints import failpoint
 from mview.files.durable import later, naming
 from mview.ivm.plan import ViewPlan
@@ -313,7 +310,7 @@ def _not_built(view: LiveView) -> ViewState:
 
 
 @contextmanager
-def _frames(
+def frames(
     engine: Engine, definition: ViewDefinition, tables: Mapping[RelationId, TableState]
 ) -> Iterator[dict[RelationId, str]]:
     """The relations of a query as temporary Spark views; yields their names."""
@@ -359,7 +356,7 @@ def _batch(
                 watch.executors.add("local")
                 return _write_here(here, folder, key, rows)
     watch.executors.add("spark")
-    with _frames(engine, definition, tables) as names:
+    with frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         return _write(engine.spark.session().sql(sql), folder, key, rows)
 
@@ -492,73 +489,6 @@ def _build_state(
     shutil.rmtree(folder)
 
 
-def recompute(
-    engine: Engine,
-    plan: ViewPlan,
-    tables: Mapping[RelationId, TableState],
-    deltas: Mapping[RelationId, Delta],
-    old: Iterator[pa.Table],
-) -> tuple[ViewDelta, str]:
-    """A view or part over the tables as they are after this epoch, minus what is published.
-
-    Old and new rows are compared in pieces within a share of `engine.memory`; what is held whole is
-    the difference, which an epoch hands on in one.
-
-    Args:
-        plan: of the view or part.
-        tables: the tables after this epoch.
-        deltas: what this epoch changes in them.
-        old: its published rows, in parts.
-
-    Returns:
-        What changes, and the name of the executor.
-    """
-    rows, ran = _change(engine, plan, plan.full_definition, tables, deltas, old, plan.result)
-    relation = plan.state
-    if relation is None or plan.state_definition is None:
-        return ViewDelta(rows), ran
-    kept = engine.relations[relation]
-    before = kept.mirror.parts(kept.state)
-    asked = plan.state_definition
-    state, _ = _change(engine, plan, asked, tables, deltas, before, plan.state_result)
-    return ViewDelta(rows, state), ran
-
-
-def _change(
-    engine: Engine,
-    plan: ViewPlan,
-    definition: ViewDefinition,
-    tables: Mapping[RelationId, TableState],
-    deltas: Mapping[RelationId, Delta],
-    old: Iterator[pa.Table],
-    result: pa.Schema | None,
-) -> tuple[pa.Table, str]:
-    """The rows of a query now minus its old rows, weighted."""
-    assert result is not None
-    most = engine.memory.whole
-    mirrored = _mirrored(definition)
-    read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
-    small = is_small(read, most)
-    if small and plan.is_exact:
-
-        def after(name: RelationId, columns: Sequence[str]) -> pa.Table:
-            # Memory first: to read a table, and to fold its tail, takes longer than the query.
-            change = deltas[name].rows if name in deltas else None
-            rows = engine.executors.rows_after(name, change, columns)
-            if rows is None:
-                rows = engine.relations[name].mirror.scan(tables[name], columns)
-            return rows
-
-        here = _computed_here(engine, definition, tables, after, result)
-        if here is not None:
-            return pa.concat_tables(differences([here], old, result, most)), "local"
-    with _frames(engine, definition, tables) as names:
-        sql = bind_tables(definition, names, engine.pinned_ms)
-        folder = engine.store.comparison(definition.name)
-        new = result_parts(engine.spark.session().sql(sql), result, folder, small)
-        return pa.concat_tables(differences(new, old, result, most)), "spark"
-
-
 def _computed_here(
     engine: Engine,
     definition: ViewDefinition,
@@ -587,4 +517,7 @@ def _computed_here(
         if (rows := rows_of(name, schema.names)) is None:
             return None
         relations[names[name]] = rows
-    return engine.executors.whole(sql, relations, result)
+    try:
+        return engine.executors.whole(sql, relations, result)
+    except EvaluationError:
+        return None  # an outcome that only Spark decides, e.g. an overflow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +16,8 @@ import pyarrow.compute as pc
 from mview.connector import WEIGHT
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink
-from mview.epoch.views.build import recompute
 from mview.epoch.views.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
+from mview.epoch.views.whole import recompute
 from mview.execute.delta import Delta
 from mview.execute.program import BatchNeededError, Request, ViewDelta
 from mview.execute.relations import row_bytes
@@ -79,7 +80,7 @@ def perform(engine: Engine, task: Task) -> Done | None:
             )
     if choice.strategy == FULL:
         began, read = seconds(), load.full_rows
-        old = _published(engine, task.plan)
+        old = partial(_published, engine, task.plan)
         delta, executor = recompute(engine, task.plan, task.tables, task.deltas, old)
         took = seconds() - began
         costs = task.costs.after_full(read, took)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import duckdb
@@ -13,7 +13,11 @@ from mview.execute.local.admitted.spark_types import duckdb_type, without_zone
 from mview.execute.local.reading import read
 from mview.execute.queries import Queries
 from mview.execute.refusal import EvaluationError
+from mview.rows.parts import Parts
 from mview.schema import as_schema
+
+#: Rows of a part of a result that is not held at once.
+_PART_ROWS = 32_768
 
 
 class LocalEvaluator:
@@ -74,6 +78,25 @@ class LocalEvaluator:
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
         return as_schema(rows.rename_columns(schema.names), schema)
+
+    def stream(
+        self, sql: str, relations: Mapping[str, Parts], result: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """The same, part by part, over tables that come so; what it raises may come later, too.
+
+        Raises:
+            NotAdmittedError: see `run`.
+            EvaluationError: see `run`; no part that came before counts.
+        """
+        tables = {name: parts.schema for name, parts in relations.items()}
+        text, schema = self.prepare(sql, tables, result)
+        given = {name.lower(): parts.map(_for_duckdb) for name, parts in relations.items()}
+        try:
+            for batch in self._queries.stream(text, given, _PART_ROWS):
+                rows = pa.Table.from_batches([batch])
+                yield as_schema(rows.rename_columns(schema.names), schema)
+        except duckdb.Error as error:
+            raise EvaluationError(str(error)) from error
 
 
 def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:

@@ -8,7 +8,7 @@ touches; segments are merged so that their number stays small.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from mview.relation import RelationId
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.lookup_keys import first_duplicate, typed_keys
+from mview.rows.parts import Parts
 from mview.rows.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
@@ -32,6 +33,8 @@ _RATIO = 8
 #: so many bytes, or so small a part of the table's: nobody counts them.
 _LAST = 16
 _REMEMBERED, _PART = 1 << 20, 64
+#: Rows that are handed out at once where all are asked for.
+_PART_ROWS = 1 << 20
 #: So many segments of that size make the merge into the base due (in the background).
 _FULL_SEGMENTS = 8
 
@@ -254,12 +257,11 @@ class ResidentTable:
                 self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
                 self._merge_small()
 
-    def after(self, old: pa.Table, new: pa.Table, select: Sequence[str]) -> pa.Table:
-        """All rows as they will be after a delta that is not taken yet.
+    def after(self, change: tuple[pa.Table, pa.Table] | None, select: Sequence[str]) -> Parts:
+        """All rows as they will be after a delta that is not taken yet, whatever is taken later.
 
         Args:
-            old: as for `apply`.
-            new: as for `apply`.
+            change: as for `apply`; None: none.
             select: columns to return.
 
         Raises:
@@ -268,14 +270,25 @@ class ResidentTable:
         fields = self._fields(select)
         with self._lock:
             living = [(segment, segment.alive.copy()) for segment in self._segments]
-            going = self._locate(old, len(old), "removed but is not in the table")
+            going = []
+            if change is not None:
+                old = change[0]
+                going = self._locate(old, len(old), "removed but is not in the table")
         gone = {id(segment): rows for segment, rows in going}
-        parts = []
         for segment, alive in living:
             alive[gone.get(id(segment), [])] = False
-            rows = segment.rows.select(fields.names)
-            parts.append(rows if alive.all() else rows.filter(pa.array(alive)))
-        return pa.concat_tables([*parts, new.select(fields.names).cast(fields)])
+
+        def parts() -> Iterator[pa.Table]:
+            for segment, alive in living:
+                rows = segment.rows.select(fields.names)
+                for start in range(0, rows.num_rows, _PART_ROWS):
+                    there = alive[start : start + _PART_ROWS]
+                    part = rows.slice(start, _PART_ROWS)
+                    yield part if there.all() else part.filter(pa.array(there))
+            if change is not None:
+                yield change[1]
+
+        return Parts(fields, parts)
 
     def merge(self) -> None:
         """Rewrite all segments into one; look-ups and changes go on meanwhile."""

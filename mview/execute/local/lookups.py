@@ -11,6 +11,7 @@ from mview.errors import CorruptionError
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request
 from mview.relation import RelationId
+from mview.rows.parts import Parts
 
 
 class LocalLookups:
@@ -96,21 +97,20 @@ class LocalLookups:
         return table.lookup(names, request.keys, request.null_safe, request.select)
 
     def after(
-        self, name: RelationId, old: pa.Table, new: pa.Table, select: Sequence[str]
-    ) -> pa.Table | None:
+        self, name: RelationId, change: tuple[pa.Table, pa.Table] | None, select: Sequence[str]
+    ) -> Parts | None:
         """All rows of a resident table as an epoch will leave them; it does not take it in.
 
         Args:
             name: the table.
-            old: the rows that go, at least their keys.
-            new: the rows that come.
+            change: the rows that go (at least their keys), and those that come; None: none.
             select: columns to return.
 
         Returns:
             None: it does not hold what the epoch changes, and `apply` will drop it.
         """
         try:
-            return self._tables[name].after(old, new, select)
+            return self._tables[name].after(change, select)
         except CorruptionError:
             return None
 

@@ -114,10 +114,12 @@ def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(25):
         old, new = random_delta(rng, model)
         gone, columns = arrow(old).select(["k2", "k1"]), rng.sample(SCHEMA.names, 5)
-        foreseen = table.after(gone, arrow(new), columns)
+        after = table.after((gone, arrow(new)), columns)
+        foreseen = after.table()
         assert foreseen.column_names == columns
         assert keyed(table.rows().to_pylist()) == keyed(list(model.values()))
         table.apply(gone, arrow(new))
+        assert repr(after.table().to_pylist()) == repr(foreseen.to_pylist())
         for row in old:
             del model[row["k1"], row["k2"]]
         model |= {(row["k1"], row["k2"]): row for row in new}

@@ -65,10 +65,10 @@ def test_follows_epochs(lookups: LocalLookups) -> None:
 def test_a_table_as_an_epoch_will_leave_it(lookups: LocalLookups) -> None:
     lookups.add(table("a", 3))
     old, new = pa.table({"id": [1]}), pa.table({"v": [70], "id": [200]})
-    after = lookups.after(rel("a"), old, new, ("v", "id"))
+    after = lookups.after(rel("a"), (old, new), ("v", "id"))
     assert after is not None
-    assert after.to_pydict() == {"v": [0, 2, 70], "id": [0, 2, 200]}
-    assert lookups.after(rel("a"), pa.table({"id": [999]}), NONE, ("id",)) is None
+    assert after.table().to_pydict() == {"v": [0, 2, 70], "id": [0, 2, 200]}
+    assert lookups.after(rel("a"), (pa.table({"id": [999]}), NONE), ("id",)) is None
     (rows,) = lookups.fetch([Request(rel("a"), None, ("id",))])
     assert rows["id"].to_pylist() == [0, 1, 2]
 
