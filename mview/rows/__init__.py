@@ -1,1 +1,4 @@
-"""Which rows are the same (`equality`) and where: hashes, matching, look-ups, sets of keys; rows in parts (`parts`)."""
+"""Which rows are the same (`equality`) and where: hashes, matching, look-ups, sets of keys.
+
+Beside it, rows that come part by part (`parts`).
+"""

@@ -107,7 +107,11 @@ def test_the_cost_is_told_once_the_tables_are_in_the_store(explain, tmp_path):
     assert cost_lines(explain(NUMBERED)[1])[1:] == ["full: 20,000 rows read, not measured yet"]
 
     # Half of what was foreseen was read; 0.1 ms a row, and 20 ms more.
-    costs = Costs().after_incremental("local", 10_000, 20_000, 10_000, 2.02).after_full(25_000, 4.0)
+    costs = (
+        Costs()
+        .after_incremental("local", 10_000, 20_000, 10_000, 2.02)
+        .after_full("spark", 25_000, 4.0)
+    )
     facts = with_run({}, rel("v"), Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
     views = {"v": replace(state, facts=facts)}
     log.publish(Manifest(2, 1, 1, 1, 1, tables=keyed(tables), views=views))

@@ -114,7 +114,7 @@ def test_a_table_that_has_halted_is_loaded_anew_for_who_reads_it(project):
 
 
 def test_an_edit_tells_what_it_breaks_and_costs(project):
-    costs = Costs().after_full(25_000, 4.0)
+    costs = Costs().after_full("spark", 25_000, 4.0)
     facts = with_run({}, rel("v"), Ran(2, "incremental", "", "local", 1, 1, 1, 0.1), costs)
     before = replace(state("order_id", "status"), facts=facts)
     project.publish(v=(LOWER, before), other=(LOWER, state("order_id", "status")))

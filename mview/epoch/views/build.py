@@ -245,7 +245,8 @@ class Watch:
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began
-        self.costs[plan.relation] = Costs().after_full(full_rows(plan, tables), seconds)
+        rows = full_rows(plan, tables)
+        self.costs[plan.relation] = Costs().after_full(self.executor, rows, seconds)
 
     def to_json(self) -> dict[str, Any]:
         """What it has measured, as the manifest keeps it."""

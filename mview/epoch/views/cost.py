@@ -27,8 +27,10 @@ SMALL_ROWS = 1_000
 MARGIN = 1.5
 #: FULL is not thought of while a smaller share of the rows is touched (changed or looked up).
 LEAST_SHARE = 0.2
-#: Before both ways are measured: FULL from this share of changed rows on, in tables of this size.
-UNMEASURED_SHARE, UNMEASURED_ROWS = 0.3, 100_000
+#: Before both ways are measured: FULL from this share of changed rows on, by where it would run
+#: (in process it takes a few times less), in tables of this size.
+UNMEASURED_SHARE: Mapping[str, float] = {"local": 0.05, "spark": 0.3}
+UNMEASURED_ROWS = 100_000
 #: Epochs that handle fewer rows tell the fixed cost, others the cost of a row.
 MANY_ROWS = 1_000
 #: The cost of a row is believed up to so many times the rows that it was measured with.
@@ -80,6 +82,7 @@ class Costs:
         read: rows that were looked up, weighted alike.
         full_rows: rows of the tables when the view was last computed as a whole.
         full_seconds: what that takes; 0: not measured.
+        full_executor: where that ran.
     """
 
     paces: Mapping[str, Pace] = field(default_factory=dict)
@@ -88,16 +91,17 @@ class Costs:
     read: float = 0.0
     full_rows: int = 0
     full_seconds: float = 0.0
+    full_executor: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form: its fields."""
         return {**vars(self), "paces": {name: {**vars(pace)} for name, pace in self.paces.items()}}
 
-    def after_full(self, rows: int, seconds: float) -> Costs:
+    def after_full(self, executor: str, rows: int, seconds: float) -> Costs:
         """With another computation of everything, from so many rows."""
-        known = self.full_estimate(rows)
+        known = self.full_estimate(rows) if executor == self.full_executor else None
         mean = seconds if known is None else (known + seconds) / 2
-        return replace(self, full_rows=rows, full_seconds=mean)
+        return replace(self, full_rows=rows, full_seconds=mean, full_executor=executor)
 
     def after_incremental(
         self, executor: str, changed: int, foreseen: float, read: int, seconds: float
@@ -144,6 +148,7 @@ class Load:
         foreseen: rows to be looked up, as the plan lets expect.
         full_rows: rows of the tables that the text reads.
         full_bytes: of the old and the new result, which a FULL epoch holds in memory.
+        full_executor: where it would be computed as a whole.
     """
 
     changed: Mapping[RelationId, int]
@@ -151,6 +156,7 @@ class Load:
     foreseen: float
     full_rows: int
     full_bytes: int
+    full_executor: str = "spark"
 
     @property
     def changed_rows(self) -> int:
@@ -201,8 +207,8 @@ def choose(
         return Choice(INCREMENTAL, f"{share}, the view is beyond engine.memory")
     touched = load.changed_rows + min(costs.reads(load.foreseen), load.all_rows)
     delta, full = costs.incremental_estimate(touched), costs.full_estimate(load.full_rows)
-    if delta is None or full is None:
-        many = load.changed_rows >= UNMEASURED_SHARE * load.all_rows
+    if delta is None or full is None or costs.full_executor != load.full_executor:
+        many = load.changed_rows >= UNMEASURED_SHARE[load.full_executor] * load.all_rows
         large = load.all_rows >= UNMEASURED_ROWS
         return Choice(FULL if many and large else INCREMENTAL, f"{share}, not measured yet")
     if touched < LEAST_SHARE * load.all_rows:

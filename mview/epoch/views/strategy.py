@@ -16,8 +16,18 @@ import pyarrow.compute as pc
 from mview.connector import WEIGHT
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink
-from mview.epoch.views.cost import FULL, INCREMENTAL, Choice, Costs, Load, Ran, choose, full_rows
-from mview.epoch.views.whole import recompute
+from mview.epoch.views.cost import (
+    FULL,
+    INCREMENTAL,
+    SMALL_ROWS,
+    Choice,
+    Costs,
+    Load,
+    Ran,
+    choose,
+    full_rows,
+)
+from mview.epoch.views.whole import recompute, whole_executor
 from mview.execute.delta import Delta
 from mview.execute.program import BatchNeededError, Request, ViewDelta
 from mview.execute.relations import row_bytes
@@ -83,7 +93,7 @@ def perform(engine: Engine, task: Task) -> Done | None:
         old = partial(_published, engine, task.plan)
         delta, executor = recompute(engine, task.plan, task.tables, task.deltas, old)
         took = seconds() - began
-        costs = task.costs.after_full(read, took)
+        costs = task.costs.after_full(executor, read, took)
     if delta is None:
         return None
     ran = Ran(
@@ -122,6 +132,8 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
     }
     rows |= dict.fromkeys(plan.clocks, 1)
     kept = [(_rows_of(engine, plan), _row_bytes(engine, plan.relation, plan.output.columns))]
+    # Asked for where it counts only: a query is read for it.
+    is_many = sum(counts.values()) >= SMALL_ROWS
     if (state := plan.state) is not None:
         there = task.tables[state]
         kept.append((there.rows, _row_bytes(engine, state, there.schema.columns)))
@@ -131,6 +143,7 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
         foreseen=foreseen_reads(plan, counts, rows).rows,
         full_rows=full_rows(plan, task.tables),
         full_bytes=2 * sum(rows * width for rows, width in kept),
+        full_executor=whole_executor(engine, plan, task.tables) if is_many else "spark",
     )
 
 

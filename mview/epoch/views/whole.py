@@ -8,6 +8,7 @@ result and the old rows no more than a share of `engine.memory` is held.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import filterfalse
 
 import pyarrow as pa
@@ -27,7 +28,9 @@ from mview.plan.uses import uses_of
 from mview.relation import RelationId
 from mview.rows.parts import Parts
 from mview.store.manifest import TableState
-from mview.store.mirror import ROW
+from mview.store.mirror import ROW, Mirror
+
+Tables = Mapping[RelationId, TableState]
 
 #: Begins anew with the first of some parts.
 _Again = Callable[[], Iterator[pa.Table]]
@@ -36,7 +39,7 @@ _Again = Callable[[], Iterator[pa.Table]]
 def recompute(
     engine: Engine,
     plan: ViewPlan,
-    tables: Mapping[RelationId, TableState],
+    tables: Tables,
     deltas: Mapping[RelationId, Delta],
     old: _Again,
 ) -> tuple[ViewDelta, str]:
@@ -68,11 +71,18 @@ def recompute(
     return ViewDelta(rows, state), ran
 
 
+def whole_executor(engine: Engine, plan: ViewPlan, tables: Tables) -> str:
+    """Where a view or part is computed as a whole, as far as is known before."""
+    assert plan.result is not None
+    here = _Here.of(engine, plan, plan.full_definition, tables, plan.result)
+    return "spark" if here is None else "local"
+
+
 def _change(
     engine: Engine,
     plan: ViewPlan,
     definition: ViewDefinition,
-    tables: Mapping[RelationId, TableState],
+    tables: Tables,
     deltas: Mapping[RelationId, Delta],
     old: _Again,
     result: pa.Schema | None,
@@ -80,17 +90,12 @@ def _change(
     """The rows of a query now minus its old rows, weighted."""
     assert result is not None
     most = engine.memory.whole
-    mirrored = filterfalse(is_clock, definition.table_names)
-    read = [(engine.relations[name].mirror, tables[name]) for name in mirrored]
-    small = is_small(read, most)
-    if plan.is_exact and is_small(read, engine.memory.streamed):
-        compute = _at_once if small else _in_parts
+    if (here := _Here.of(engine, plan, definition, tables, result)) is not None:
         try:
-            here = compute(engine, definition, tables, deltas, result)
-            if here is not None:
-                return pa.concat_tables(differences(here, old(), result, most)), "local"
+            return pa.concat_tables(differences(here.rows(deltas), old(), result, most)), "local"
         except EvaluationError:
             pass  # an outcome that only Spark decides, e.g. an overflow
+    small = is_small(_read_by(engine, definition, tables), most)
     with frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         folder = engine.store.comparison(definition.name)
@@ -98,71 +103,92 @@ def _change(
         return pa.concat_tables(differences(new, old(), result, most)), "spark"
 
 
-def _at_once(
-    engine: Engine,
-    definition: ViewDefinition,
-    tables: Mapping[RelationId, TableState],
-    deltas: Mapping[RelationId, Delta],
-    result: pa.Schema,
-) -> Iterable[pa.Table] | None:
-    """The rows of a query over small tables, in process; None: Spark has to run it.
+@dataclass(frozen=True)
+class _Here:
+    """A query over whole tables that may run in process.
 
-    Tables that are in memory are taken from there: to read them, and to fold their tails, takes
-    longer than the query.
+    Attributes:
+        engine: has the tables.
+        tables: they, by their names in the query: what they are, and their columns that are read.
+        states: the tables as they are to be read.
+        sql: the query.
+        result: its columns.
+        is_small: all that it reads may be held at once.
     """
-    names, sql = _bound(definition)
-    # As a view reads them: of rows without a key it sees no numbers.
-    shown = {name: _without_numbers(tables[name].schema.arrow) for name in names}
-    schemas = {names[name]: schema for name, schema in shown.items()}
-    if not engine.executors.may_run_whole(sql, schemas, result):
-        return None
-    relations = {}
-    for name, schema in shown.items():
-        change = deltas[name].rows if name in deltas else None
-        resident = engine.executors.rows_after(name, change, schema.names)
-        if resident is None:
-            rows = engine.relations[name].mirror.scan(tables[name], schema.names)
-        else:
-            rows = resident.table()
-        relations[names[name]] = rows
-    return [engine.executors.whole(sql, relations, result)]
+
+    engine: Engine
+    tables: Mapping[str, tuple[RelationId, pa.Schema]]
+    states: Tables
+    sql: str
+    result: pa.Schema
+    is_small: bool
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        plan: ViewPlan,
+        definition: ViewDefinition,
+        states: Tables,
+        result: pa.Schema,
+    ) -> _Here | None:
+        """The query of a plan or of its state; None: Spark has to run it."""
+        read = _read_by(engine, definition, states)
+        if not plan.is_exact or not is_small(read, engine.memory.streamed):
+            return None
+        names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
+        tables = {
+            short: (name, _columns(definition, name, states[name])) for name, short in names.items()
+        }
+        sql = bind_tables(definition, names)
+        schemas = {short: schema for short, (_, schema) in tables.items()}
+        if not engine.executors.may_run_whole(sql, schemas, result):
+            return None
+        return cls(engine, tables, states, sql, result, is_small(read, engine.memory.whole))
+
+    def rows(self, deltas: Mapping[RelationId, Delta]) -> Iterable[pa.Table]:
+        """Its rows, in parts.
+
+        Args:
+            deltas: what the epoch changes in the tables; a table that is in memory is as before it.
+
+        Raises:
+            EvaluationError: Spark has to run it; no part that came before counts.
+        """
+        given = {
+            short: self._parts(name, schema, deltas.get(name))
+            for short, (name, schema) in self.tables.items()
+        }
+        executors = self.engine.executors
+        if not self.is_small:
+            return executors.stream(self.sql, given, self.result)
+        held = {short: parts.table() for short, parts in given.items()}
+        return [executors.whole(self.sql, held, self.result)]
+
+    def _parts(self, name: RelationId, schema: pa.Schema, delta: Delta | None) -> Parts:
+        """A table: to read it, and to fold its tail, takes longer than to have it from memory."""
+        change = None if delta is None else delta.rows
+        resident = self.engine.executors.rows_after(name, change, schema.names)
+        if resident is not None:
+            return resident
+        mirror, state = self.engine.relations[name].mirror, self.states[name]
+        if self.is_small:
+            return Parts(schema, lambda: iter([mirror.scan(state, schema.names)]))
+        return Parts(schema, lambda: mirror.parts(state, schema.names))
 
 
-def _in_parts(
-    engine: Engine,
-    definition: ViewDefinition,
-    tables: Mapping[RelationId, TableState],
-    deltas: Mapping[RelationId, Delta],
-    result: pa.Schema,
-) -> Iterable[pa.Table] | None:
-    """The same over tables of any size, part by part; of them, only the columns that are used."""
-    names, sql = _bound(definition)
-    relations = {}
-    for name in names:
-        used, state = uses_of([definition], name), tables[name]
-        schema = _without_numbers(state.schema.arrow)
-        # A table has a column: of one that is only counted, its key comes.
-        fields = [f for f in schema if used(f.name) or f.name in state.schema.key] or schema
-        schema = pa.schema([field.with_nullable(True) for field in fields])
-        change = deltas[name].rows if name in deltas else None
-        resident = engine.executors.rows_after(name, change, schema.names)
-        relations[names[name]] = resident or _read(engine, name, state, schema)
-    schemas = {name: parts.schema for name, parts in relations.items()}
-    if not engine.executors.may_run_whole(sql, schemas, result):
-        return None
-    return engine.executors.stream(sql, relations, result)
+def _columns(definition: ViewDefinition, name: RelationId, state: TableState) -> pa.Schema:
+    """The columns of a table that a query may read; of one that is only counted, the key.
+
+    As a view reads them: of rows without a key it sees no numbers.
+    """
+    fields = [field.with_nullable(True) for field in state.schema.arrow if field.name != ROW]
+    used = uses_of([definition], name)
+    return pa.schema([f for f in fields if used(f.name) or f.name in state.schema.key] or fields)
 
 
-def _read(engine: Engine, name: RelationId, state: TableState, schema: pa.Schema) -> Parts:
-    mirror = engine.relations[name].mirror
-    return Parts(schema, lambda: mirror.parts(state, schema.names))
-
-
-def _bound(definition: ViewDefinition) -> tuple[dict[RelationId, str], str]:
-    """Names for the tables of a query, and the query over these."""
-    names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
-    return names, bind_tables(definition, names)
-
-
-def _without_numbers(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in schema if field.name != ROW])
+def _read_by(
+    engine: Engine, definition: ViewDefinition, tables: Tables
+) -> list[tuple[Mirror, TableState]]:
+    mirrored = filterfalse(is_clock, definition.table_names)
+    return [(engine.relations[name].mirror, tables[name]) for name in mirrored]

@@ -38,6 +38,7 @@ MEASURED = Costs(
     read=1_000.0,
     full_rows=2 * ROWS,
     full_seconds=4.0,
+    full_executor="spark",
 )
 
 
@@ -104,6 +105,19 @@ def test_what_was_not_measured_needs_a_large_share_of_a_large_table(costs: Costs
     assert chosen(costs, load(599_999)).strategy == INCREMENTAL
 
 
+def test_in_process_a_smaller_share_is_tried_as_a_whole() -> None:
+    """What a build by Spark took says nothing of it; once tried, it is measured."""
+    slow = replace(MEASURED, full_seconds=100.0)
+    here = load(100_000, full_executor="local")
+    assert chosen(slow, here) == Choice(FULL, "10 % of shop.orders changed, not measured yet")
+    assert chosen(slow, replace(here, changed={rel("shop.orders"): 99_999})).strategy == INCREMENTAL
+    measured = slow.after_full("local", 2 * ROWS, 0.5)
+    assert measured.full_estimate(2 * ROWS) == 0.5
+    # 20 ms + 10 µs a row are 1.02 s.
+    assert chosen(measured, here).strategy == INCREMENTAL
+    assert chosen(measured, load(400_000, full_executor="local")).strategy == FULL
+
+
 def test_a_small_table_is_followed_until_both_ways_are_measured() -> None:
     small = load(90_000, rows={rel("shop.orders"): 99_999})
     assert chosen(Costs(), small).strategy == INCREMENTAL
@@ -155,17 +169,19 @@ def test_another_executor_has_another_pace() -> None:
 
 
 def test_a_full_epoch_is_scaled_by_the_rows_but_has_a_start_that_is_not() -> None:
-    costs = Costs().after_full(1_000, 2.0)
+    costs = Costs().after_full("local", 1_000, 2.0)
     assert costs.full_estimate(3_000) == pytest.approx(6.0)
     assert costs.full_estimate(10) == pytest.approx(2.0)
-    assert costs.after_full(2_000, 2.0).full_estimate(2_000) == pytest.approx(3.0)
+    assert costs.after_full("local", 2_000, 2.0).full_estimate(2_000) == pytest.approx(3.0)
 
 
 def test_the_history_goes_through_the_manifest_and_stays_small() -> None:
     state = ViewState("hash", "DELTA_JOIN", TableSchema((), ()), {}, 1)
     costs = Costs()
     for epoch in range(1, 50):
-        costs = costs.after_incremental("local", epoch, 3.0, epoch, 0.01).after_full(9, 1.0)
+        costs = costs.after_incremental("local", epoch, 3.0, epoch, 0.01).after_full(
+            "local", 9, 1.0
+        )
         ran = Ran(epoch, INCREMENTAL, "1 % of a.b changed", "local", epoch, epoch, 4, 0.01)
         facts = with_run(with_run(state.facts, rel("v:1"), ran, costs), rel("v"), ran, costs)
         text = orjson.dumps(replace(state, facts=facts).to_json())

@@ -11,12 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mview.epoch.views import whole
 from mview.epoch.views.cost import FULL, runs_of
 from mview.errors import CorruptionError
 from mview.execute import executors
 from mview.rows.parts import Parts
-from mview.store.mirror import Mirror
 from tests.epoch.epochs import Epochs, Row
 from tests.ivm.world import table_schema
 from tests.relations import rel
@@ -153,24 +151,16 @@ def test_an_outcome_that_only_spark_decides(epochs: Epochs) -> None:
     epochs.check()
 
 
-def test_a_damaged_file_is_told_as_such(epochs: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_told_as_such(epochs: Epochs) -> None:
     """What a table says of itself comes through the query that reads it."""
 
     def broken(*_: Any) -> Iterator[pa.Table]:
         raise CorruptionError("a page is damaged", where="here")
         yield
 
-    monkeypatch.setattr(Mirror, "parts", broken)
-    parts = whole._read(
-        epochs.engine, rel("shop.lines"), _state(epochs), pa.schema([("line", pa.int32())])
-    )
-    assert isinstance(parts, Parts)
+    parts = Parts(pa.schema([("line", pa.int32())]), broken)
     rows = epochs.engine.executors.stream(
         "select count(*) as n from t", {"t": parts}, pa.schema([("n", pa.int64())])
     )
     with pytest.raises(CorruptionError, match="a page is damaged"):
         list(rows)
-
-
-def _state(epochs: Epochs) -> Any:
-    return epochs.engine.manifest.tables[rel("shop.lines")]
