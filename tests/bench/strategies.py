@@ -228,6 +228,7 @@ def main() -> None:
         " the recomputes beside it",
         "an epoch begins with decoded batches; recompute ms: median over all shares",
         "equal at: interpolated on logarithmic scales",
+        "auto: an epoch is incremental or FULL by the engine's choice, from the smallest share on",
     ]
     for view in options.views.split(";"):
         tried = view in options.full.split(";")
@@ -246,6 +247,10 @@ def main() -> None:
         if full:
             shown = (full.cells.get(share, "") for share in shares)
             result.add("", "FULL", median(full.recomputes.values()) * 1000, *shown, "", "")
+        if tried:
+            chosen = apart(measure, options.sf, view, shares, _settings(options, "auto"))
+            plain = median(chosen.recomputes.values()) * 1000
+            result.add("", "auto", plain, *chosen.cells.values(), crossing(chosen.ratios), "")
         result.keep()
     result.save()
 

@@ -79,7 +79,7 @@ class Epochs:
         (folder / "mview.yml").write_text(_CONFIG + settings)
         self.config = load_config(folder / "mview.yml")
         self._views: dict[str, LiveView] = {}
-        self._sent = 0
+        self._sent, self._settings = 0, settings
 
     def seed(self) -> None:
         """Publish the tables, without rows."""
@@ -95,7 +95,7 @@ class Epochs:
 
     def copy(self, folder: Path) -> Epochs:
         """The same in a store of its own."""
-        other = Epochs(folder, self.spark, self.schemas, {})
+        other = Epochs(folder, self.spark, self.schemas, {}, self._settings)
         shutil.copytree(self.config.store, other.config.store)
         other.definitions, other._sent = self.definitions, self._sent
         other._views = self._views
