@@ -198,8 +198,9 @@ def test_a_table_comes_back_to_memory_in_a_run(
         news = executors.news()
     assert news == [f"in memory again: {TABLE}"]
     runner.epoch()
-    rows = executors.rows_after(TABLE, None, ["id"])
-    assert rows is not None
-    assert sorted(rows["id"].to_pylist()) == list(range(1, offset_of(runner.engine.manifest) + 1))
+    resident = executors.rows_after(TABLE, None, ["id"])
+    assert resident is not None
+    ids = resident.table()["id"].to_pylist()
+    assert sorted(ids) == list(range(1, offset_of(runner.engine.manifest) + 1))
     runner.upkeep.close()
     runner.stop()

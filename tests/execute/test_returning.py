@@ -129,9 +129,10 @@ class World:
         """Every table in memory is the truth, by all rows and by a key; returns those there."""
         there = set()
         for name in NAMES:
-            rows = self.executors.rows_after(name, None, SCHEMA.names)
-            if rows is None:
+            resident = self.executors.rows_after(name, None, SCHEMA.names)
+            if resident is None:
                 continue
+            rows = resident.table()
             there.add(name)
             found = sorted(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
             assert found == sorted(self.rows[name].items()), f"{name} at epoch {self.epoch}"
