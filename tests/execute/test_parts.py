@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mview.execute.parts import Parts
 
 from mview.errors import CorruptionError
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.refusal import EvaluationError
+from mview.rows.parts import Parts
 from mview.store.manifest import TableState
 from mview.store.mirror import Mirror
 from tests.seeds import seeds
