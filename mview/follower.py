@@ -58,7 +58,7 @@ class FollowerSettings(Settings):
     A connector adds its own fields in a subclass and names the secret ones in `hidden`.
     """
 
-    #: The connector: the name of its entry point.
+    #: The connector: one of the types below, or the name of another entry point.
     type: str
     #: The table, topic, … that it writes; the view's name where none is given.
     table: Annotated[str, Field(min_length=1)] | None = None

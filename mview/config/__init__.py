@@ -376,9 +376,10 @@ class ChangesSettings(Settings):
     hidden = ("options",)
 
     connection: str = ""
-    #: The connector: the name of its entry point.
+    #: The connector: `kafka`, `files`, `postgresql`, `mysql`, `mariadb`, `sqlite`, or the name of
+    #: another entry point.
     source: str
-    #: What messages look like; a database's own log needs none.
+    #: What messages look like: `debezium`, `ticdc`, …; not given with a database's own log.
     format: Filled
     #: The most that passes from a commit to the moment the change stands in the changelog, plus the
     #: difference of the clocks; see docs/sources.md.
@@ -405,7 +406,8 @@ class ChangesSettings(Settings):
     quarantine_changes: Count = 1_000
     #: … and the most bytes of their messages.
     quarantine_bytes: Count = 16 << 20
-    #: More client settings, e.g. security.protocol; values may hold `${env:…}`.
+    #: kafka: settings of its client, e.g. security.protocol. Those of formats and of own logs are
+    #: below. Values may hold `${env:…}`.
     options: dict[str, str] = Field(default={}, repr=False)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -519,6 +521,7 @@ class SparkSettings(Settings):
     #: `local[*]`, or the URL of a cluster.
     master: Annotated[str, Field(min_length=1)] = "local[*]"
     #: Any setting of Spark that leaves queries their meaning; values may hold `${env:…}`.
+    #: Unless it is set here, `spark.driver.memory` is `2g`.
     conf: dict[str, str] = Field(default={}, repr=False)
 
     @field_validator("conf")
@@ -545,13 +548,13 @@ class SparkSettings(Settings):
 class FunctionSettings(Settings):
     """A Python function that SQL may call, by its name in SQL."""
 
-    #: Where it is; the module may be in the folder of the configuration file.
+    #: Where it is: `module:function`. The module is installed, or lies beside the configuration.
     python: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     #: The type of its result, as Spark SQL writes it.
     returns: str
     #: python: called with the values of one row; pandas: with a Series per argument.
     kind: Literal["python", "pandas"] = "python"
-    #: Whether equal arguments always give an equal result: it must be so.
+    #: Equal arguments always give an equal result: it must be so, and be said by `true`.
     deterministic: bool = Field(default=False, validate_default=True)
 
     @field_validator("returns")
@@ -623,7 +626,8 @@ class Config(Settings):
     connections: dict[str, ConnectionSettings] = {}
     #: The changelog of each connection, by its name.
     changes: dict[str, ChangesSettings] = {}
-    #: Sinks by their names; `delta` without a type: defaults of the views' own tables.
+    #: Sinks by their names; `delta` without a type: defaults of the views' own tables, `path` and
+    #: `deletion_vectors`.
     sinks: dict[str, Annotated[dict[str, Any], AfterValidator(_no_list)]] = Field(
         default={}, repr=False
     )

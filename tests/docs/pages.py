@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.docs import errors, results, settings
+from tests.execute.local import common_functions
 
 #: What makes each page.
 PAGES: Mapping[Path, Callable[[], str]] = {
+    common_functions.PAGE: common_functions.page,
     errors.PAGE: errors.page,
     results.PAGE: results.page,
     settings.PAGE: settings.page,

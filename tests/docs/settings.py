@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
@@ -69,6 +70,9 @@ _TYPES = {
     "Mode": ", ".join(f"`{mode}`" for mode in get_args(Mode)),
 }
 
+#: Whose own log is read by another one's module.
+_LOGS = {"mariadb": "mysql"}
+
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("min", 60_000), ("second", 1000))
 
 
@@ -114,7 +118,8 @@ def _annotations(kind: type[Settings]) -> dict[str, str]:
 
 def _type(field: FieldInfo, text: str) -> str:
     if words := re.search(r"Literal\[(.*?)\]", text):
-        return ", ".join(f"`{word.strip()[1:-1]}`" for word in words[1].split(","))
+        told = ", ".join(f"`{word.strip()[1:-1]}`" for word in words[1].split(","))
+        return f"{told}, or a list of texts" if "list[" in text else told
     if "_alignment" in text:
         return "`fresh`, `wait`, or a duration"
     plain = re.sub(r" \| None$", "", text)
@@ -183,6 +188,13 @@ def _format_options(name: str) -> list[str]:
     raise AssertionError(f"format {name} takes an option that is none")
 
 
+def _log_options(name: str) -> tuple[str, ...]:
+    """The options of a database's own log."""
+    module = import_module(f"mview_connectors.changelogs.{name}.changelog")
+    options: tuple[str, ...] = module._OPTIONS
+    return options
+
+
 def page() -> str:
     """The whole page."""
     lines = [_HEAD.rstrip("\n")]
@@ -199,6 +211,12 @@ def page() -> str:
     for entry in sorted(entry.name for entry in entry_points(group="mview.formats")):
         options = ", ".join(f"`{option}`" for option in _format_options(entry))
         lines.append(f"| `{entry}` | {options or 'none'} |")
+    lines += ["", "## Options of databases' own logs", ""]
+    lines += ["They stand under `changes.NAME.options`; see [sources.md](sources.md).", ""]
+    lines += ["| source | options |", "|---|---|"]
+    for source in ("postgresql", "mysql", "mariadb"):
+        options = ", ".join(f"`{option}`" for option in _log_options(_LOGS.get(source, source)))
+        lines.append(f"| `{source}` | {options} |")
     return "\n".join(lines) + "\n"
 
 

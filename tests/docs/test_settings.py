@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from mview.follower import FollowerSettings
 from tests.docs.settings import _GIVEN, SECTIONS, followers, meanings, page, rows
 
 MODELS = {**SECTIONS, **followers()}
@@ -31,6 +35,19 @@ def test_the_page_has_settings_of_all_parts() -> None:
         "| `mode` | `upsert`, `append`, `changelog` | `upsert` |",
         "| `buckets` | number | `1` | Rows are spread over so many by their key, for ever. |",
         "## sinks.NAME, type `mariadb`, `mysql`, `postgresql`, `sqlite`",
+        "| `columns` | `all`, or a list of texts |",
+        "| `mariadb` | `server_id` |",
         "`format.decimal.handling.mode`",
     ):
         assert row in text, row
+
+
+@pytest.mark.parametrize("model", SECTIONS.values(), ids=SECTIONS)
+def test_the_file_of_all_settings_has_each(model) -> None:
+    """`conf/mview.yml` shows every setting of the engine, at least in a comment."""
+    if model is FollowerSettings:
+        return  # of each sink there is a page
+    text = (Path(__file__).parents[2] / "conf" / "mview.yml").read_text(encoding="utf-8")
+    given = {field for kind, field in _GIVEN if kind is model}
+    names = [f.alias or name for name, f in model.model_fields.items() if name not in given]
+    assert [name for name in names if not re.search(rf"\b{name}:", text)] == []

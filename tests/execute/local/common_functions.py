@@ -1,6 +1,6 @@
 """150 functions and operators that analytics SQL uses most, each as it is mostly written.
 
-`python -m tests.execute.local.common_functions` writes the page that tells of each where it runs.
+`docs/functions.md` tells of each where it runs; `python -m tests.docs` writes it.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ PAGE = Path(__file__).parents[3] / "docs" / "functions.md"
 _HEAD = """\
 # Functions: in process, on Spark, refused
 
-Written by `python -m tests.execute.local.common_functions`; none of it by hand.
+Written by `python -m tests.docs`, from the lists in the code; none of it by hand.
 
-An epoch of a view whose functions all run *in process* takes milliseconds. Where one of them needs
-Spark, each epoch is a job of Spark: some hundred times as long. `mview explain` tells it for a
-view, and which expression is why. What is *refused* no view may call; `mview check` says what to
-write instead.
+*In process*: an epoch of a view whose functions all run so takes milliseconds. *On Spark*: where
+one of them needs it, each epoch is a job of Spark, some hundred times as long. `mview explain`
+tells it for a view, and which expression is why. *Refused*: no view may call it; `mview check`
+says what to write instead.
 """
 
 
@@ -161,7 +161,8 @@ def page() -> str:
         "",
         f"### In process ({len(within)})",
         "",
-        "For some types of arguments at least; the others run on Spark.",
+        "For some types of arguments at least, or along a window; what else there is of them runs "
+        "on Spark, or is refused.",
         "",
         _names(within),
         "",
@@ -188,8 +189,3 @@ def _where(where: str) -> str:
 
 def _names(names: Iterable[str]) -> str:
     return textwrap.fill(", ".join(f"`{name}`" for name in sorted(names)), 120)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(*page().splitlines()[10:13], sep="\n")

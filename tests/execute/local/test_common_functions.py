@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.execute.local.common_functions import COMMON, PAGE, page, place
+from tests.execute.local.common_functions import COMMON, place
 
 IN_PROCESS = 145
 
@@ -11,8 +11,3 @@ def test_no_fewer_of_the_common_functions_run_in_process() -> None:
     assert len(set(COMMON)) == len(COMMON) == 150
     places = [place(text) for text in COMMON]
     assert places.count("in process") == IN_PROCESS, "say the new number, if it is higher"
-
-
-def test_the_page_is_as_written_now() -> None:
-    again = "python -m tests.execute.local.common_functions"
-    assert PAGE.read_text(encoding="utf-8") == page(), again
