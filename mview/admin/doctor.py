@@ -33,7 +33,6 @@ from mview.errors import (
     RetryableError,
     UserError,
     known_error,
-    of_the_system,
 )
 from mview.follower import Probing
 from mview.ingest.spec import open_changelog, open_database
@@ -43,7 +42,7 @@ from mview.plan.definition import Unread, ViewDefinition
 from mview.relation import RelationId, by_connection
 from mview.schema import TableSchema
 from mview.store.history import ManifestLog
-from mview.store.identity import refusal, store_id
+from mview.store.identity import no_folder, refusal, store_id
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.manifest import Manifest, schemas_of
@@ -193,7 +192,7 @@ class Doctor:
             with tempfile.TemporaryFile(dir=there):
                 pass
         except OSError as refused:
-            raise of_the_system(refused, str(there)) or refused from None
+            raise no_folder(self.config.store, refused) from None
         is_new = "" if store_id(self.config.store) else ", made by the first run"
         return f"{self.config.store} can be written{is_new}"
 

@@ -156,11 +156,14 @@ class Promoted:
         environment: its name.
         plan: what was to be done.
         answer: what production's run has done; None: it was not asked.
+        light: views in light mode that were left out, as no name was given: a run takes such at
+            its start only.
     """
 
     environment: str
     plan: Planned
     answer: ApplyAnswer | None
+    light: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

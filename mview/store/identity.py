@@ -11,7 +11,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from mview.errors import ConfigError, CorruptionError
+from mview.errors import ConfigError, CorruptionError, MviewError, of_the_system
 from mview.files.durable import put
 from mview.files.marks import content_of, put_mark, read_mark, without_mark
 
@@ -110,11 +110,15 @@ def claim_store(root: Path) -> str:
 
     Raises:
         ConfigError: something else is in the folder; nothing was written.
+        MviewError: the folder cannot be made.
     """
     if not store_id(root):
         if why := refusal(root):
             raise why
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise no_folder(root, error) from error
         mark = {"id": uuid.uuid4().hex, "home": str(root.resolve()), "format": str(FORMAT)}
         put_mark(root / STORE_MARK, mark)
     mark = read_mark(root / STORE_MARK, "id", "home", format=_FIRST) or {}
@@ -122,6 +126,17 @@ def claim_store(root: Path) -> str:
         put(root / STORE_MARK, content_of({**mark, "home": str(root.resolve())}))
     root.chmod(_PRIVATE)
     return store_id(root)
+
+
+def no_folder(root: Path, error: OSError) -> MviewError:
+    """Why a folder cannot become a store where the file system refuses to make or fill it."""
+    return of_the_system(error, str(root)) or ConfigError(
+        "the folder of the store cannot be made",
+        where=str(root),
+        got=str(error),
+        safe="nothing was written",
+        hint="give `store:` a folder in the configuration that can be made and written",
+    )
 
 
 def refusal(root: Path) -> ConfigError | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mview.admin.mending.environments import check_named, promotable
+from mview.admin.mending.environments import check_named, light_views, promotable
 from mview.admin.status import status
-from mview.catalog.definitions import digest_of, save_definition
+from mview.catalog.definitions import KeptLight, digest_of, save_definition, save_light
 from mview.catalog.environments import (
     given_view,
     in_environment,
@@ -149,6 +149,12 @@ def test_a_light_view_is_promoted_by_no_apply(tmp_path: Path) -> None:
     assert [view.name for view in promotable(config, "dev")] == ["sums"]
     with pytest.raises(UserError, match="picked is in light mode"):
         promotable(config, "dev", ["sums", "picked"])
+    # It is told that it is left out, until production has it as it is there.
+    assert light_views(config, "dev") == ["picked"]
+    save_light(Store(config.store), KeptLight(replace(light, sinks={}), SCHEMA))
+    assert light_views(config, "dev") == ["picked"]
+    save_light(Store(config.store), KeptLight(light, SCHEMA))
+    assert light_views(config, "dev") == []
 
 
 def test_production_takes_what_is_named() -> None:

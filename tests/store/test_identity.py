@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
+from mview.errors import ConfigError
 from mview.store.identity import claim_store, copied_from, refusal
 
 
@@ -33,3 +36,13 @@ def test_a_store_that_was_moved_is_at_home_there(tmp_path: Path) -> None:
     assert claim_store(tmp_path / "b") == made
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     assert copied_from(tmp_path / "c") == tmp_path / "b"
+
+
+@pytest.mark.parametrize("below", ["a file", "/proc"])
+def test_a_folder_that_cannot_be_made(tmp_path: Path, below: str) -> None:
+    """Neither is a matter of rights: the system's words alone would help nobody."""
+    (tmp_path / "a file").touch()
+    with pytest.raises(ConfigError, match="cannot be made") as error:
+        claim_store(tmp_path / below / "store")
+    assert error.value.where == str(tmp_path / below / "store")
+    assert "store:" in str(error.value.hint)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mview.catalog.definitions import digest_of, load_definition
+from mview.catalog.definitions import digest_of, load_definition, load_lights
 from mview.catalog.environments import given_view, is_as_given
 from mview.catalog.functions import declared_functions, with_functions
 from mview.clock import SystemClock
@@ -155,6 +155,30 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
                 hint=f"mview status --env {name}",
             )
     return order_views(changed)
+
+
+def light_views(config: Config, name: str) -> list[str]:
+    """The views of an environment in light mode that production has not, or otherwise, by name.
+
+    `promotable` leaves them out.
+
+    Args:
+        config: production's.
+        name: the environment's.
+    """
+    store = Store(config.store)
+    own = Store(store.environment(name))
+    shown = ManifestLog(own.manifests).latest()
+    there = {
+        light: (digest_of(kept.definition), kept.definition.sinks)
+        for light, kept in load_lights(store).items()
+    }
+    given = [given_view(own, view) for view in (() if shown is None else shown.views)]
+    return [
+        view.name
+        for view in with_functions(given, declared_functions(config))
+        if view.mode == "light" and there.get(view.name) != (digest_of(view), view.sinks)
+    ]
 
 
 def check_named(name: str, views: Sequence[str], given: Sequence[ViewDefinition]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from mview.cli.options import App, config_option, env_option, json_option
-from mview.errors import ExitCode, UserError
+from mview.errors import ExitCode, UserError, one_line
 
 
 @click.command()
@@ -30,7 +30,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     if not name:
         raise click.UsageError("name the environment: --env NAME")
     from mview.admin.apply import apply_views, check_running
-    from mview.admin.mending.environments import check_named, promotable
+    from mview.admin.mending.environments import check_named, light_views, promotable
     from mview.cli.checking import Checker
     from mview.cli.planning import plan_run
     from mview.cli.render import applied_text, planned_text
@@ -46,7 +46,15 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     planned = replace(planned, not_given=())  # no files are given
     text = planned_text(planned) if given else f"production has all of environment {name} already"
     if plan_only or not given:
-        app.output.result(Promoted(name, planned, None), text)
+        light = () if views else tuple(light_views(config, name))
+        left = [
+            f"left out  view {one_line(view)}: it is in light mode, which a run takes at its start "
+            "only; end production's run, and begin it with the view's file"
+            for view in light
+        ]
+        if left and not given:
+            text = f"production has all others of environment {name} already"
+        app.output.result(Promoted(name, planned, None, light), "\n".join([text, *left]))
         return
     app.output.line(text)
     if planned.refuses:
