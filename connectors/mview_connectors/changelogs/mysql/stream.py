@@ -96,8 +96,10 @@ class BinlogStream(LogStream):
 
     def _hang_up(self) -> None:
         # A server that is silent would be waited for; TLS has nothing to say about it.
+        if (opened := self._connection._sock) is None:
+            return  # the server has hung up before
         with suppress(OSError):
-            socket.socket.shutdown(self._connection._sock, socket.SHUT_RDWR)
+            socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
     def _disconnect(self) -> None:
         self._connection._force_close()
