@@ -43,7 +43,7 @@ from mview.store.mirror import ROW
 Choice = Literal["auto", "spark", "local"]
 
 #: A table with more rows is not brought to the driver whole, nor are more rows of a range: the view
-#: is recomputed on Spark.
+#: is computed as a whole instead.
 WHOLE_ROWS = 200_000
 
 
