@@ -128,11 +128,13 @@ def test_how_late_views_are_and_were(store: Path) -> None:
         400,
         400,
     ), "the build is none of them"
+    assert view["changed"] == 6
     assert by_view["w"]["epochs"] == 0
     assert by_view["w"]["worst_ms"] is None
     assert view["lag_ms"] > 1_000_000
     assert view["cause"] == "nobody runs the store"
     assert json.loads(mview("lag", "--json").stdout)["views"][0]["epochs"] == 0, "too long ago"
+    assert json.loads(mview("lag", "--json").stdout)["views"][0]["changed"] == 0
     text = mview("lag", "--over", "900000 h").stdout
     assert "2 epochs: half up to 0.2 s, 95 % up to 0.4 s, worst 0.4 s" in text
     assert "of 2.0 s, MISSED" in text

@@ -31,6 +31,8 @@ from mview.cli import costs, planning, results
 from mview.cli.explore.bundle import Bundle
 from mview.cli.explore.lineage import ViewLineage
 from mview.cli.planning import Planned
+from mview.epoch.report import BuildReport, EpochReport, LoadReport
+from mview.errors import MviewError
 from mview.store.requests import applies
 from mview.trial import trying
 from mview.trial.preview import Preview
@@ -80,6 +82,20 @@ RESULTS: Mapping[str, Any] = {
     "migrate": Migrated,
     "support-bundle": Bundle,
 }
+
+#: Events of `mview run --log-format json` that are a report each.
+EVENTS: Mapping[str, type] = {"load": LoadReport, "build": BuildReport, "epoch": EpochReport}
+
+_EVENTS = """
+`mview run --log-format json` prints a line per event, as it happens: `time` (in UTC), `event`, and
+what it tells.
+
+| event | what it tells |
+|---|---|
+"""
+#: Those that are none.
+_MORE_EVENTS = """| `halt` | `view`; `error`, a text; its `code` |
+| `message` | `text` |"""
 
 #: What `pause` and `resume` print has no fields.
 _SAID = {
@@ -134,9 +150,11 @@ def fields(kind: type) -> list[str]:
 
 
 def parts(kind: Any) -> Iterator[Any]:
-    """The types that a type is made of."""
+    """The types that a type is made of; names of an object are texts, whatever made them."""
     yield kind
-    for part in get_args(kind):
+    origin, arguments = get_origin(kind), get_args(kind)
+    named = isinstance(origin, type) and issubclass(origin, Mapping)
+    for part in arguments[1:] if named else arguments:
         yield from parts(part)
 
 
@@ -153,7 +171,7 @@ def forms(kinds: Sequence[Any]) -> list[type]:
 
 
 _PLAIN: dict[Any, str] = {str: "text", int: "number", float: "number", bool: "true or false"}
-_PLAIN |= {Any: "any value", object: "any value"}
+_PLAIN |= {Any: "any value", object: "any value", MviewError: "text"}
 
 
 def told_type(kind: Any) -> str:
@@ -196,7 +214,9 @@ def page() -> str:
         said = f" {_SAID[command]}" if command in _SAID else ""
         shown = command.replace("--random", "--random N")
         lines.append(f"| `mview {shown}` | {told_type(kind)}{'.' if said else ''}{said} |")
-    for kind in forms(list(RESULTS.values())):
+    told = [f"| `{event}` | the fields of {told_type(kind)} |" for event, kind in EVENTS.items()]
+    lines += [_EVENTS.rstrip(), *told, _MORE_EVENTS]
+    for kind in forms([*RESULTS.values(), *EVENTS.values()]):
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
         lines += ["", f"## {kind.__name__}", "", " ".join(first.split()), "", *_table(kind)]
     return "\n".join([*lines, ""])

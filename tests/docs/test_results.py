@@ -19,7 +19,11 @@ from mview.catalog.definitions import digest_of, save_definition, with_former
 from mview.catalog.environments import keep_given, unpublished
 from mview.changelog import to_ipc
 from mview.cli import main
+from mview.cli.display.progress import JsonDisplay
+from mview.cli.output import Output, without_secrets
 from mview.connector import Message, TableHalt
+from mview.epoch.report import BuildReport, EpochReport, LoadReport, ViewChange
+from mview.errors import MviewError, UserError
 from mview.ingest.mending.reject import message_form
 from mview.plan.definition import parse_view
 from mview.relation import RelationId
@@ -30,10 +34,10 @@ from mview.store.manifest import Manifest, ViewState
 from mview.store.quarantine import Quarantine, Quarantined, kept_keys
 from mview.store.requests.applies import ApplyAnswer
 from tests.cli.test_past import published
-from tests.docs.results import RESULTS, WITHOUT, fields, forms, hints, is_form, meanings
+from tests.docs.results import EVENTS, RESULTS, WITHOUT, fields, forms, hints, is_form, meanings
 from tests.store.kept import KEPT
 
-FORMS = forms(list(RESULTS.values()))
+FORMS = forms([*RESULTS.values(), *EVENTS.values()])
 
 
 def test_every_command_has_json() -> None:
@@ -86,7 +90,7 @@ def conforms(value: Any, kind: Any, at: str = "") -> list[str]:
             return [f"{at}: {value!r}"]
         return [w for n, v in enumerate(value) for w in conforms(v, arguments[0], f"{at}[{n}]")]
     kind = getattr(kind, "__supertype__", kind)
-    wanted = {str: str, bool: bool, type(None): type(None)}.get(kind, int)
+    wanted = {str: str, MviewError: str, bool: bool, type(None): type(None)}.get(kind, int)
     wanted = (int, float) if kind is float else wanted
     right = isinstance(value, wanted) and (kind is bool or not isinstance(value, bool))
     return [] if right else [f"{at}: {value!r} is no {kind}"]
@@ -273,6 +277,35 @@ def test_what_commands_of_a_shop_print_is_what_the_page_says(shop: Path, command
 def test_every_command_is_held_to_the_page() -> None:
     """Who adds one adds a line to what is typed."""
     assert {*ON_PROJECT, *ON_SHOP} == {*RESULTS}
+
+
+def test_events_of_a_run_are_what_the_page_says() -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Lines(Output):
+        def json_line(self, data: Any) -> None:
+            lines.append(without_secrets(data, self.mask))
+
+    display = JsonDisplay(Lines())
+    display.on_load(LoadReport("shop.orders", 1, 2, 3, False))
+    display.on_build(BuildReport("v", 1, 2, 3, None))
+    change = ViewChange(1, 2, 3, 4, "LINEAR", "local")
+    epoch = EpochReport(
+        epoch=7,
+        duration_ms=12,
+        lag_ms=None,
+        changes={"shop.orders": 1},
+        views={"v": change},
+        halted={"w": UserError("twice")},
+        tables={RelationId.of("shop.orders"): TableHalt("a column is gone")},
+        stages={"net": 0.5},
+        quarantine=("shop.orders: 1 change",),
+    )
+    display.on_epoch(epoch)
+    assert [line["event"] for line in lines] == [*EVENTS]
+    for line in lines:
+        assert line.pop("time").endswith("Z")
+        assert conforms(line, EVENTS[line.pop("event")]) == []
 
 
 def test_a_light_view_that_is_not_promoted_is_told(shop: Path) -> None:

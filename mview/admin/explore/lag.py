@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class ViewLag:
         epochs: epochs of the time that is asked for that changed it and whose lag is known.
         median_ms, most_ms, worst_ms: of their lags when they were published: half of them had no
             more, 95 % no more, none more. None: there were none.
+        changed: rows that epochs of that time inserted, updated and deleted, builds among them.
         sinks: those that follow it.
     """
 
@@ -34,6 +36,7 @@ class ViewLag:
     median_ms: int | None
     most_ms: int | None
     worst_ms: int | None
+    changed: int
     sinks: tuple[SinkStatus, ...]
 
 
@@ -62,11 +65,13 @@ def lag(config: Config, over_ms: int) -> Lag:
     """
     store = status(config)
     lags: dict[str, list[int]] = {}
+    changed: Counter[str] = Counter()
     begin = SystemClock().now() - over_ms
     for epoch in newest_first(config):
         if epoch.published_ms < begin:
             break
         for name, change in epoch.views.items():
+            changed[name] += change.inserted + change.updated + change.deleted
             # A build takes rows of all ages.
             if epoch.lag_ms is not None and change.seconds is not None:
                 lags.setdefault(name, []).append(epoch.lag_ms)
@@ -83,6 +88,7 @@ def lag(config: Config, over_ms: int) -> Lag:
                 _share(seen, 50),
                 _share(seen, 95),
                 seen[-1] if seen else None,
+                changed[view.name],
                 view.sinks,
             )
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,10 +18,14 @@ from mview.cli import main
 from mview.cli.watch import site as site_module
 from mview.cli.watch import store
 from mview.cli.watch.site import KeptFor, Site
+from mview.cli.watch.told import RunHeard
+from mview.epoch.report import EpochReport, LoadReport
 from mview.errors import RetryableError, UserError
 from mview.store.failure import failure_kept
 from mview.store.lease import Lease
 from tests.cli.watch.made import EVIL, SECRET
+
+DOCS = Path(__file__).parents[3] / "docs/watch.md"
 
 
 def command(*arguments):
@@ -41,6 +47,43 @@ def test_the_same_json_as_the_commands(page):
     explained = json.loads(page.get("/api/explain").text)
     assert explained == command("explain", "--offline", "sql")
     assert [view["view"] for view in explained] == ["totals", "open_orders"]
+
+
+def test_every_number_is_had_by_a_command(page, made):
+    """By the page of docs that says so: no path is left out."""
+    told = DOCS.read_text().partition("### The same by commands")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in told.splitlines() if "/api/" in line]
+    paths = {path for row in rows for path in re.findall(r"`(/api/\w+)`", row[2])}
+    routes = Site(made.config, made.mask)._routes
+    assert paths == {route for route in routes if route.startswith("/api/")}
+
+    epochs = json.loads(page.get("/api/epochs").text)
+    assert epochs == command("history", "--all", "-n", "300")
+    # The rates of the page, of epochs that are as young as that.
+    for view in command("lag", "--over", "30 s")["views"]:
+        changes = [epoch["views"][view["view"]] for epoch in epochs]
+        assert view["changed"] == sum(
+            each[kind] for each in changes for kind in ("inserted", "updated", "deleted")
+        )
+        assert view["changed"]
+    lineage = {view["view"]: view for view in command("lineage", "--offline")}
+    for view in json.loads(page.get("/api/views").text):
+        for what in ("reads", "sinks"):
+            assert view[what] == lineage[view["name"]][what]
+
+
+def test_what_a_run_tells_is_among_its_events():
+    events = {
+        "load": LoadReport("t", 1, 2, 3, False),
+        "epoch": EpochReport(1, 2, 3, stages={"n": 1}),
+    }
+    heard = RunHeard()
+    for event, report in events.items():
+        heard.take({"time": "t", "event": event, **asdict(report)})
+    told = heard.as_json()
+    for kind, report in (("loads", events["load"]), ("epochs", events["epoch"])):
+        (sent,) = told[kind]
+        assert sent.keys() - {"time", "event"} <= asdict(report).keys()
 
 
 def test_views_plans_rows_epochs(page):
