@@ -25,7 +25,7 @@ class DeltaCost:
         changed: changed rows.
         lookups: look-ups that they lead to.
         rows_read: rows that these find.
-        seconds: None: not measured yet.
+        seconds: what an epoch of so many takes, as measured; None: not measured yet.
     """
 
     table: str

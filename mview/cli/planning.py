@@ -65,7 +65,8 @@ class Planned:
     """What a run would do.
 
     Attributes:
-        views: the given views and those of the store that are built anew with them, in DAG order.
+        views: the given views, and those of the store that are built anew with them, in the order
+            in which they are built.
         load: tables that are to be loaded.
         anew: those of them that are loaded already, and why they are loaded once more.
         not_given: views of the store that the files do not have; they go on until they are dropped.

@@ -203,8 +203,15 @@ def _table(kind: type) -> list[str]:
     lines = ["| field | what it is | meaning |", "|---|---|---|"]
     for name in fields(kind):
         what = told_type(given[name]).replace("|", "\\|")
-        lines.append(f"| `{name}` | {what} | {told[name].replace('|', chr(92) + '|')} |")
+        lines.append(f"| `{name}` | {what} | {_in_json(told[name]).replace('|', chr(92) + '|')} |")
     return lines
+
+
+def _in_json(text: str) -> str:
+    """What a docstring says of values of Python, said of those of JSON."""
+    for here, there in (("None", "null"), ("True", "true"), ("False", "false")):
+        text = re.sub(rf"\b{here}\b", f"`{there}`", text)
+    return text
 
 
 def page() -> str:

@@ -13,11 +13,14 @@ epochs that insert, update and delete in every table. The queries are in `{queri
 
 - *strategies*: those of the operators that do more than work on changed rows, from the top.
 - *parts*: results in between that are kept as tables of their own.
+- *state*: whether aggregates are kept in a table of their own, to be added up.
 - *reads all rows*: never (`-`), or in which epochs; see `mview explain`. The codes are explained in
   [reasons.md](reasons.md).
 
 """
 _COLUMNS = "| query | strategies | parts | state | reads all rows |\n|---|---|---|---|---|\n"
+#: How many queries a benchmark has.
+_QUERIES = {"TPC-H": 22, "TPC-DS": 99}
 #: Codes of operators that read all rows in some epochs only.
 _WHEN = {
     "VALUE": "when the subquery's value changes",
@@ -38,7 +41,8 @@ def strategy_table(views: Mapping[str, ViewPlan], *, title: str, test: str, quer
     """The file's text: a row per view, and how many are FULL for what reason."""
     head = _HEAD.format(title=title, test=test, queries=queries)
     full = {name: codes for name, plan in views.items() if (codes := full_codes(plan))}
-    count = f"{len(views) - len(full)} of {len(views)} queries are incremental"
+    there = "" if len(views) == _QUERIES[title] else f" (of the {_QUERIES[title]} of {title})"
+    count = f"{len(views) - len(full)} of {len(views)} queries{there} are incremental"
     lines = [f"{count}{'; FULL:' if full else '.'}"]
     lines += [""] if full else []
     lines += [f"- {name}: {', '.join(codes)}" for name, codes in full.items()]

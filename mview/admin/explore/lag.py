@@ -22,8 +22,9 @@ class ViewLag:
         freshness_ms: what it promised; None: nothing.
         cause: why it is older than promised; empty: it is not.
         epochs: epochs of the time that is asked for that changed it and whose lag is known.
-        median_ms, most_ms, worst_ms: of their lags when they were published: half of them had no
-            more, 95 % no more, none more. None: there were none.
+        median_ms: half of these had no larger lag when they were published; None: there were none.
+        most_ms: 95 % of these had no larger one; None: there were none.
+        worst_ms: none of these had a larger one; None: there were none.
         changed: rows that epochs of that time inserted, updated and deleted, builds among them.
         sinks: those that follow it.
     """
