@@ -132,6 +132,11 @@ class Costs:
         return self.full_seconds * max(1.0, rows / max(1, self.full_rows))
 
 
+def is_few(changed: int) -> bool:
+    """Whether so few rows changed that nothing but following them is thought of."""
+    return changed < SMALL_ROWS
+
+
 def full_rows(plan: ViewPlan, tables: Mapping[RelationId, TableState]) -> int:
     """The rows of the relations from which a view or part is computed as a whole."""
     return sum(tables[name].rows for name in plan.full_definition.table_names if not is_clock(name))
@@ -201,7 +206,7 @@ def choose(
     if forced != "auto":
         return Choice(FULL if forced == "full" else INCREMENTAL, f"engine.strategy is {forced}")
     share = load.share_text()
-    if load.changed_rows < SMALL_ROWS:
+    if is_few(load.changed_rows):
         return Choice(INCREMENTAL, share)
     if load.full_bytes > memory:
         return Choice(INCREMENTAL, f"{share}, the view is beyond engine.memory")

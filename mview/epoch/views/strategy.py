@@ -19,13 +19,13 @@ from mview.epoch.halts import at_its_sink
 from mview.epoch.views.cost import (
     FULL,
     INCREMENTAL,
-    SMALL_ROWS,
     Choice,
     Costs,
     Load,
     Ran,
     choose,
     full_rows,
+    is_few,
 )
 from mview.epoch.views.whole import recompute, whole_executor
 from mview.execute.delta import Delta
@@ -133,7 +133,7 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
     rows |= dict.fromkeys(plan.clocks, 1)
     kept = [(_rows_of(engine, plan), _row_bytes(engine, plan.relation, plan.output.columns))]
     # Asked for where it counts only: a query is read for it.
-    is_many = sum(counts.values()) >= SMALL_ROWS
+    few = is_few(sum(counts.values()))
     if (state := plan.state) is not None:
         there = task.tables[state]
         kept.append((there.rows, _row_bytes(engine, state, there.schema.columns)))
@@ -143,7 +143,7 @@ def _load(engine: Engine, task: Task, changed: Mapping[RelationId, Delta]) -> Lo
         foreseen=foreseen_reads(plan, counts, rows).rows,
         full_rows=full_rows(plan, task.tables),
         full_bytes=2 * sum(rows * width for rows, width in kept),
-        full_executor=whole_executor(engine, plan, task.tables) if is_many else "spark",
+        full_executor="spark" if few else whole_executor(engine, plan, task.tables),
     )
 
 

@@ -55,7 +55,7 @@ def recompute(
         old: its published rows, in parts.
 
     Returns:
-        What changes, and the name of the executor.
+        What changes, and the name of the executor: `spark`, if that ran a part of it.
     """
     rows, ran = _change(engine, plan, plan.full_definition, tables, deltas, old, plan.result)
     relation = plan.state
@@ -67,15 +67,19 @@ def recompute(
         return kept.mirror.parts(kept.state)
 
     asked = plan.state_definition
-    state, _ = _change(engine, plan, asked, tables, deltas, before, plan.state_result)
-    return ViewDelta(rows, state), ran
+    state, too = _change(engine, plan, asked, tables, deltas, before, plan.state_result)
+    return ViewDelta(rows, state), ran if too == ran else "spark"
 
 
 def whole_executor(engine: Engine, plan: ViewPlan, tables: Tables) -> str:
     """Where a view or part is computed as a whole, as far as is known before."""
-    assert plan.result is not None
-    here = _Here.of(engine, plan, plan.full_definition, tables, plan.result)
-    return "spark" if here is None else "local"
+    asked = [(plan.full_definition, plan.result), (plan.state_definition, plan.state_result)]
+    for definition, result in asked:
+        if definition is not None:
+            assert result is not None
+            if _Here.of(engine, plan, definition, tables, result) is None:
+                return "spark"
+    return "local"
 
 
 def _change(
