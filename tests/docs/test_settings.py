@@ -11,6 +11,7 @@ from mview.follower import FollowerSettings
 from tests.docs.settings import _GIVEN, SECTIONS, followers, meanings, page, rows
 
 MODELS = {**SECTIONS, **followers()}
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -47,7 +48,22 @@ def test_the_file_of_all_settings_has_each(model) -> None:
     """`conf/mview.yml` shows every setting of the engine, at least in a comment."""
     if model is FollowerSettings:
         return  # of each sink there is a page
-    text = (Path(__file__).parents[2] / "conf" / "mview.yml").read_text(encoding="utf-8")
+    text = (ROOT / "conf" / "mview.yml").read_text(encoding="utf-8")
     given = {field for kind, field in _GIVEN if kind is model}
     names = [f.alias or name for name, f in model.model_fields.items() if name not in given]
     assert [name for name in names if not re.search(rf"\b{name}:", text)] == []
+
+
+def test_the_page_of_sinks_has_what_all_have() -> None:
+    text = (ROOT / "docs" / "sinks.md").read_text(encoding="utf-8")
+    assert [name for name in FollowerSettings.model_fields if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("sink", followers())
+def test_the_page_of_a_sink_has_its_settings(sink) -> None:
+    """Those of databases share `docs/sinks.md`, as those of every sink do."""
+    own = ROOT / "docs" / "sinks" / f"{sink}.md"
+    page = own if own.exists() else ROOT / "docs" / "sinks.md"
+    text = page.read_text(encoding="utf-8")
+    names = followers()[sink].model_fields.keys() - FollowerSettings.model_fields.keys()
+    assert [name for name in sorted(names) if f"\n| `{name}` | " not in text] == []
