@@ -9,6 +9,7 @@ from typing import get_args
 import click
 
 from mview.cli.display.progress import Display, LogFormat, QuietDisplay, display_for, heard
+from mview.cli.display.tee import TeeDisplay
 from mview.cli.interrupt import Drainable, run_until_interrupted
 from mview.cli.options import App, config_option, env_option, views_argument
 from mview.cli.output import Output
@@ -61,7 +62,10 @@ def run(
     give_back_what_is_freed(config.engine.memory)
     views = load_views(files)
     # Only now, because it brings Spark in: a wrong file or setting is told at once.
+    from mview.admin.explore.took import TookLog
+    from mview.clock import SystemClock
     from mview.run.pipeline import Pipeline
+    from mview.store.layout import Store
 
     display: Display = (
         QuietDisplay(app.output)
@@ -79,7 +83,8 @@ def run(
         told = config, config.openlineage, once, app.output.mask
         display = LineageDisplay(display, LineageEvents(*told, display.on_message))
     read_from = [str(Path(name).resolve()) for name in files]
-    pipeline = Pipeline(config, views, listener=display, files=read_from)
+    listener = TeeDisplay(display, TookLog(Store(config.store), SystemClock()))
+    pipeline = Pipeline(config, views, listener=listener, files=read_from)
     if drive(pipeline, display, app.output, once=once):
         sys.exit(ExitCode.INTERRUPTED)
 

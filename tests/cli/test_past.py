@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from mview.admin.explore.took import TookLog
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
+from mview.epoch.report import EpochReport
 from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.plan.definition import parse_view
 from mview.relation import RelationId
@@ -21,6 +23,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Cut, Manifest, TableState, ViewState
+from tests.admin.test_took import SetClock
 
 ORDERS = TableSchema((Column("id", pa.int64()),), ("id",))
 #: 2023-11-14 22:13:20 UTC.
@@ -99,6 +102,27 @@ def test_what_epochs_did(store: Path) -> None:
         "epoch 2 2023-11-14 22:13:40 UTC lag 0.2 s v +2 ~0 -0 2,000 rows 0.20 s local",
         "epoch 4 2023-11-14 22:14:00 UTC lag 0.4 s v +4 ~0 -0 4,000 rows 0.40 s local",
     ]
+
+
+def test_what_epochs_took(store: Path) -> None:
+    """Of epochs that a run has noted; of a store that was put back the former ones are others."""
+    clock = SetClock(BEGIN + 20_100)
+    log = TookLog(Store(store / "data"), clock)
+    log.on_epoch(EpochReport(2, 12, None, {"shop.orders": 3}, stages={"net": 0.5}))
+    clock.ms = BEGIN + 39_000
+    log.on_epoch(EpochReport(4, 13, None, stages={"net": 0.5}))
+    log.on_epoch(EpochReport(1, 14, None))
+    told = {each["epoch"]: each for each in json.loads(mview("history", "--json").stdout)}
+    assert [told[2][name] for name in ("took_ms", "stages", "changes")] == [
+        12,
+        {"net": 0.5},
+        {"shop.orders": 3},
+    ]
+    for other in (1, 4):
+        assert (told[other]["took_ms"], told[other]["stages"]) == (None, {})
+    lines = mview("history").stdout.splitlines()
+    assert [line.count("took") for line in lines] == [0, 0, 1, 0]
+    assert "lag 0.2 s, took 0.0 s" in lines[2]
 
 
 def test_epochs_of_a_time_and_of_a_view(store: Path) -> None:

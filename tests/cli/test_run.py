@@ -171,7 +171,7 @@ class Pipeline:
         sys.stdin.readline()
         if INTERRUPTED:
             os.kill(os.getpid(), signal.SIGINT)
-            while self.listener._output._needs_readers:
+            while self.listener._display._output._needs_readers:
                 time.sleep(0.01)
         self.listener.on_message("goes on")
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from mview.admin.against_source import TableVerified
 from mview.admin.doctor import Finding
-from mview.admin.explore.epochs import EpochPoint
+from mview.admin.explore.epochs import PastEpoch
 from mview.admin.explore.lag import Lag
 from mview.admin.init import NewProject
 from mview.admin.maintain import SinkMaintained
@@ -66,7 +66,7 @@ RESULTS: Mapping[str, Any] = {
     "rollback": results.RolledBack,
     "status": StoreStatus,
     "lag": Lag,
-    "history": list[EpochPoint],
+    "history": list[PastEpoch],
     "why": Why,
     "pause": Mapping[str, bool],
     "resume": Mapping[str, bool],

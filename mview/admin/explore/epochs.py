@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mview.admin.content import check_views, published
+from mview.admin.explore.took import KeptTook
 from mview.clock import parse_time
 from mview.config import Config
 from mview.epoch.views.cost import runs_of
@@ -51,6 +52,26 @@ class EpochPoint:
     views: Mapping[str, ViewPoint] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PastEpoch(EpochPoint):
+    """A published epoch, and what it took.
+
+    Attributes:
+        epoch: its number.
+        published_ms: wall time.
+        lag_ms: that minus its watermark; None: unknown.
+        views: those that it changed.
+        took_ms: from the batch's arrival to the manifest; None: it is not known, or no batch has
+            brought the epoch.
+        stages: milliseconds of each stage; none: the same.
+        changes: rows changed per table; none: the same.
+    """
+
+    took_ms: int | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    changes: Mapping[str, int] = field(default_factory=dict)
+
+
 def point(manifest: Manifest) -> EpochPoint:
     """What a manifest tells of its epoch."""
     views = {}
@@ -92,7 +113,7 @@ def history(
     most: int,
     *,
     quiet_too: bool,
-) -> list[EpochPoint]:
+) -> list[PastEpoch]:
     """Epochs that were published in a time, the oldest first.
 
     Args:
@@ -119,7 +140,16 @@ def history(
             points.append(each)
         if len(points) == most:
             break
-    return points[::-1]
+    kept = KeptTook(Store(config.store))
+    return [_with_took(each, kept) for each in points[::-1]]
+
+
+def _with_took(epoch: EpochPoint, kept: KeptTook) -> PastEpoch:
+    known = (epoch.epoch, epoch.published_ms, epoch.lag_ms, epoch.views)
+    took = kept.of(epoch.epoch, epoch.published_ms)
+    if took is None:
+        return PastEpoch(*known)
+    return PastEpoch(*known, took.took_ms, took.stages, took.changes)
 
 
 def _milliseconds(text: str | None) -> int | None:

@@ -14,7 +14,7 @@ from mview.clock import DURATION_EXAMPLES, parse_duration, utc_text
 from mview.errors import one_line
 
 if TYPE_CHECKING:
-    from mview.admin.explore.epochs import EpochPoint, ViewPoint
+    from mview.admin.explore.epochs import PastEpoch, ViewPoint
     from mview.admin.explore.lag import Lag, ViewLag
 
 
@@ -55,7 +55,7 @@ def history(
     app.output.result(told, history_text(told))
 
 
-def history_text(epochs: Sequence[EpochPoint]) -> str:
+def history_text(epochs: Sequence[PastEpoch]) -> str:
     """An epoch in a line, or in one per view that it changed."""
     if not epochs:
         return "no epoch of that time is kept that changed a view"
@@ -64,7 +64,7 @@ def history_text(epochs: Sequence[EpochPoint]) -> str:
         begin = (
             f"epoch {epoch.epoch:,}",
             f"{utc_text(epoch.published_ms)} UTC",
-            f"lag {duration_text(epoch.lag_ms)}",
+            f"lag {duration_text(epoch.lag_ms)}{_took(epoch)}",
         )
         for name, change in epoch.views.items():
             cells.append((*begin, name, *_change_cells(change)))
@@ -72,6 +72,10 @@ def history_text(epochs: Sequence[EpochPoint]) -> str:
         if not epoch.views:
             cells.append((*begin, "", "", "", ""))
     return "\n".join(aligned(cells, indent=0))
+
+
+def _took(epoch: PastEpoch) -> str:
+    return "" if epoch.took_ms is None else f", took {duration_text(epoch.took_ms)}"
 
 
 def _change_cells(change: ViewPoint) -> tuple[str, str, str]:

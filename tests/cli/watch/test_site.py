@@ -58,7 +58,10 @@ def test_every_number_is_had_by_a_command(page, made):
     assert paths == {route for route in routes if route.startswith("/api/")}
 
     epochs = json.loads(page.get("/api/epochs").text)
-    assert epochs == command("history", "--all", "-n", "300")
+    past = command("history", "--all", "-n", "300")
+    assert [epoch.items() <= told.items() for epoch, told in zip(epochs, past, strict=True)] == (
+        [True] * 3
+    )
     # The rates of the page, of epochs that are as young as that.
     for view in command("lag", "--over", "30 s")["views"]:
         changes = [epoch["views"][view["view"]] for epoch in epochs]
