@@ -83,7 +83,7 @@ def run(
         told = config, config.openlineage, once, app.output.mask
         display = LineageDisplay(display, LineageEvents(*told, display.on_message))
     read_from = [str(Path(name).resolve()) for name in files]
-    listener = TeeDisplay(display, TookLog(Store(config.store), SystemClock()))
+    listener = TeeDisplay(display, TookLog(Store(config.store, any_format=True), SystemClock()))
     pipeline = Pipeline(config, views, listener=listener, files=read_from)
     if drive(pipeline, display, app.output, once=once):
         sys.exit(ExitCode.INTERRUPTED)

@@ -122,7 +122,7 @@ def test_what_epochs_took(store: Path) -> None:
         assert (told[other]["took_ms"], told[other]["stages"]) == (None, {})
     lines = mview("history").stdout.splitlines()
     assert [line.count("took") for line in lines] == [0, 0, 1, 0]
-    assert "lag 0.2 s, took 0.0 s" in lines[2]
+    assert "lag 0.2 s, took 0.01 s" in lines[2]
 
 
 def test_epochs_of_a_time_and_of_a_view(store: Path) -> None:

@@ -75,7 +75,7 @@ def history_text(epochs: Sequence[PastEpoch]) -> str:
 
 
 def _took(epoch: PastEpoch) -> str:
-    return "" if epoch.took_ms is None else f", took {duration_text(epoch.took_ms)}"
+    return "" if epoch.took_ms is None else f", took {epoch.took_ms / 1000:.2f} s"
 
 
 def _change_cells(change: ViewPoint) -> tuple[str, str, str]:
