@@ -73,6 +73,7 @@ _TYPES = {
 #: Whose own log is read by another one's module.
 _LOGS = {"mariadb": "mysql"}
 
+_MEGABYTE = 1 << 20
 _UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("min", 60_000), ("second", 1000))
 
 
@@ -143,7 +144,13 @@ def _default(field: FieldInfo, text: str) -> str:
         return "`fresh`"
     if text.startswith("Duration") and isinstance(value, int):
         return _duration(value)
+    if isinstance(value, int) and value >= _MEGABYTE and value % _MEGABYTE == 0:
+        return f"`{value}` ({_size(value // _MEGABYTE)})"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _size(megabytes: int) -> str:
+    return f"{megabytes} MB" if megabytes % 1024 else f"{megabytes // 1024} GB"
 
 
 def _duration(ms: int) -> str:
@@ -174,7 +181,8 @@ def _same(field: FieldInfo, inherited: FieldInfo | None) -> bool:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
+    linked = re.sub(r"docs/(\w+\.md)", r"[\1](\1)", text)
+    return linked.replace("|", r"\|")
 
 
 def _format_options(name: str) -> list[str]:

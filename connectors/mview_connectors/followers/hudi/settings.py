@@ -17,7 +17,7 @@ class HudiSettings(FollowerSettings):
     every: Duration = 10_000
     #: The folder that tables are in; of this machine, or mounted.
     path: Annotated[str, Field(min_length=1)]
-    #: Rows are spread over so many by their key, for ever.
+    #: Rows are spread over so many by their key; another number has the table made anew.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
     #: How long what was replaced stays.
     history: Duration = 3_600_000

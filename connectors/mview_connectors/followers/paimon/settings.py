@@ -26,7 +26,7 @@ class PaimonSettings(FollowerSettings):
     )
     #: Where the tables are.
     database: Annotated[str, Field(pattern=r"^\w+$")] = "default"
-    #: Rows are spread over so many by their key, for ever.
+    #: Rows are spread over so many by their key; another number has the table made anew.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
     #: Options of the table, as Paimon names them.
     properties: dict[str, str] = Field(default_factory=dict)
