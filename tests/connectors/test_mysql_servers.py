@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from mview_connectors import silence
 from mview_connectors.databases import mysql
 
 from mview.config import ConnectionSettings
@@ -101,12 +102,16 @@ def serving(behave: Behaviour) -> Iterator[int]:
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_hostile_server_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql, "_GREETING", 2)
-    monkeypatch.setattr(mysql, "_SILENCE", 2)
+    monkeypatch.setattr(silence, "GREETING_S", 2)
     behave, told = SERVERS[name]
     with serving(behave) as port:
         settings = ConnectionSettings(
-            name="shop", drivername="mysql+pymysql", host="127.0.0.1", port=port, database="d"
+            name="shop",
+            drivername="mysql+pymysql",
+            host="127.0.0.1",
+            port=port,
+            database="d",
+            timeout=2_000,
         )
         with pytest.raises(MviewError) as caught:
             mysql.MysqlDatabase(settings).query("SELECT 1")
