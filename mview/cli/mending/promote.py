@@ -21,10 +21,10 @@ from mview.errors import ExitCode, UserError, one_line
 def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str) -> None:
     """Have production's run take views of an environment, by their names.
 
-    With --plan and no name, all are shown that production has not, or otherwise: also where it has
-    a newer text by now. It is done as mview apply does it: they are built beside what is
-    shown, replace it in one epoch, and sinks get the difference. The plan is shown first. The
-    environment stays. Ends with 1 when it is refused, or a view is not built.
+    With --plan and no name, all are shown that production does not have, or has otherwise: also
+    where it has a newer text by now. It is done as mview apply does it: they are built beside
+    what is shown, replace it in one epoch, and sinks get the difference. The plan is shown first.
+    The environment stays. Ends with 1 when it is refused, or a view is not built.
     """
     name, app.environment = app.environment, ""
     if not name:
