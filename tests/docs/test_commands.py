@@ -1,23 +1,16 @@
-"""Every command on a page is one: the program takes it apart, and it runs on a small shop."""
+"""Every command on a page is one: the program takes it apart."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import zipfile
 from contextlib import nullcontext, suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from mview.cli import main
-from mview.errors import ExitCode
-from mview.store.identity import FORMAT
 from tests.docs.commands import PAGES, ROOT, Shown, shown_in
-from tests.store.kept import KEPT
 
 SHOWN = list(dict.fromkeys(shown for page in PAGES for shown in shown_in(page)))
 
@@ -77,91 +70,3 @@ def test_what_is_installed_is_ours(shown) -> None:
         assert set(extra.split(",")) <= set(extras), shown
     if shown.whole:
         assert any("mview-engine" in word for word in shown.words), shown
-
-
-# --- every command, on a small shop --------------------------------------------------------------
-
-#: What is run, and how it ends; the shop is that of `tests/store/kept.py`.
-RUNS: dict[str, tuple[str, ExitCode]] = {
-    "init": ("init sqlite:///shop.db --triggers --folder new", ExitCode.OK),
-    # The last run ended by an error.
-    "doctor": ("doctor sql", ExitCode.CHECK_FAILED),
-    "check": ("check sql", ExitCode.OK),
-    "explain": ("explain sql", ExitCode.OK),
-    "preview": ("preview 'SELECT id FROM shop.orders'", ExitCode.OK),
-    "test": ("test tests", ExitCode.OK),
-    "plan": ("plan sql", ExitCode.OK),
-    "lineage": ("lineage --mermaid", ExitCode.OK),
-    "run": ("run sql --once", ExitCode.OK),
-    # Nobody runs the store.
-    "apply": ("apply sql", ExitCode.CHECK_FAILED),
-    # The view was not changed.
-    "rollback": ("rollback spent --plan", ExitCode.CHECK_FAILED),
-    # There is no such environment.
-    "promote": ("promote --env dev", ExitCode.CHECK_FAILED),
-    "status": ("status", ExitCode.OK),
-    "lag": ("lag", ExitCode.OK),
-    "history": ("history spent --all", ExitCode.OK),
-    "why": ("why spent --key 1", ExitCode.OK),
-    # Its load is done.
-    "pause": ("pause shop.orders", ExitCode.CHECK_FAILED),
-    "resume": ("resume shop.orders", ExitCode.OK),
-    "backfill": ("backfill shop.orders", ExitCode.OK),
-    "quarantine": ("quarantine list", ExitCode.OK),
-    "maintain": ("maintain", ExitCode.OK),
-    "repair": ("repair latest", ExitCode.OK),
-    "migrate": ("migrate", ExitCode.OK),
-    "support-bundle": ("support-bundle", ExitCode.OK),
-    "drop": ("drop latest --yes", ExitCode.OK),
-    "completion": ("completion bash", ExitCode.OK),
-}
-#: Those that take Spark or a server: who runs them.
-ELSEWHERE = {
-    "demo": "tests/cli/test_demo.py",
-    "verify": "tests/cli/test_store_commands.py",
-    "ui": "tests/cli/watch/test_beside.py",
-}
-_TESTS = """
-views: [../sql/spent.sql]
-tables:
-  shop.customers: {columns: {id: bigint, name: string not null}, key: [id]}
-  shop.orders:
-    columns: {id: bigint, customer_id: bigint, total: "decimal(12,2)", at: timestamp}
-    key: [id]
-tests:
-  - name: an order counts
-    given:
-      shop.customers: [{id: 1, name: Ada}]
-    steps:
-      - insert: {shop.orders: [{id: 1, customer_id: 1, total: 5}]}
-        expect: {spent: [{name: Ada, total: 5}]}
-"""
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch) -> Path:
-    with zipfile.ZipFile(KEPT / f"format-{FORMAT}.zip") as file:
-        file.extractall(tmp_path)
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "spent.yml").write_text(_TESTS)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_every_command_is_run_somewhere() -> None:
-    """Who adds a command adds it here, or says which test runs it."""
-    assert {*RUNS, *ELSEWHERE} == {*main.commands}
-    assert not RUNS.keys() & ELSEWHERE.keys()
-    for name, file in ELSEWHERE.items():
-        assert f'"{name}"' in (ROOT / file).read_text(), name
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_command_on_a_shop(name, shop) -> None:
-    text, code = RUNS[name]
-    takes_config = any(option.name == "config_path" for option in main.commands[name].params)
-    given = ["--config", "mview.yml"] if takes_config else []
-    result = CliRunner().invoke(main, [*shlex.split(text), *given])
-    assert result.exit_code == code, result.output
-    assert result.output.strip()
-    assert "unexpected" not in result.output
