@@ -300,14 +300,16 @@ def test_a_run_that_ends_in_it_leaves_it_to_the_next(shop: Shop, place: str) -> 
 
 
 @pytest.mark.long
-def test_a_run_that_is_stopped_meanwhile(shop: Shop) -> None:
+def test_a_run_that_is_stopped_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends without the build, which the next one does."""
-    config = shop.config()
+    config, close = shop.config(), Building.close
     with beating(shop), live(config, view("names")) as running:
         running.to_the_end(shop)
-        asked(config, [view("spent")])
-        running.until(lambda: any(Store(config.store).building.glob("*")))
-        running.stop()
+        with held() as (hit, go):
+            monkeypatch.setattr(Building, "close", lambda building: (go.set(), close(building)))
+            asked(config, [view("spent")])
+            running.until(hit.is_set)
+            running.stop()
         assert "spent" not in published(config).views
         no_build_is_left(config)
     run_once(config)
