@@ -319,7 +319,8 @@ def _finalize(
     old = state.fetch(keys)
     old = as_schema(old, partial.schema.remove(0))
     with _overflows(plan):
-        new = add_up(groups, accumulators, old, partial, maintained.extremes, maintained.beside)
+        extremes, beside, genuine = maintained.extremes, maintained.beside, maintained.genuine
+        new = add_up(groups, accumulators, old, partial, extremes, beside, genuine)
     if new is None:
         raise _ExtremeGoneError
     if not maintained.always:

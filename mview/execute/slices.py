@@ -312,6 +312,7 @@ def add_up(
     partial: pa.Table,
     extremes: Mapping[str, str],
     beside: Mapping[str, str],
+    genuine: bool,
 ) -> pa.Table | None:
     """The rows of a state table with the changes added; groups without rows stay, with count 0.
 
@@ -323,6 +324,8 @@ def add_up(
         extremes: accumulators that are no sums: `min`, `max`, or `complete`, for a value that is
             that of all rows.
         beside: accumulators that are a value in a row with an extreme, and that extreme.
+        genuine: rows that go and come were and are there. Else some may be of parts that did not
+            change and are incomplete in the slices: they go and come alike, and were never there.
 
     Returns:
         The rows; None when rows with an extreme value went away, so that it is not known.
@@ -342,11 +345,11 @@ def add_up(
     ]
     unknown = []
     for name, kind in extremes.items():
-        value, doubt = _extreme(quoted([name]), kind)
+        value, doubt = _extreme(quoted([name]), kind, genuine)
         columns.append(f"CASE WHEN {count} > 0 THEN {value} END AS {quoted([name])}")
         unknown += [doubt] if doubt else []
     for name, extreme in beside.items():
-        value, doubt = _beside(quoted([name]), quoted([extreme]), extremes[extreme])
+        value, doubt = _beside(quoted([name]), quoted([extreme]), extremes[extreme], genuine)
         unknown.append(doubt)
         columns.append(f"CASE WHEN {count} > 0 THEN {value} END AS {quoted([name])}")
     doubts = f"{count} > 0 AND ({' OR '.join(unknown)})" if unknown else "false"
@@ -385,7 +388,7 @@ def _roomy(column: pa.ChunkedArray) -> pa.ChunkedArray:
 _ROOMY, _WIDE = 36, 50
 
 
-def _extreme(column: str, kind: str) -> tuple[str, str | None]:
+def _extreme(column: str, kind: str, genuine: bool) -> tuple[str, str | None]:
     """The new smallest or largest value of a group, and the condition under which it is unknown."""
     function = "min" if kind == "min" else "max"
     kept, gone, come = (f"{function}({column}) FILTER (part = {part})" for part in ("0", "-1", "1"))
@@ -394,10 +397,18 @@ def _extreme(column: str, kind: str) -> tuple[str, str | None]:
         return f"CASE WHEN count(*) FILTER (part <> 0) > 0 THEN {come} ELSE {kept} END", None
     beyond = f"{come} {'>' if kind == 'min' else '<'} {kept}"
     doubt = f"({gone} = {kept} AND ({come} IS NULL OR {beyond}))"
+    if not genuine:
+        doubt = f"({doubt} OR {_never_there(kept, gone, come, kind)})"
     return f"{'least' if kind == 'min' else 'greatest'}({kept}, {come})", doubt
 
 
-def _beside(column: str, extreme: str, kind: str) -> tuple[str, str]:
+def _never_there(kept: str, gone: str, come: str, kind: str) -> str:
+    """Whether what comes has its extreme from rows that may not be genuine: those go as well."""
+    reaches = f"{come} {'<=' if kind == 'min' else '>='} {kept}"
+    return f"({come} = {gone} AND ({kept} IS NULL OR {reaches}))"
+
+
+def _beside(column: str, extreme: str, kind: str, genuine: bool) -> tuple[str, str]:
     """The value in a row with the new extreme, and the condition under which it is unknown.
 
     Of rows that tie it is the greatest (the least, for a smallest extreme); NULL is the least.
@@ -412,6 +423,8 @@ def _beside(column: str, extreme: str, kind: str) -> tuple[str, str]:
     more = f"{come} {'<' if least else '>'} {kept}"
     takes = f"({come} IS NOT NULL AND ({kept} IS NULL OR {more} OR ({come} = {kept} AND {wins})))"
     doubt = f"({gone} = {kept} AND {lost} IS NOT DISTINCT FROM {before} AND NOT {takes})"
+    if not genuine:
+        doubt = f"({doubt} OR {_never_there(kept, gone, come, kind)})"
     return f"CASE WHEN {takes} THEN {after} ELSE {before} END", doubt
 
 

@@ -134,6 +134,7 @@ SHAPES = {
     "total_order._below": "the keys of another shape are asked for, which raises",
     "total_order._input": "the keys of another shape are asked for, which raises",
     "total_order._is_total": "the keys of another shape are asked for, which raises",
+    "trace.is_genuine": "rows of another shape may not be there: an extreme is in doubt",
     "trace._one_row_of": "another shape is read like any join",
     "trace.value_part": "another shape is read like any join",
 }

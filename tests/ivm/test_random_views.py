@@ -55,15 +55,8 @@ def outcome_over_views(case: Case, engine: Engine, generous: bool) -> str | None
     return outcome(replace(case, sql=over), engine, generous, DOUBLED)
 
 
-#: A fault that is known and not mended: HAVING with a subquery, over groups by a column of the side
-#: of an outer join that may be missing. The view has a wrong extreme.
-OPEN = {73994590000}
-
-
 def check(seed: int, depth: int, engine: Engine, generous: bool) -> None:
     """Run a case; on failure shrink it and say how to repeat it."""
-    if seed in OPEN:
-        pytest.xfail("known to be wrong: HAVING with a subquery, over groups of an outer join")
     case = random_case(seed, depth)
     wrong = outcome(case, engine, generous)
     if wrong is None:

@@ -114,6 +114,7 @@ _IVM = [
         ("kind.precision <= _ROOMY", "kind.precision <= 38"),
         ("pc.subtract(pc.add(kept, come), gone)", "pc.add(pc.add(kept, come), gone)"),
         ("({come} IS NULL OR {beyond})", "{beyond}"),
+        ("({come} = {gone} AND (", "({come} IS NULL AND ("),
         ("same &= ~self._differs(name, updates)", "same |= ~self._differs(name, updates)"),
         ("if (times != 1).any():", "if False:"),
         ("~np.isin(told[first], told[part == len(parts)])", "told[first] >= 0"),
@@ -121,6 +122,7 @@ _IVM = [
     *_of(
         "mview/ivm/tracing/trace.py",
         ('if node.kind == "union all":', "if True:"),
+        ('node.kind in ("inner", "semi") or', 'node.kind != "mark" or'),
         ('optional = ("right", "full") if', 'optional = ("full",) if'),
         ('"semi", "anti", "mark")', '"semi", "mark")'),
         (

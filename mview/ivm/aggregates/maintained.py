@@ -29,7 +29,7 @@ from mview.ivm.aggregates.averages import Average, is_known
 from mview.ivm.facts.exact import base_type, is_ordered, number_type
 from mview.ivm.facts.keys import is_grouping_id
 from mview.ivm.tracing.steps import Trace
-from mview.ivm.tracing.trace import value_part
+from mview.ivm.tracing.trace import is_genuine, value_part
 from mview.plan.definition import ViewDefinition
 from mview.plan.functions.effects import aggregate_calls
 from mview.plan.functions.faithful import is_faithful
@@ -69,6 +69,7 @@ class Maintained:
         always: a global aggregate: its one row stays when no rows are left.
         extremes: those of the accumulators that are no sums, but a `min` or `max`.
         beside: accumulators that are the value in a row with an extreme, and the extreme.
+        genuine: see `mview.ivm.tracing.trace.is_genuine`.
         wide: sums that `finalize` and `shown` take as BIGINT.
         averages: columns that `finalize` and `shown` take beside those of the state table.
         values: parts with one row that `finalize` reads, as VALUE0, VALUE1, …
@@ -83,6 +84,7 @@ class Maintained:
     always: bool
     extremes: Mapping[str, Extreme] = field(default_factory=dict)
     beside: Mapping[str, str] = field(default_factory=dict)
+    genuine: bool = True
     wide: frozenset[str] = frozenset()
     averages: Mapping[str, Average] = field(default_factory=dict)
     values: tuple[RelationId, ...] = ()
@@ -179,6 +181,7 @@ def maintain(
         always=not groups,
         extremes=kept.extremes,
         beside=kept.beside,
+        genuine=is_genuine(aggregate.child),
         wide=frozenset(kept.wide),
         averages=kept.averages,
         values=values,

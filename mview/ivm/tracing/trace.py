@@ -337,6 +337,27 @@ def value_part(node: ir.Node) -> ir.Scan | None:
     return _one_row_of(node.right)
 
 
+def is_genuine(node: ir.Node) -> bool:
+    """Whether all rows of an operator over slices are rows of it over the whole tables.
+
+    They are not where a row, or a value of it, depends on rows that are missing: of a part that did
+    not change the slices may hold a few rows, as another part needs them, and a row of an outer
+    join then seems to have no partner. Before the epoch and after it that is the same, so it
+    cancels in sums; not in a smallest or largest value.
+    """
+    if isinstance(node, ir.Join):
+        plain = node.kind in ("inner", "semi") or value_side(node) is not None
+    elif isinstance(node, ir.SetOp):
+        plain = node.kind == "union all"
+    else:
+        plain = isinstance(node, _ROW_BY_ROW)
+    return plain and all(map(is_genuine, node.children))
+
+
+#: Operators whose rows do not depend on rows that are missing.
+_ROW_BY_ROW = (ir.Scan, ir.Values, ir.Filter, ir.Projection, ir.Generate, ir.Distinct)
+
+
 def _one_row_of(below: ir.Node) -> ir.Scan | None:
     """The part of one row that an input is."""
     while isinstance(below, ir.Projection):

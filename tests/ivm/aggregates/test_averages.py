@@ -168,7 +168,7 @@ def test_the_row_with_the_extreme_goes_or_stays() -> None:
         schema = pa.schema([(WEIGHT, pa.int32()), *state.schema])
         rows = [{WEIGHT: w, "g": 0, "n": 1, "m": m, "b": b} for w, m, b in parts]
         partial = pa.Table.from_pylist(rows, schema)
-        found = add_up(["g"], ["n", "m", "b"], state, partial, {"m": "max"}, {"b": "m"})
+        found = add_up(["g"], ["n", "m", "b"], state, partial, {"m": "max"}, {"b": "m"}, True)
         return found and (found["m"][0].as_py(), found["b"][0].as_py())
 
     assert after((1, 4, "x")) == (5, "a")
