@@ -19,7 +19,7 @@ from mview.admin import verify as stored
 from mview.admin.content import StoredView
 from mview.admin.status import status
 from mview.config import Config
-from mview.epoch.views import cost, whole
+from mview.epoch.views import cost, in_process, whole
 from mview.epoch.views.cost import FULL, INCREMENTAL, runs_of
 from mview.execute import executors
 from mview.relation import RelationId
@@ -97,7 +97,7 @@ def change_all(shop: Shop, price: int) -> None:
 @pytest.mark.long
 def test_forced_ways_keep_the_same(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is computed as a whole counts as large here: it comes through files, in pieces."""
-    for module in (whole, stored):
+    for module in (in_process, whole, stored):
         monkeypatch.setattr(module, "is_small", lambda read, most: False)
     views = views_of(**VIEWS)
     follows = shop.config(strategy="incremental")

@@ -37,10 +37,9 @@ from mview.epoch.halts import (
 from mview.epoch.report import BuildReport
 from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
 from mview.epoch.views.fate import fates
-from mview.epoch.views.results import is_small
+from mview.epoch.views.in_process import InProcess, read_by
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.numbered import kept_as, number_first
-from mview.execute.refusal import EvaluationError
 from mview.failpoints import failpoint
 from mview.files.durable import later, naming
 from mview.ivm.plan import ViewPlan
@@ -51,7 +50,6 @@ from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
 from mview.store.frames import mirror_dataframe, read_files
 from mview.store.manifest import NEVER, Manifest, TableState, ViewState
-from mview.store.mirror import ROW
 
 #: Rows per file of a first build: an update rewrites the files it touches.
 _FILE_ROWS = 130_000
@@ -340,41 +338,26 @@ def _batch(
     heap nothing to hold.
     """
     rows = _rows_per_file(engine, definition, tables)
-    mirrors = {n: engine.mirror(n, tables[n].schema) for n in _mirrored(definition)}
-    if result is not None and plan.is_exact:
-        read = [(mirror, tables[name]) for name, mirror in mirrors.items()]
-        if is_small(read, engine.memory.whole):
-            room = engine.memory.whole
-
-            def scan(name: RelationId, columns: Sequence[str]) -> pa.Table | None:
-                nonlocal room
-                rows = mirrors[name].scan_within(tables[name], room, columns)
-                room -= 0 if rows is None else rows.nbytes
-                return rows
-
-            here = _computed_here(engine, definition, tables, scan, result)
-            if here is not None:
-                watch.executors.add("local")
-                return _write_here(here, folder, key, rows)
+    here = None if result is None else InProcess.of(engine, plan, definition, tables, result)
+    if (
+        here is not None
+        and here.is_small
+        and (built := here.rows_within(engine.memory.whole)) is not None
+    ):
+        watch.executors.add("local")
+        return _write_here(built, folder, key, rows)
     watch.executors.add("spark")
     with frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         return _write(engine.spark.session().sql(sql), folder, key, rows)
 
 
-def _mirrored(definition: ViewDefinition) -> Iterator[RelationId]:
-    """What a query reads, but clocks."""
-    return filterfalse(is_clock, definition.table_names)
-
-
 def _rows_per_file(
     engine: Engine, definition: ViewDefinition, tables: Mapping[RelationId, TableState]
 ) -> int:
     """So many rows that they are no larger than a file should be, if they have all columns."""
-    width = 0
-    for relation in filterfalse(is_clock, definition.table_names):
-        state = tables[relation]
-        width += engine.mirror(relation, state.schema).nbytes(state) // max(1, state.rows)
+    read = read_by(engine, definition, tables)
+    width = sum(mirror.nbytes(state) // max(1, state.rows) for mirror, state in read)
     return max(1, min(_FILE_ROWS, engine.memory.file // max(1, width)))
 
 
@@ -488,37 +471,3 @@ def _build_state(
     columns = tuple(Column(field.name, field.type) for field in plan.state_result)
     tables[relation] = _as_mirror(engine, relation, TableSchema(columns, plan.state_key), files)
     shutil.rmtree(folder)
-
-
-def _computed_here(
-    engine: Engine,
-    definition: ViewDefinition,
-    tables: Mapping[RelationId, TableState],
-    rows_of: Callable[[RelationId, Sequence[str]], pa.Table | None],
-    result: pa.Schema,
-) -> pa.Table | None:
-    """The rows of a query over small tables, in process; None: Spark has to run it.
-
-    Args:
-        tables: what it reads.
-        rows_of: all rows of a table, with these columns; None: there is no room for them.
-        result: the columns of the result.
-    """
-    names = {name: f"whole_{number}" for number, name in enumerate(definition.table_names)}
-    sql, shown = bind_tables(definition, names), {}
-    for name in names:
-        schema = tables[name].schema.arrow
-        # As a view reads them: of rows without a key it sees no numbers.
-        shown[name] = pa.schema([field for field in schema if field.name != ROW])
-    schemas = {names[name]: schema for name, schema in shown.items()}
-    if not engine.executors.may_run_whole(sql, schemas, result):
-        return None
-    relations = {}
-    for name, schema in shown.items():
-        if (rows := rows_of(name, schema.names)) is None:
-            return None
-        relations[names[name]] = rows
-    try:
-        return engine.executors.whole(sql, relations, result)
-    except EvaluationError:
-        return None  # an outcome that only Spark decides, e.g. an overflow
