@@ -7,7 +7,7 @@ connection and says nothing, or a balancer in front of it, is known by the time 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from functools import cache
 from typing import Any
 
@@ -45,6 +45,28 @@ def wait_postgresql(connection: Any, seconds: float) -> None:
     What it is used for then fails with `psycopg.OperationalError`, and it is closed.
     """
     connection.silence_s = seconds
+
+
+#: Options of pymysql: seconds for a byte to come, and to be taken.
+_MYSQL = ("read_timeout", "write_timeout")
+
+
+def mysql_options(given: Container[str]) -> dict[str, Any]:
+    """Options of pymysql with which a new connection waits `GREETING_S`; but those given."""
+    return {name: GREETING_S for name in _MYSQL if name not in given}
+
+
+def wait_mysql(connection: Any, seconds: float, given: Container[str] = ()) -> None:
+    """Have a connection wait so long for the next sign of the server, each time.
+
+    Args:
+        connection: of pymysql, which looks at it before each packet.
+        seconds: how long.
+        given: options that a user has set: they stay as they are.
+    """
+    for name in _MYSQL:
+        if name not in given:
+            setattr(connection, f"_{name}", seconds)
 
 
 @cache

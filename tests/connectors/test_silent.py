@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -57,6 +58,20 @@ def settings(kind: str, port: int, **query: str) -> ConnectionSettings:
         database="d",
         query=query,
     )
+
+
+def test_a_time_out_that_a_user_gives_stays() -> None:
+    """However long it is waited for otherwise."""
+    database = MysqlDatabase(settings("mysql", 1, read_timeout="7"))
+    factory = cast(FollowerFactory, load("followers", "mariadb"))
+    url = "mariadb://u@127.0.0.1:1/d?read_timeout=7"
+    options = factory.settings(type="mariadb", url=url)
+    schema = schema_of([("k", "bigint")])
+    with closing(factory(FollowerTarget("v", "s", schema, options, "owner", fence=1))) as follower:
+        for wait in (database._wait, cast(Any, follower).wait):
+            connection = SimpleNamespace(_read_timeout=7, _write_timeout=30)
+            wait(connection, 600)
+            assert (connection._read_timeout, connection._write_timeout) == (7, 600)
 
 
 @pytest.mark.parametrize("kind", DATABASES)

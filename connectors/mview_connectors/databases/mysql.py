@@ -125,9 +125,7 @@ class MysqlDatabase(SqlDatabase):
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
-        for name in ("read_timeout", "write_timeout"):
-            if name not in self._settings.query:
-                options[name] = silence.GREETING_S
+        options |= silence.mysql_options(self._settings.query)
         if self._is_remote() and not self._tls_settings():
             options["ssl"] = ssl.create_default_context()
         return options
@@ -143,7 +141,7 @@ class MysqlDatabase(SqlDatabase):
         return mysql_caution(place, self._server(), self._settings.query)
 
     def _wait(self, connection: Any, seconds: float) -> None:
-        connection._read_timeout = connection._write_timeout = seconds
+        silence.wait_mysql(connection, seconds, self._settings.query)
 
     def _prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:

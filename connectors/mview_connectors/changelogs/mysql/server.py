@@ -412,7 +412,7 @@ class MysqlServer(MysqlDatabase):
         connection: Any = self._connect(*arguments, **{**options, **self._options()})
         try:
             self._prepare(connection)
-            self._wait(connection, _SILENCE_S)
+            silence.wait_mysql(connection, _SILENCE_S)
             alive = int(_ALIVE_S * 1_000_000_000)
             with connection.cursor() as cursor:
                 for who in ("master", "source"):

@@ -129,8 +129,8 @@ class MariadbFollower(SqlFollower):
         return plain.partition("(")[0] if "int" in plain else plain
 
     def wait(self, connection: Any, seconds: float) -> None:
-        """The driver looks at it before each packet."""
-        connection._read_timeout = connection._write_timeout = seconds
+        """See `mview_connectors.silence`."""
+        silence.wait_mysql(connection, seconds, self.url().query)
 
     def prepare(self, connection: Any) -> None:
         """UTC, strict values, and bounds for who is hung in a transaction."""
@@ -150,11 +150,9 @@ class MariadbFollower(SqlFollower):
 
     def options(self) -> dict[str, Any]:
         """Transactions are begun by us; a server beyond this machine proves who it is."""
-        options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
         url = self.url()
-        for name in ("read_timeout", "write_timeout"):
-            if name not in url.query:
-                options[name] = silence.GREETING_S
+        options: dict[str, Any] = {"autocommit": True, "charset": "utf8mb4"}
+        options |= silence.mysql_options(url.query)
         if self.is_remote and not any(name.startswith("ssl") for name in url.query):
             options["ssl"] = ssl.create_default_context()
         return options
