@@ -60,7 +60,10 @@ def test_a_line_that_was_torn_hides_no_other(tmp_path: Path) -> None:
     with (tmp_path / "logs" / "epochs.jsonl").open("ab") as file:
         file.write(b'{"epoch": 2, "no\n{"epoch": "x"}\n\xff\n')
     note(TookLog(store, CLOCK), 3)
-    assert kept(store, 1, 2, 3) == [1, 3]
+    with (tmp_path / "logs" / "epochs.jsonl").open("ab") as file:
+        file.write(b'{"epoch": 4, "no')
+    note(TookLog(store, CLOCK), 5, 6)
+    assert kept(store, 1, 2, 3, 4, 5, 6) == [1, 3, 5, 6]
 
 
 def test_a_store_that_was_taken_away_is_not_made_again(tmp_path: Path) -> None:

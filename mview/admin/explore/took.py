@@ -6,7 +6,6 @@ cannot be written or read, that is unknown.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ import orjson
 
 from mview.clock import Clock
 from mview.epoch.report import EpochReport, Silence
+from mview.files.lines import append_line
 from mview.files.records import record
 from mview.store.layout import Store
 
@@ -68,10 +68,7 @@ class TookLog(Silence):
             file.parent.mkdir(mode=0o700, exist_ok=True)
             if file.exists() and file.stat().st_size > _FULL:
                 file.replace(before)
-            with os.fdopen(
-                os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab"
-            ) as to:
-                to.write(orjson.dumps(asdict(took)) + b"\n")
+            append_line(file, orjson.dumps(asdict(took)))
 
 
 class KeptTook:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import threading
 import urllib.error
 import urllib.request
@@ -36,6 +35,7 @@ from mview.clock import SystemClock
 from mview.config import Config, OpenLineageSettings
 from mview.epoch.report import EpochReport, Silence
 from mview.errors import MviewError, one_line
+from mview.files.lines import append_line
 from mview.secrets import reveal
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -84,22 +84,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _to_file(path: Path, event: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Opened each time: it may be moved away meanwhile, as logs are.
-        begin = b"\n" if _is_torn(path) else b""
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(file, "ab") as lines:
-            lines.write(begin + event + b"\n")
+        append_line(path, event)
     except OSError as error:
         raise _UnsentError(error.strerror or str(error)) from None
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether a file ends within a line: a full disk took a part of it."""
-    if not path.is_file() or not path.stat().st_size:
-        return False
-    with path.open("rb") as lines:
-        lines.seek(-1, os.SEEK_END)
-        return lines.read() != b"\n"
 
 
 def _to_url(url: str, key: str | None, event: bytes) -> None:
