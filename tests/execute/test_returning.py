@@ -163,6 +163,10 @@ def test_what_is_in_memory_is_what_was_published(world: World) -> None:
     for _ in range(40):
         world.random_epoch()
         world.check()
+    # One outgrows all that they may have together: what is drawn also depends on threads.
+    grown = {200_000 + n: "x" * 100 for n in range(BUDGET // 50)}
+    world.publish({NAMES[0]: world.change(NAMES[0], [], grown)})
+    assert world.check() != set(NAMES)
     # All shrink: all come back.
     world.publish({n: world.change(n, sorted(rows)[50:], {}) for n, rows in world.rows.items()})
     deadline = time.monotonic() + PATIENCE
