@@ -13,7 +13,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
-from tempfile import TemporaryDirectory
 from typing import cast
 
 import duckdb
@@ -22,6 +21,7 @@ import pyarrow as pa
 from mview.errors import DataError
 from mview.execute.strict_math.functions import add_to
 from mview.execute.turns import aside
+from mview.files.scratch import ScratchFolder
 from mview.memory import Demand
 from mview.rows.parts import Parts
 
@@ -56,7 +56,7 @@ def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "memory_limit": f"{memory // 1024}KiB",
-            "temp_directory": _spill().name,
+            "temp_directory": str(_spill().path),
         }
     )
     add_to(database)
@@ -67,9 +67,9 @@ def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _spill() -> TemporaryDirectory[str]:
-    """The folder of this process for what does not fit; only its user may look into it."""
-    return TemporaryDirectory(prefix="mview-spill-")
+def _spill() -> ScratchFolder:
+    """The folder of this process for what does not fit."""
+    return ScratchFolder("mview-spill-")
 
 
 class _Shared:
@@ -111,6 +111,8 @@ def _forget() -> None:
     if queries is not None:
         queries.close()
     _shared.close()
+    if _spill.cache_info().currsize:
+        _spill().close()
 
 
 def limit_memory(memory: int) -> None:

@@ -87,7 +87,7 @@ def test_one_limit_holds_for_all_queries() -> None:
 
 @pytest.mark.usefixtures("limited")
 def test_what_does_not_fit_is_spilled_where_only_its_user_looks() -> None:
-    spilled = Path(under_test._spill().name)
+    spilled = under_test._spill().path
     assert spilled.stat().st_mode & 0o777 == 0o700
     new, old = texts(90_000, 1000), texts(90_000, 1000).slice(10)
     assert new.nbytes > LIMIT
