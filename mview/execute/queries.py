@@ -32,7 +32,6 @@ _LEAST_PLANS, _BYTES_PER_PLAN = 500, 360 << 10
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
 
-
 _local = threading.local()
 
 #: Bytes that DuckDB may hold where nobody said how many: in Spark's workers.
@@ -107,8 +106,7 @@ _shared = _Shared()
 @atexit.register
 def _forget() -> None:
     """Free DuckDB before the interpreter ends, which else lists on stderr what is left of it."""
-    queries: Queries | None = _local.__dict__.pop("queries", None)
-    if queries is not None:
+    if (queries := _local.__dict__.pop("queries", None)) is not None:
         queries.close()
     _shared.close()
     if _spill.cache_info().currsize:

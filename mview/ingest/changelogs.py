@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -261,10 +261,10 @@ class Changelogs:
             work += [(name, split) for split in splits]
         worth = sum(split.messages for _, split in work) // WORTH_A_TASK + 1
         tasks = max(1, min(spec.tasks, len(work), worth))
-        packed = [Piece(work[n::tasks], -1) for n in range(tasks)]
+        pieces = [Piece(part, -1) for part in packed(work, tasks)]
         if end["watermark"] > start["watermark"]:
-            packed[0] = Piece(packed[0].work, end["watermark"])
-        return [piece for piece in packed if piece.work or piece.watermark >= 0]
+            pieces[0] = Piece(pieces[0].work, end["watermark"])
+        return [piece for piece in pieces if piece.work or piece.watermark >= 0]
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them.
@@ -324,6 +324,17 @@ class Changelogs:
                 changelog.close()
                 raise
             self._readers[name] = changelog
+
+
+def packed(work: Sequence[tuple[str, Split]], tasks: int) -> list[list[tuple[str, Split]]]:
+    """Work in so many parts of about as many messages, each in the order of the whole."""
+    places: list[list[int]] = [[] for _ in range(tasks)]
+    sizes = [0] * tasks
+    for place in sorted(range(len(work)), key=lambda place: -work[place][1].messages):
+        least = sizes.index(min(sizes))
+        places[least].append(place)
+        sizes[least] += work[place][1].messages
+    return [[work[place] for place in sorted(part)] for part in places]
 
 
 def _suspects(spec: QuerySpec, connection: str, partition: str) -> list[TableSpec]:

@@ -26,7 +26,7 @@ from mview.connector import TableHalt
 from mview.errors import AwayError, MviewError, RetryableError, of_the_system
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
-from mview.ingest.changelogs import WORTH_A_TASK, Changelogs, Piece
+from mview.ingest.changelogs import Changelogs, Piece
 from mview.ingest.mending.reject import Reject
 from mview.ingest.mending.rereads import Rereads
 from mview.ingest.rhythm import Rhythm
@@ -34,11 +34,15 @@ from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
-from mview.session.worker import settle_worker
+from mview.session.worker import settle_worker, without_collections
 from mview.store.quarantine import MendLog
 
 #: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
 _AWAKE_S = 45.0
+
+#: Messages that pay for a job of Spark, beside an epoch: 0.3 s until its tasks begin, in which so
+#: many are half read where the epochs run.
+WORTH_A_JOB = 5_000
 
 #: Messages that pay for a start of Spark: it costs as much CPU as to decode so many.
 _WORTH_A_START = 500_000
@@ -136,7 +140,7 @@ class LiveQuery:
                 number, wanted = (self._spec.generation, batch), [*mends.values()]
                 epochs.begin(Batch(changes, {}, offsets, *number, anew, halts, rejects, wanted))
                 at, batch = end, batch + 1
-                if batch > 1 and _messages(pieces) <= WORTH_A_TASK:
+                if batch > 1 and _messages(pieces) <= WORTH_A_JOB:
                     self._caught_up.set()
                 if anew or mends:
                     epochs.finish()
@@ -158,7 +162,7 @@ class LiveQuery:
         with _reading():
             end = logs.advance(at, self._most())
             pieces = logs.pieces(at, end) if end != at else []
-        if end == at or not epochs.running or _messages(pieces) > WORTH_A_TASK:
+        if end == at or not epochs.running or _messages(pieces) > WORTH_A_JOB:
             return end, pieces
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
         epochs.finish()
@@ -178,13 +182,14 @@ class LiveQuery:
         messages = _messages(pieces)
         if messages > _WORTH_A_START:
             self._spark.begin()
-        if messages <= WORTH_A_TASK or (spark := self._spark.running) is None:
+        if messages <= WORTH_A_JOB or (spark := self._spark.running) is None:
             near: dict[RelationId, list[pa.Table]] = {}
             halts: dict[RelationId, TableHalt] = {}
             rejects: list[Reject] = []
-            for piece in pieces:
-                for decoded in logs.changes(piece, halts, rejects):
-                    near.setdefault(decoded.table, []).append(decoded.changes)
+            with without_collections():
+                for piece in pieces:
+                    for decoded in logs.changes(piece, halts, rejects):
+                        near.setdefault(decoded.table, []).append(decoded.changes)
             return near, halts, rejects
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -98,7 +98,7 @@ def sent_again(shop: Shop) -> list[str]:
 def test_a_bad_line_halts_the_run(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, line: str, what: str, few: int
 ) -> None:
-    monkeypatch.setattr(following, "WORTH_A_TASK", few)
+    monkeypatch.setattr(following, "WORTH_A_JOB", few)
     config = shop.config()
     views = views_of(codes=VIEWS["codes"])
     truth = Truth(config, shop, views)

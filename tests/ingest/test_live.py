@@ -14,8 +14,7 @@ from mview.config import Config
 from mview.errors import CorruptionError, DataLostError, RetryableError
 from mview.ingest import live
 from mview.ingest.batches import Batch, BatchOffsets
-from mview.ingest.changelogs import WORTH_A_TASK
-from mview.ingest.live import Epochs, LiveQuery
+from mview.ingest.live import WORTH_A_JOB, Epochs, LiveQuery
 from mview.ingest.spec import QuerySpec
 
 OFFSETS = BatchOffsets({}, -1, {})
@@ -143,7 +142,7 @@ class Growing(Logs):
 
 @pytest.mark.parametrize(
     ("more", "batches", "beside"),
-    [(1, [1, 3], False), (WORTH_A_TASK + 1, [1, WORTH_A_TASK + 2, WORTH_A_TASK + 3], True)],
+    [(1, [1, 3], False), (WORTH_A_JOB + 1, [1, WORTH_A_JOB + 2, WORTH_A_JOB + 3], True)],
     ids=["few join what comes meanwhile", "many are read meanwhile"],
 )
 def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, beside) -> None:

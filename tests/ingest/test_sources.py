@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from mview.clock import SourceMs
 from mview.config import Config, EngineSettings
 from mview.config.file import load_config
-from mview.connector import Progress
+from mview.connector import Progress, Split
 from mview.errors import ConfigError, CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets
-from mview.ingest.changelogs import Changelogs, ahead_of, slowest_of
+from mview.ingest.changelogs import Changelogs, ahead_of, packed, slowest_of
 from mview.ingest.chunks import stage_chunk
 from mview.ingest.pace import HELD_S
 from mview.ingest.sources import SnapshotReader
@@ -503,3 +503,14 @@ def test_a_change_of_a_time_to_come_is_not_taken(reader, tmp_path):
     with pytest.raises(DecodeError, match="a time to come") as caught:
         list(stream.rows(piece))
     assert "10 minutes more" in str(caught.value)
+
+
+def test_work_is_packed_into_parts_of_about_as_many_messages_in_its_order() -> None:
+    sizes = [1997, 10_000, 7649, 10_000, 10_000, 10_000, 354]
+    work = [("shop", Split("t/0", place, place + 1, size)) for place, size in enumerate(sizes)]
+    parts = packed(work, 2)
+    assert sorted(split.start for part in parts for _, split in part) == [*range(len(work))]
+    for part in parts:
+        starts = [split.start for _, split in part]
+        assert starts == sorted(starts)
+    assert [sum(split.messages for _, split in part) for part in parts] == [27_649, 22_351]

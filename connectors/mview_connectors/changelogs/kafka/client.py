@@ -58,6 +58,8 @@ _READ = {
     "fetch.message.max.bytes": 8 << 20,
     # What is fetched ahead of the reader, over all partitions.
     "queued.max.messages.kbytes": 16 << 10,
+    # A queue that was full and is emptied is filled again at once, not a second later.
+    "fetch.queue.backoff.ms": 10,
     "enable.partition.eof": True,
 }
 
@@ -66,7 +68,6 @@ _WATCH = {
     "fetch.wait.max.ms": 500,
     "queued.max.messages.kbytes": 1024,
     "queued.min.messages": 100,
-    # A queue that was full and is emptied is filled again at once, not a second later.
     "fetch.queue.backoff.ms": 10,
 }
 
@@ -237,9 +238,9 @@ class KafkaClient:
             # A consumer is at one place of a partition: its second span waits for the next round.
             now = {span.partition: span for span in reversed(left)}
             left = [span for span in left if now[span.partition] is not span]
-            yield from self._read_together(
-                now, {name: progress.end for name, progress in now.items()}
-            )
+            ends = {name: progress.end for name, progress in now.items()}
+            for name, record in self._read_together(now, ends):
+                yield _message(name, record)
 
     def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
         """How far `most` bytes of messages reach in each span, one message at least.
@@ -250,19 +251,19 @@ class KafkaClient:
         """
         ends = {span.partition: span.end for span in spans}
         parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
-        for message in self._read_together({span.partition: span for span in spans}, ends):
-            name, before = message.partition, parts[message.partition]
-            size = len(message.key or b"") + len(message.value or b"")
+        for name, record in self._read_together({span.partition: span for span in spans}, ends):
+            before = parts[name]
+            size = len(record.key() or b"") + len(record.value() or b"")
             if before.size and before.size + size > most:
-                ends[name] = message.offset  # nothing from here on is read
+                ends[name] = record.offset()  # nothing from here on is read
             else:
                 parts[name] = Reached(0, before.size + size, max(before.largest, size))
         return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
 
     def _read_together(
         self, spans: Mapping[str, Span], ends: Mapping[str, int]
-    ) -> Iterator[Message]:
-        """The messages of one span per partition, up to its end, which may be lowered meanwhile."""
+    ) -> Iterator[tuple[str, Any]]:
+        """The client's records of a span per partition, up to its end, which may be lowered."""
         at = {name: span.start for name, span in spans.items() if span.start < span.end}
         if not at:
             return
@@ -284,7 +285,7 @@ class KafkaClient:
                         self._at_event(error, name, offset, at, ends)
                     elif name in at and offset < ends[name]:
                         at[name] = offset + 1
-                        yield _message(name, record)
+                        yield name, record
                     elif name in at:
                         at[name] = offset
                     if name in at and at[name] >= ends[name]:
