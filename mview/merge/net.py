@@ -252,6 +252,9 @@ def _for_people(position: str) -> str:
 
 def _tops(rows: pa.Table) -> dict[str, tuple[str, int | None]]:
     """By partition, the highest position and the newest source time."""
+    if len(partitions := pc.unique(rows["__partition"])) == 1:  # the rule
+        top, newest = pc.max(rows["__position"]).as_py(), pc.max(rows["__source_ms"]).as_py()
+        return {partitions[0].as_py(): (top, newest)}
     by_partition = rows.group_by("__partition", use_threads=False)
     tops = by_partition.aggregate([("__position", "max"), ("__source_ms", "max")])
     return {

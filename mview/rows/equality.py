@@ -67,18 +67,23 @@ def _canonical_type(kind: pa.DataType) -> pa.DataType:
 
 def same_rows(left: Sequence[pa.ChunkedArray], right: Sequence[pa.ChunkedArray]) -> Flags:
     """Whether row i of `left` equals row i of `right`; columns of the same types."""
-    same = np.ones(len(left[0]) if left else 0, np.bool_)
-    for ours, theirs in zip(left, right, strict=True):
-        if has_floats(ours.type):
-            ours, theirs = canonical(ours), canonical(theirs)
-        same &= _same_bits(ours, theirs)
-    return same
+    return _same_rows(left, right, signs=False)
 
 
 def identical_rows(left: Sequence[pa.ChunkedArray], right: Sequence[pa.ChunkedArray]) -> Flags:
     """The same for identical ones: what is shown of a row is its own."""
-    sides = ([canonical(column, signs=True) for column in side] for side in (left, right))
-    return same_rows(*sides)
+    return _same_rows(left, right, signs=True)
+
+
+def _same_rows(
+    left: Sequence[pa.ChunkedArray], right: Sequence[pa.ChunkedArray], *, signs: bool
+) -> Flags:
+    same = np.ones(len(left[0]) if left else 0, np.bool_)
+    for ours, theirs in zip(left, right, strict=True):
+        if has_floats(ours.type):
+            ours, theirs = canonical(ours, signs=signs), canonical(theirs, signs=signs)
+        same &= _same_bits(ours, theirs)
+    return same
 
 
 def as_shown(rows: pa.Table) -> pa.Table:
