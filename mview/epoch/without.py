@@ -41,11 +41,14 @@ def without(
         stale.update(readers)
     source = set(manifest.source_tables)
     read = read_by(kept, replace(manifest, views=views)) if with_tables else source
+    # Rows of a view that others read stay right as long as it does. Where nobody reads them any
+    # more, the next run lets go of them.
+    sound = {_view(name) for name, state in views.items() if not state.stale} - stale
     # What was half loaded starts over, too: its merge goes by the old query's checkpoint.
     tables = {
         name: state
         for name, state in manifest.tables.items()
-        if (name not in gone and name in read) or _view_inside(name) in views
+        if (name not in gone and name in read) or name in sound or _view_inside(name) in views
         if state.phase == "loaded"
     }
     connections = {name.connection for name in tables}

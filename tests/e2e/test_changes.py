@@ -210,6 +210,33 @@ def test_a_declared_key_that_is_not_unique(new_shop: Shop) -> None:
     assert truth.check_end(dropped.epoch).views["single"].rows == 2
 
 
+def test_a_drop_leaves_the_rows_that_other_views_read(shop: Shop) -> None:
+    config = shop.config()
+    views = views_of(
+        lower="create materialized view lower as select code, price from shop.products",
+        upper="create materialized view upper as select price, count(*) as n from lower"
+        " group by price",
+        other="create materialized view other as select code from lower where code > 'm'",
+    )
+    truth = Truth(config, shop, views)
+    run_once(config, *views)
+    drop(config, ["other"])
+    shop.insert("products", {"code": "after", "price": "1.00"})
+    shop.heartbeat()
+    notes = run_once(config)
+    assert not [text for text in notes.messages if text.startswith("building")]
+    assert StoredView(config, "upper").arrow()["n"].to_pylist()
+    before = status(config)
+    # Nobody reads it any more: its rows are let go of, and built anew for who reads them again.
+    drop(config, ["upper"])
+    run_once(config)
+    shop.insert("products", {"code": "later", "price": "1.00"})
+    shop.heartbeat()
+    notes = run_once(config, *views[:2])
+    assert [text for text in notes.messages if text.startswith("building")]
+    assert truth.check_end(before.epoch).views.keys() == {"lower", "upper"}
+
+
 @pytest.mark.days(5)
 def test_two_runs_at_once(shop: Shop) -> None:
     config = shop.config()

@@ -118,9 +118,14 @@ def test_an_environment_follows_production_which_takes_its_views(
         with live(dev, *views_of(**DEV)) as running:
             running.epochs("names", 2)
             running.epochs("spent", 2)
-            # What production folds stays in its changelogs until it is taken.
+            # What production folds stays in its changelogs until it is taken. Before it knows of
+            # the first link it may have cleaned up once more: then that was in vain.
             catches_up(running, dev, config)
-            assert len(links(running)) == 1
+            linked = links(running)
+            assert len(linked) in (1, 2)
+            prod.epochs("names", 3)
+            catches_up(running, dev, config)
+            assert links(running) == linked
             (told,) = mview(config, "status")["environments"]
             assert (told["name"], set(told["views"])) == ("dev", set(DEV))
             assert told["running"]
