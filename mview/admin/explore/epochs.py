@@ -141,10 +141,11 @@ def history(
         if len(points) == most:
             break
     kept = KeptTook(Store(config.store))
-    return [_with_took(each, kept) for each in points[::-1]]
+    return [with_took(each, kept) for each in points[::-1]]
 
 
-def _with_took(epoch: EpochPoint, kept: KeptTook) -> PastEpoch:
+def with_took(epoch: EpochPoint, kept: KeptTook) -> PastEpoch:
+    """An epoch and what it took, where that is kept."""
     known = (epoch.epoch, epoch.published_ms, epoch.lag_ms, epoch.views)
     took = kept.of(epoch.epoch, epoch.published_ms)
     if took is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from os import SEEK_END
 from pathlib import Path
 
 import orjson
@@ -72,12 +73,16 @@ class TookLog(Silence):
 
 
 class KeptTook:
-    """What of that is kept."""
+    """What of that is kept.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        newest: bytes at the end of it that are looked at; None: all.
+    """
+
+    def __init__(self, store: Store, newest: int | None = None) -> None:
         self._of: dict[int, list[Took]] = {}
         for file in reversed(_files(store)):
-            for line in _lines(file):
+            for line in _lines(file, newest):
                 with suppress(ValueError):  # it was killed as it wrote, or the disk was full
                     took = record(Took, orjson.loads(line))
                     self._of.setdefault(took.epoch, []).append(took)
@@ -97,7 +102,10 @@ def _files(store: Store) -> tuple[Path, Path]:
     return store.root / "logs" / "epochs.jsonl", store.root / "logs" / "epochs.before.jsonl"
 
 
-def _lines(file: Path) -> list[bytes]:
-    with suppress(OSError):
-        return file.read_bytes().splitlines()
+def _lines(file: Path, newest: int | None) -> list[bytes]:
+    with suppress(OSError), file.open("rb") as lines:
+        size = lines.seek(0, SEEK_END)
+        # It may begin within a line, which then is none.
+        lines.seek(0 if newest is None else max(0, size - newest))
+        return lines.read().splitlines()
     return []

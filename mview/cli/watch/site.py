@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from mview.admin.content import check_views, published
+from mview.admin.explore.epochs import PastEpoch, with_took
+from mview.admin.explore.took import KeptTook
 from mview.admin.status import StoreStatus, not_fresh, status
 from mview.cli.output import without_secrets
 from mview.cli.render import error_json
@@ -47,6 +49,9 @@ _SAMPLES = 32
 
 #: Seconds between two looks for new epochs.
 _LOOK_S = 1.0
+
+#: Bytes of notes of what epochs took: of more of them than charts show.
+_TOOK_BYTES = 200_000
 
 #: The files of the page.
 _PAGE = Path(__file__).parent / "page"
@@ -134,6 +139,7 @@ class Site:
         self._config, self._mask, self._told = config, mask, told
         self._epochs = EpochHistory(ManifestLog(Store(config.store).manifests))
         self._status = KeptFor(self._look)
+        self._took = KeptFor(lambda: KeptTook(Store(config.store), _TOOK_BYTES))
         self._plans = KeptFor(lambda: plans(config), _PLANS_S)
         self._texts = KeptFor(lambda: view_texts(config), _PLANS_S)
         self._samples: dict[str, KeptFor[Any]] = {}
@@ -155,7 +161,7 @@ class Site:
             "/api/views": lambda _: self._json(self._texts.get()),
             "/api/plan": lambda asked: self._json(self._plan(asked)),
             "/api/rows": lambda asked: self._json(self._sample(asked).get()),
-            "/api/epochs": lambda _: self._json(self._epochs.points),
+            "/api/epochs": lambda _: self._json(self._past()),
             "/api/run": lambda _: self._json(self._run()),
         }
 
@@ -240,6 +246,10 @@ class Site:
                     del self._samples[next(iter(self._samples))]
                 self._samples[name] = KeptFor(lambda: sample(self._config, name))
             return self._samples[name]
+
+    def _past(self) -> list[PastEpoch]:
+        kept = self._took.get()
+        return [with_took(each, kept) for each in self._epochs.points]
 
     def _run(self) -> Any:
         return None if self._told is None else self._told.read(RunHeard.as_json)

@@ -18,7 +18,7 @@ from mview.cli.output import Output
 _WAITING = 1_000
 
 #: Epochs and messages that are kept.
-_EPOCHS, _MESSAGES = 300, 100
+_MESSAGES = 100
 
 
 class _EventLines(Output):
@@ -80,7 +80,6 @@ class RunHeard:
 
     Attributes:
         loads: the last event of each table's load.
-        epochs: the newest epochs, the oldest first.
         messages: the newest messages, and views that have halted.
         heard: time of the last event.
         stages: milliseconds of each stage of an epoch, since the run began.
@@ -90,7 +89,6 @@ class RunHeard:
     """
 
     loads: dict[str, dict[str, Any]] = field(default_factory=dict)
-    epochs: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EPOCHS))
     messages: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MESSAGES))
     heard: str = ""
     stages: Counter[str] = field(default_factory=Counter)
@@ -108,8 +106,6 @@ class RunHeard:
         elif kind in ("message", "halt"):
             self.messages.append(event)
         elif kind == "epoch" and event["stages"]:  # else a first build: no batch has brought it
-            del event["views"]  # the history of the store has them
-            self.epochs.append(event)
             self.count += 1
             self.took_ms += event["duration_ms"]
             self.dropped += event["dropped"]
@@ -121,7 +117,6 @@ class RunHeard:
         return {
             "heard": self.heard,
             "loads": list(self.loads.values()),
-            "epochs": list(self.epochs),
             "messages": list(self.messages),
         }
 

@@ -41,11 +41,6 @@ def site(made):
             "done": False,
         },
     ]
-    for number in (1, 2, 3):
-        took = {"duration_ms": 9, "stages": {"net": 1.5, "views": 7}}
-        events.append(
-            {"event": "epoch", "epoch": number, "changes": {}, "views": {}, "dropped": 0, **took}
-        )
     told.follow(json.dumps(at | event) for event in events)
     site = Site(made.config, made.mask, told)
     site._epochs.follow()
@@ -76,6 +71,8 @@ def test_the_overview(site, browser, width):
         assert "runs" in browser.ask("document.getElementById('runner').textContent")
         for part in ("shop.orders", "1,234 rows", "SELF_MAINTAINED", "Loading", "not filled yet"):
             assert part in text, part
+        assert "Time of epochs, by stage" in text
+        assert "It is not known of any epoch" not in text
         assert EVIL in text
         assert "50 rows count, 2 chunks" in text
         assert browser.ask("document.querySelectorAll('#graph .edge').length") == 6

@@ -85,9 +85,9 @@ function viewRate(name) {
 }
 
 function tableRate(name) {
-  if (!data.run) return null;
-  const since = now() - RATE_MS;
-  return rate(data.run.epochs.filter((epoch) => Date.parse(epoch.time) > since).reduce((sum, epoch) => sum + (epoch.changes[name] ?? 0), 0) / (RATE_MS / 1000));
+  const since = now() - RATE_MS, noted = data.epochs.filter((epoch) => epoch.took_ms !== null);
+  if (!noted.length) return null;
+  return rate(noted.filter((epoch) => epoch.published_ms > since).reduce((sum, epoch) => sum + (epoch.changes[name] ?? 0), 0) / (RATE_MS / 1000));
 }
 
 function nodesAndEdges() {
@@ -164,8 +164,9 @@ function freshness(epochs, limit) {
 }
 
 function stages() {
-  if (!data.run) return part("Time of epochs, by stage", h("p", { class: "soft" }, data.status.running ? "Stages are told by a run with a page of its own: mview run --listen." : "Nobody runs the store."));
-  const these = data.run.epochs.map((epoch) => ({ end: `epoch ${count(epoch.epoch)}`, label: `epoch ${count(epoch.epoch)}`, parts: epoch.stages }));
+  const noted = data.epochs.filter((epoch) => epoch.took_ms !== null);
+  if (!noted.length) return part("Time of epochs, by stage", h("p", { class: "soft" }, "It is not known of any epoch: a run notes it in the store's folder logs."));
+  const these = noted.map((epoch) => ({ end: `epoch ${count(epoch.epoch)}`, label: `epoch ${count(epoch.epoch)}`, parts: epoch.stages }));
   return part("Time of epochs, by stage", bars(half(), "milliseconds by stage and epoch", these, STAGES, duration));
 }
 
@@ -184,8 +185,7 @@ function changesOf(views) {
 }
 
 function history(epochs) {
-  const took = new Map((data.run?.epochs ?? []).map((epoch) => [epoch.epoch, epoch.duration_ms]));
-  const rows = epochs.slice(-15).reverse().map((epoch) => [count(epoch.epoch), `${utc(epoch.published_ms)} UTC`, duration(epoch.lag_ms), took.has(epoch.epoch) ? duration(took.get(epoch.epoch)) : "-", changesOf(epoch.views), cut(Object.keys(epoch.views).join(", ") || "-", 120)]);
+  const rows = epochs.slice(-15).reverse().map((epoch) => [count(epoch.epoch), `${utc(epoch.published_ms)} UTC`, duration(epoch.lag_ms), epoch.took_ms === null ? "-" : duration(epoch.took_ms), changesOf(epoch.views), cut(Object.keys(epoch.views).join(", ") || "-", 120)]);
   if (!rows.length) return [];
   return part("Newest epochs", table([["epoch", "number"], ["", "short"], ["age", "number"], ["took", "number"], ["", "short"], ["views", ""]], rows));
 }
