@@ -122,22 +122,27 @@ def needed_by_environments(store: Store, before_ms: int, clock: Clock) -> int | 
     """The epoch after which environments that run still read changes; None: none does.
 
     One that has ended needs none: what is gone when it begins again it links anew. So a dead one
-    keeps nothing longer than its lease, and one that waits keeps nothing for ever.
+    keeps nothing longer than its lease, and one that waits keeps nothing for ever. One that has
+    linked nothing yet needs all: it may be about to, at an epoch that it alone knows.
 
     Args:
-        before_ms: who has published nothing since then needs none, wall milliseconds.
+        before_ms: who has published nothing since then needs none, wall milliseconds; nor does who
+            has begun before, and has linked nothing.
     """
     epochs = []
     for name in names_of(store):
         with suppress(MviewError, OSError):
             own = Store(store.environment(name))
-            newest = None
-            if Lease(own.lease, clock).holder() is not None:
-                newest = ManifestLog(own.manifests).latest()
-            if newest is None or newest.created_ms < before_ms:
+            if (holder := Lease(own.lease, clock).holder()) is None:
                 continue
-            if (at := followed(newest)) is not None:
-                epochs.append(at.epoch)
+            newest = ManifestLog(own.manifests).latest()
+            at = None if newest is None else followed(newest)
+            if newest is None or at is None:
+                since_ms, epoch = holder.since_ms, 0
+            else:
+                since_ms, epoch = newest.created_ms, at.epoch
+            if since_ms >= before_ms:
+                epochs.append(epoch)
     return min(epochs, default=None)
 
 

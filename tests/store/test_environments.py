@@ -173,7 +173,16 @@ def test_what_production_keeps_for_environments(store: Store) -> None:
     clock.ms += 2 * TTL_MS
     assert needed_by_environments(store, 1_000, clock) is None
     paused.release()
-    # One that cannot be read, or has nothing yet, keeps nothing, and is in nobody's way.
+    # One that begins keeps all until it has linked, but not for ever.
+    fresh = Store(store.environment("fresh"))
+    claim_store(fresh.root)
+    assert needed_by_environments(store, 1_000, clock) is None
+    with Lease(fresh.lease, clock):
+        assert needed_by_environments(store, clock.ms, clock) == 0
+        assert needed_by_environments(store, clock.ms + 1, clock) is None
+        with Lease(dev.lease, clock):
+            assert needed_by_environments(store, 1_000, clock) == 0
+    # One that cannot be read, or that nobody runs, keeps nothing, and is in nobody's way.
     (dev.manifests / "00000000000000000002.json").write_text("{")
     with Lease(dev.lease, clock):
         assert needed_by_environments(store, 1_000, clock) is None
