@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _LOCK = "in-use"
@@ -31,9 +32,11 @@ class ScratchFolder:
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         fresh = self.path / f"{_LOCK}.new"
         self._file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        # By this name it is locked from its first moment.
-        fresh.rename(self.path / _LOCK)
+        # Some file systems have no locks: then nobody can tell, and nobody deletes it.
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            # By this name it is locked from its first moment.
+            fresh.rename(self.path / _LOCK)
 
     def close(self) -> None:
         """Delete the folder with all that is in it; a fork of its process leaves it."""

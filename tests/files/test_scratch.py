@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -75,3 +77,18 @@ def test_a_name_that_is_not_of_a_scratch_folder_stays(tmp_path: Path) -> None:
         f"{_PREFIX}linked",
         "kept",
     }
+
+
+def test_without_locks_there_is_a_folder_that_nobody_else_deletes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        folder = ScratchFolder(_PREFIX)
+    ScratchFolder(_PREFIX).close()
+    assert folder.path.exists()
+    folder.close()
+    assert not folder.path.exists()
