@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from os import SEEK_END
 from pathlib import Path
 
 import orjson
@@ -76,13 +75,14 @@ class KeptTook:
     """What of that is kept.
 
     Args:
-        newest: bytes at the end of it that are looked at; None: all.
+        newest: so many epochs are asked for, and no older ones; None: all.
     """
 
     def __init__(self, store: Store, newest: int | None = None) -> None:
         self._of: dict[int, list[Took]] = {}
         for file in reversed(_files(store)):
-            for line in _lines(file, newest):
+            lines = _lines(file)
+            for line in lines if newest is None else lines[-newest:]:
                 with suppress(ValueError):  # it was killed as it wrote, or the disk was full
                     took = record(Took, orjson.loads(line))
                     self._of.setdefault(took.epoch, []).append(took)
@@ -102,10 +102,7 @@ def _files(store: Store) -> tuple[Path, Path]:
     return store.root / "logs" / "epochs.jsonl", store.root / "logs" / "epochs.before.jsonl"
 
 
-def _lines(file: Path, newest: int | None) -> list[bytes]:
-    with suppress(OSError), file.open("rb") as lines:
-        size = lines.seek(0, SEEK_END)
-        # It may begin within a line, which then is none.
-        lines.seek(0 if newest is None else max(0, size - newest))
-        return lines.read().splitlines()
+def _lines(file: Path) -> list[bytes]:
+    with suppress(OSError):
+        return file.read_bytes().splitlines()
     return []

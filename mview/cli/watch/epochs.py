@@ -13,7 +13,7 @@ from mview.store.history import ManifestLog
 from mview.store.manifest import Manifest
 
 #: Epochs that charts show.
-_SHOWN = 300
+SHOWN = 300
 
 #: Epochs that are read at once; the run keeps every one for ten minutes.
 _MOST = 3_000
@@ -37,7 +37,7 @@ class EpochHistory:
 
     def __init__(self, manifests: ManifestLog) -> None:
         self._manifests = manifests
-        self._points: deque[EpochPoint] = deque(maxlen=_SHOWN)
+        self._points: deque[EpochPoint] = deque(maxlen=SHOWN)
         self._read = -1
         self._lock = threading.Lock()
         self._counts: dict[str, ViewCount] = {}
@@ -47,7 +47,7 @@ class EpochHistory:
         """Read what was published since the last time."""
         epochs = [epoch for epoch in self._manifests.epochs() if epoch > self._read]
         first = self._read < 0
-        for epoch in epochs[-_SHOWN:] if first else epochs[-_MOST:]:
+        for epoch in epochs[-SHOWN:] if first else epochs[-_MOST:]:
             # One that is damaged is told by what needs it, one that goes while we look is old.
             with suppress(MviewError):
                 self._take(self._manifests.read(epoch), counted=not first)

@@ -19,7 +19,7 @@ from mview.admin.explore.took import KeptTook
 from mview.admin.status import StoreStatus, not_fresh, status
 from mview.cli.output import without_secrets
 from mview.cli.render import error_json
-from mview.cli.watch.epochs import EpochHistory
+from mview.cli.watch.epochs import SHOWN, EpochHistory
 from mview.cli.watch.metrics import KIND, metrics_text
 from mview.cli.watch.server import Answer
 from mview.cli.watch.store import Plans, plans, sample, view_texts
@@ -49,9 +49,6 @@ _SAMPLES = 32
 
 #: Seconds between two looks for new epochs.
 _LOOK_S = 1.0
-
-#: Bytes of notes of what epochs took: of more of them than charts show.
-_TOOK_BYTES = 200_000
 
 #: The files of the page.
 _PAGE = Path(__file__).parent / "page"
@@ -139,7 +136,7 @@ class Site:
         self._config, self._mask, self._told = config, mask, told
         self._epochs = EpochHistory(ManifestLog(Store(config.store).manifests))
         self._status = KeptFor(self._look)
-        self._took = KeptFor(lambda: KeptTook(Store(config.store), _TOOK_BYTES))
+        self._took = KeptFor(lambda: KeptTook(Store(config.store), SHOWN))
         self._plans = KeptFor(lambda: plans(config), _PLANS_S)
         self._texts = KeptFor(lambda: view_texts(config), _PLANS_S)
         self._samples: dict[str, KeptFor[Any]] = {}

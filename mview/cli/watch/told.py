@@ -17,7 +17,7 @@ from mview.cli.output import Output
 #: Events that wait for a page that does not read: further ones are left out.
 _WAITING = 1_000
 
-#: Epochs and messages that are kept.
+#: Messages that are kept.
 _MESSAGES = 100
 
 

@@ -193,6 +193,9 @@ def test_merge_becomes_due_and_restores_one_segment(monkeypatch: pytest.MonkeyPa
         ([1], [2], "already"),
         ([1, 1], [], "not in"),
         ([], [9, 9], "twice"),
+        # The keys that come are those that go.
+        ([1, 1], [1, 1], "not in"),
+        ([7], [7], "not in the table"),
     ],
 )
 def test_a_wrong_delta_changes_nothing(old: list[int], new: list[int], message: str) -> None:

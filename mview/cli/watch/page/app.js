@@ -84,10 +84,13 @@ function viewRate(name) {
   return rate(rows / (RATE_MS / 1000));
 }
 
+/** The epochs of which it is known what they took. */
+const noted = () => data.epochs.filter((epoch) => epoch.took_ms !== null);
+
 function tableRate(name) {
-  const since = now() - RATE_MS, noted = data.epochs.filter((epoch) => epoch.took_ms !== null);
-  if (!noted.length) return null;
-  return rate(noted.filter((epoch) => epoch.published_ms > since).reduce((sum, epoch) => sum + (epoch.changes[name] ?? 0), 0) / (RATE_MS / 1000));
+  const since = now() - RATE_MS, known = noted();
+  if (!known.length) return null;
+  return rate(known.filter((epoch) => epoch.published_ms > since).reduce((sum, epoch) => sum + (epoch.changes[name] ?? 0), 0) / (RATE_MS / 1000));
 }
 
 function nodesAndEdges() {
@@ -164,9 +167,9 @@ function freshness(epochs, limit) {
 }
 
 function stages() {
-  const noted = data.epochs.filter((epoch) => epoch.took_ms !== null);
-  if (!noted.length) return part("Time of epochs, by stage", h("p", { class: "soft" }, "It is not known of any epoch: a run notes it in the store's folder logs."));
-  const these = noted.map((epoch) => ({ end: `epoch ${count(epoch.epoch)}`, label: `epoch ${count(epoch.epoch)}`, parts: epoch.stages }));
+  const known = noted();
+  if (!known.length) return part("Time of epochs, by stage", h("p", { class: "soft" }, "It is not known of any epoch: a run notes it in the store's folder logs."));
+  const these = known.map((epoch) => ({ end: `epoch ${count(epoch.epoch)}`, label: `epoch ${count(epoch.epoch)}`, parts: epoch.stages }));
   return part("Time of epochs, by stage", bars(half(), "milliseconds by stage and epoch", these, STAGES, duration));
 }
 
