@@ -215,8 +215,10 @@ class LightSource:
             then = replace(then, chunks=len(chunks), seen={}, loaded=True)
             return _Due(after, then, self._delta([("+U", shown)], []), is_fill=True)
         parts = [("+U", shown)]
+        # Also where no chunk may be read now: a replica may give a later one from before.
+        then = self._touched(then, come, netted.deleted)
         if may_read:
-            rows, then = self._chunk(then, come, netted.deleted)
+            rows, then = self._chunk(then)
             parts.append(("+I", self._view.shown(rows)))
         if not at.loaded and then.chunks == len(chunks):
             if not self._chunks_read.exists():
@@ -244,17 +246,23 @@ class LightSource:
             newest={**at.newest, **newest},
         )
 
-    def _chunk(
-        self, then: LightProgress, come: pa.Table, deleted: pa.Table
-    ) -> tuple[pa.Table, LightProgress]:
+    def _touched(self, then: LightProgress, *changed: pa.Table) -> LightProgress:
+        """Remember what changes have touched in chunks that are not there yet."""
+        chunks, seen = self._load(then).plan.chunks, dict(then.seen)
+        if then.chunks == len(chunks.chunks):
+            return then
+        key = self._view.source.key_arrow
+        for rows in changed:
+            routes = np.asarray(chunks.route(rows))
+            for chunk in np.unique(routes[routes >= then.chunks]).tolist():
+                keys = KeySet.of(rows.filter(pa.array(routes == chunk)), key)
+                seen[str(chunk)] = _text_of(_keys_of(seen.get(str(chunk)), key).union(keys))
+        return replace(then, seen=seen)
+
+    def _chunk(self, then: LightProgress) -> tuple[pa.Table, LightProgress]:
         """The rows of the next chunk that no change has touched."""
         load, key = self._load(then), self._view.source.key_arrow
         number, seen = then.chunks, dict(then.seen)
-        for touched in (come, deleted):
-            routes = np.asarray(load.plan.chunks.route(touched))
-            for chunk in np.unique(routes[routes >= number]).tolist():
-                keys = KeySet.of(touched.filter(pa.array(routes == chunk)), key)
-                seen[str(chunk)] = _text_of(_keys_of(seen.get(str(chunk)), key).union(keys))
         table = self._table(load)
         chunk = load.plan.chunks.chunks[number]
         rows, high = chunk_rows(self._config, table, chunk, partial(_whole, self._view.source))
