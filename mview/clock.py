@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import cache
-from threading import Lock
+from threading import Lock, Thread
 from typing import NewType, Protocol
 
 #: Milliseconds since the epoch on the machine that runs mview: display and leases only.
@@ -104,6 +104,52 @@ class SteadyClock:
 def steady_clock() -> SteadyClock:
     """The machine's clock, without leaps since this process first asked for it."""
     return SteadyClock(SystemClock())
+
+
+#: Seconds between two readings of an `AwakeClock`, and what passes between two at the most.
+_READ_S, _AWAKE_S = 0.5, 1.0
+
+
+class AwakeClock:
+    """Seconds in which this process ran; it stands still while that is stopped.
+
+    For how long others may be silent: a process that was stopped itself (SIGSTOP, a frozen
+    container) has not listened. Who reads it twice a second tells such a pause by the reading that
+    comes late; up to a second of it counts.
+
+    Args:
+        elapsed: seconds, growing.
+    """
+
+    def __init__(self, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._elapsed, self._lock = elapsed, Lock()
+        self._awake, self._read = 0.0, elapsed()
+
+    def now(self) -> float:
+        """Seconds since it was made."""
+        with self._lock:
+            at = self._elapsed()
+            self._awake += min(at - self._read, _AWAKE_S)
+            self._read = at
+            return self._awake
+
+    def keep_reading(self) -> None:
+        """Read it for as long as this process lives."""
+        while True:
+            time.sleep(_READ_S)
+            self.now()
+
+
+@cache
+def _awake_clock() -> AwakeClock:
+    clock = AwakeClock()
+    Thread(target=clock.keep_reading, name="mview-awake", daemon=True).start()
+    return clock
+
+
+def awake_s() -> float:
+    """Seconds in which this process ran, since it first asked for them."""
+    return _awake_clock().now()
 
 
 def last_tick(now_ms: int, tick_ms: int) -> int:

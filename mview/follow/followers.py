@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mview.catalog.followers import bounds_of, open_follower
-from mview.clock import Clock
+from mview.clock import Clock, awake_s
 from mview.config import Config
 from mview.errors import (
     CorruptionError,
@@ -292,7 +292,8 @@ class _Thread:
         self._maintained: _Maintained | None = None
         self._last_tries = _LAST_TRIES
         self._noting = threading.Lock()
-        #: When it last got on with what it is at; None: it is at nothing.
+        #: When it last got on with what it is at, by `awake_s`: nobody is silent while we are
+        #: stopped. None: it is at nothing.
         self._alive_at: float | None = None
         #: That of the silence that was noted.
         self._silent_since: float | None = None
@@ -350,7 +351,7 @@ class _Thread:
             self._note(
                 RetryableError(
                     f"the target of sink {self.sink} of view {self.view} is silent",
-                    got=f"no sign of it for {time.monotonic() - since:.0f} s",
+                    got=f"no sign of it for {awake_s() - since:.0f} s",
                     safe="what is missing waits in the store; the views and other sinks go on",
                     hint="look at the target and the network; when it answers, the sink goes on by "
                     f"itself. How long is waited says sinks.{self.sink}.patience",
@@ -361,11 +362,11 @@ class _Thread:
     def _is_silent(self) -> bool:
         settings = self._bounds if self._opened is None else self._opened[1].settings
         since = self._alive_at
-        return since is not None and time.monotonic() - since > settings.patience / 1000
+        return since is not None and awake_s() - since > settings.patience / 1000
 
     def _live(self) -> None:
         """It gets on with what it is at."""
-        self._alive_at = time.monotonic()
+        self._alive_at = awake_s()
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from threading import Event
 
+from mview.clock import awake_s
 from mview.errors import AwayError
 
 #: Seconds between two attempts: soon at first, as most restarts are short.
@@ -22,11 +22,11 @@ class Patience:
     Args:
         stop: set when the run shall end: no more waiting then.
         say: tells the user.
-        now: seconds, growing.
+        now: seconds, growing; while this process is stopped, nothing is waited for.
     """
 
     def __init__(
-        self, stop: Event, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+        self, stop: Event, say: Callable[[str], None], now: Callable[[], float] = awake_s
     ) -> None:
         self._stop, self._say, self._now = stop, say, now
         self._attempts = 0

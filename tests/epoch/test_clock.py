@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mview.clock import DAY_MS, SteadyClock, WallMs
+from mview.clock import DAY_MS, AwakeClock, SteadyClock, WallMs
 from mview.epoch.retention import last_ended_ms
 from tests.epoch.runners import SetClock
 from tests.epoch.test_retention import HOUR, MINUTE, World
@@ -74,3 +74,17 @@ def test_a_leap_prunes_nothing_and_leaves_the_history_in_order(tmp_path: Path, r
     assert [world.read(epoch) for epoch in kept] == kept
     world.retention.prune(machine.wall.ms)  # what it would have done
     assert world.log.epochs() == [19, 20]
+
+
+def test_a_process_that_was_stopped_was_not_awake() -> None:
+    elapsed = 100.0
+    clock = AwakeClock(lambda: elapsed)
+    assert clock.now() == 0
+    for _ in range(20):
+        elapsed += 0.5
+        clock.now()
+    assert clock.now() == 10
+    elapsed += 3600
+    assert clock.now() == 11, "up to a second of it counts"
+    elapsed += 0.25
+    assert clock.now() == 11.25

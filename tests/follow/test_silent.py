@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -99,6 +102,24 @@ def test_a_pause_between_two_commits_is_no_silence(tmp_path: Path) -> None:
         thread.look()
         assert wait_for(world.is_noted, PATIENCE)
     assert world.messages == []
+
+
+def test_while_this_process_is_stopped_no_target_is_silent(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.follow.stopped", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as follower:
+        assert follower.stdin is not None
+        assert follower.stdout is not None
+        try:
+            assert follower.stdout.readline() == "in the call\n"
+            follower.send_signal(signal.SIGSTOP)
+            time.sleep(6)  # longer than `patience`: what is tested is that it counts as nothing
+            follower.send_signal(signal.SIGCONT)
+            follower.stdin.write("look\n")
+            follower.stdin.flush()
+            assert follower.stdout.readline() == "not silent\n"
+        finally:
+            follower.kill()
 
 
 def test_a_stop_ends_the_waiting(tmp_path: Path, silence: Silence) -> None:

@@ -6,6 +6,7 @@ from threading import Event
 
 import pytest
 
+from mview.clock import AwakeClock, awake_s
 from mview.errors import AwayError
 from mview.run.patience import Patience
 
@@ -61,3 +62,17 @@ def test_what_fails_after_a_long_silence_is_a_new_trouble() -> None:
     stop.seconds += 3_600
     patience.wait(AWAY)
     assert "attempt 1;" in said[1]
+
+
+def test_while_this_process_is_stopped_nothing_is_waited_for() -> None:
+    class Stopped(Stop):
+        def wait(self, timeout: float | None = None) -> bool:
+            return super().wait(3600)
+
+    stop, said = Stopped(), []
+    clock = AwakeClock(lambda: stop.seconds)
+    assert Patience(stop, said.append)._now is awake_s
+    patience = Patience(stop, said.append, clock.now)
+    for _ in range(20):
+        patience.wait(AWAY)
+    assert stop.seconds > 19 * 3600
