@@ -287,10 +287,11 @@ def test_a_run_that_ends_in_it_leaves_it_to_the_next(shop: Shop, place: str) -> 
         raise FaultError("on purpose")
 
     asked(config, [view("bodies"), view("spent"), view("names", "edited")])
-    with shop.busy(pause=0.02), armed("apply-begun", lambda: None):
+    with shop.busy(pause=0.02), held("apply-begun") as (begun, go):
         running = Live(config)
-        running.epochs("names", 1)
-        with armed(place, fail):
+        running.until(begun.is_set)
+        with armed(place, fail):  # before anything is built
+            go.set()
             running.until(failed.is_set)
         running.stop() if place == "in-build" else running.failure()
     run_once(config)
