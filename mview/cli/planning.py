@@ -123,9 +123,9 @@ def plan_run(
             names = [*map(str, anew)]
             manifest = without(load_definitions(store, manifest), manifest, names)
     read = {name for view in views for name in view.read_views}
-    # Parts, states and keys apart: only Spark can tell of a view that is not given which it has.
+    # Parts and states apart: only Spark can tell which a view has that is not given.
     beside = {v.name: [v.relation] if v.name in read or v.sinks else [] for v in views}
-    told = fates(views, beside, manifest, {})
+    told = fates(views, beside, manifest, _keys(full, manifest))
     planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
     planned += [
         replace(
@@ -146,6 +146,29 @@ def plan_run(
         config.environment,
         missing if config.environment else (),
     )
+
+
+def _keys(
+    given: Mapping[str, Checked], manifest: Manifest | None
+) -> dict[RelationId, Sequence[str]]:
+    """What tells the rows of given views apart, as far as a run would find it now.
+
+    Not where only Spark knows the columns, and not of a view over a table that has another key by
+    now: a run goes by the one that the table was loaded with.
+    """
+    keys: dict[RelationId, Sequence[str]] = {}
+    if manifest is None:
+        return keys
+    for name, view in given.items():
+        state, plan = manifest.views.get(name), view.plan if view.error is None else None
+        if state is None or plan is None or plan.columns != state.schema.names:
+            continue
+        known = {table: schema.key for table, schema in plan.schemas.items()}
+        if all(
+            manifest.tables[t].schema.key == k for t, k in known.items() if t in manifest.tables
+        ):
+            keys |= plan.keys
+    return keys
 
 
 def _refused(view: Checked, manifest: Manifest | None) -> PlannedView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -62,14 +62,6 @@ class LiveView:
         own += [part.relation for part in self.plan.parts]
         states = [plan.state for plan in (*self.plan.parts, self.plan)]
         return (*own, *(state for state in states if state is not None))
-
-    @property
-    def keys(self) -> dict[RelationId, Sequence[str]]:
-        """What tells the rows of all that is kept apart, those of the view among them."""
-        plans = (*self.plan.parts, self.plan)
-        keys: dict[RelationId, Sequence[str]] = {plan.relation: plan.key for plan in plans}
-        keys |= {plan.state: plan.state_key for plan in plans if plan.state is not None}
-        return keys
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -89,6 +89,14 @@ class ViewPlan:
         if self.evaluation == "full":
             return "FULL"
         return next((n.strategy for n in self.nodes if n.strategy != "LINEAR"), "LINEAR")
+
+    @property
+    def keys(self) -> dict[RelationId, Sequence[str]]:
+        """What tells the rows of all that is kept apart, those of the view among them."""
+        plans = (*self.parts, self)
+        keys: dict[RelationId, Sequence[str]] = {plan.relation: plan.key for plan in plans}
+        keys |= {plan.state: plan.state_key for plan in plans if plan.state is not None}
+        return keys
 
     @property
     def has_proven_key(self) -> bool:

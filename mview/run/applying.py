@@ -22,7 +22,8 @@ from mview.catalog.sinks import forget_views
 from mview.connector import TableHalt
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders
-from mview.epoch.views.fate import Fate, fates
+from mview.epoch.views.build import fates_of
+from mview.epoch.views.fate import Fate
 from mview.epoch.views.opening import OpenedViews, open_views, wrong_texts
 from mview.errors import FencedError, MviewError, RetryableError, UserError, known_error, several
 from mview.failpoints import failpoint
@@ -189,7 +190,8 @@ class Applying:
         load = tuple(sorted({*map(str, wanted.anew), *self._loading()}))
         self._log.note(file, ApplyAnswer("taken", load=load))
         self._change(wanted, names)
-        self._taken[file] = _Begun(names, self._fates(), wanted.remove)
+        told = fates_of(self._engine.views.values(), self._engine.manifest)
+        self._taken[file] = _Begun(names, told, wanted.remove)
 
     def _loading(self) -> tuple[str, ...]:
         tables = self._engine.manifest.source_tables.items()
@@ -368,12 +370,6 @@ class Applying:
             if name in lights:
                 raise _is_light(name)
         return full
-
-    def _fates(self) -> dict[str, Fate]:
-        views = self._engine.views
-        beside = {name: view.relations for name, view in views.items()}
-        listed = [view.definition for view in views.values()]
-        return fates(listed, beside, self._engine.manifest, {})
 
     # --- doing it --------------------------------------------------------------------------------
 

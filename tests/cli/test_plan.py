@@ -101,6 +101,35 @@ def test_what_goes_on_is_no_work(project):
     assert result.stdout == "unchanged view lower_view\n"
 
 
+@pytest.mark.parametrize("upper", [False, True], ids=["alone", "read"])
+def test_a_view_that_was_built_with_another_key_is_built_anew(project, upper):
+    """An earlier version has found other columns that tell its rows apart."""
+    built = state("order_id", "status")
+    other = replace(built, schema=replace(built.schema, key=("order_id", "status")))
+    views = {"lower_view": (LOWER, other)}
+    views |= {"upper_view": (UPPER, state("status", "n", strategy="GROUPS"))} if upper else {}
+    project.publish(mirrored=True, **views)
+    result = project.plan("--json", **{name: sql for name, (sql, _) in views.items()})
+    assert result.exit_code == 6, result.output
+    told = {
+        view["view"]: (view["fate"], view["why"]) for view in json.loads(result.stdout)["views"]
+    }
+    why = "other columns tell its rows apart than when it was built"
+    assert told.pop("lower_view") == ("rebuilt", why)
+    assert told == ({"upper_view": ("rebuilt", "it reads lower_view")} if upper else {})
+
+
+def test_a_key_that_the_source_has_by_now_is_none_of_a_loaded_table(project):
+    schema = TableSchema(tuple(Column(n, pa.string()) for n in ORDERS), ("order_id", "status"))
+    project.loaded("shop.orders", schema, 20_000)
+    built = state("order_id", "status")
+    there = replace(built, schema=replace(built.schema, key=("order_id", "status")))
+    project.publish(lower_view=(LOWER, there))
+    result = project.plan(lower_view=LOWER)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "unchanged view lower_view\n"
+
+
 def test_a_table_that_has_halted_is_loaded_anew_for_who_reads_it(project):
     project.halt("shop.orders")
     halted = replace(state("order_id", "status"), halted="its table has halted")

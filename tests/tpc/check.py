@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mview.ivm.compile import compile_view
+from tests.relations import keyed
 from tests.tpc.strategies import strategy_table
 from tests.tpc.world import BenchmarkWorld
 
@@ -19,6 +21,17 @@ def check_strategies(world: BenchmarkWorld, name: str, title: str) -> None:
     if "MVIEW_COMPLETE" in os.environ:
         file.write_text(table)
     assert file.read_text() == table, f"write docs/{name}.md anew with MVIEW_COMPLETE=1"
+
+
+def check_keys(world: BenchmarkWorld) -> None:
+    """`mview plan` asks no Spark, and must not foretell a key that a run would not find."""
+    schemas = keyed(world.data.schemas)
+    for definition in world.definitions:
+        found = world.views[definition.name]
+        plan = compile_view(definition, schemas)
+        if plan.columns == found.columns:
+            known = plan.keys
+            assert known == {name: found.keys.get(name, key) for name, key in known.items()}
 
 
 def check_epochs(world: BenchmarkWorld, epochs: int, changes: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.tpc.check import check_epochs, check_strategies
+from tests.tpc.check import check_epochs, check_keys, check_strategies
 from tests.tpc.world import BenchmarkWorld, small_data
 from tests.tpcds.data import Tpcds
 
@@ -29,5 +29,6 @@ def test_every_query_equals_batch_at_every_epoch(spark: SparkSession) -> None:
     with small_data(spark):
         world = BenchmarkWorld(spark, Tpcds(SCALE), QUERIES)
         assert len(world.views) >= 30
+        check_keys(world)
         check_strategies(world, "tpcds", "TPC-DS")
         check_epochs(world, EPOCHS, changes=int(60 * SCALE))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.tpc.check import check_epochs, check_strategies
+from tests.tpc.check import check_epochs, check_keys, check_strategies
 from tests.tpc.strategies import full_codes
 from tests.tpc.world import BenchmarkWorld, small_data
 from tests.tpch.data import Tpch
@@ -32,5 +32,6 @@ def test_every_query_equals_batch_at_every_epoch(spark: SparkSession) -> None:
         assert {
             name: codes for name, plan in world.views.items() if (codes := full_codes(plan))
         } == {}
+        check_keys(world)
         check_strategies(world, "tpch", "TPC-H")
         check_epochs(world, EPOCHS, changes=max(120, int(60_000 * SCALE)))

@@ -36,7 +36,7 @@ from mview.epoch.halts import (
 )
 from mview.epoch.report import BuildReport
 from mview.epoch.views.cost import COSTS, Costs, costs_of, full_rows
-from mview.epoch.views.fate import fates
+from mview.epoch.views.fate import Fate, fates
 from mview.epoch.views.in_process import InProcess, read_by
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.numbered import kept_as, number_first
@@ -63,14 +63,18 @@ def unbuilt(engine: Engine) -> list[LiveView]:
 
 def why_unbuilt(views: Collection[LiveView], manifest: Manifest) -> dict[str, str]:
     """Why views are to be built now, for people; by name, in DAG order."""
-    beside = {view.name: view.relations for view in views}
-    keys = {name: key for view in views for name, key in view.keys.items()}
-    told = fates([view.definition for view in views], beside, manifest, keys)
     return {
         name: "new" if fate.becomes == "new" else fate.why
-        for name, fate in told.items()
+        for name, fate in fates_of(views, manifest).items()
         if fate.why
     }
+
+
+def fates_of(views: Collection[LiveView], manifest: Manifest) -> dict[str, Fate]:
+    """What becomes of views that are open, by name, in DAG order."""
+    beside = {view.name: view.relations for view in views}
+    keys = {name: key for view in views for name, key in view.plan.keys.items()}
+    return fates([view.definition for view in views], beside, manifest, keys)
 
 
 def build_views(
