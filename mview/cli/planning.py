@@ -163,10 +163,8 @@ def _keys(
         state, plan = manifest.views.get(name), view.plan if view.error is None else None
         if state is None or plan is None or plan.columns != state.schema.names:
             continue
-        known = {table: schema.key for table, schema in plan.schemas.items()}
-        if all(
-            manifest.tables[t].schema.key == k for t, k in known.items() if t in manifest.tables
-        ):
+        tables = manifest.source_tables.keys() & plan.schemas.keys()
+        if all(manifest.tables[t].schema.key == plan.schemas[t].key for t in tables):
             keys |= plan.keys
     return keys
 
