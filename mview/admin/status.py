@@ -194,6 +194,8 @@ def not_fresh(store: StoreStatus) -> list[str]:
         views = f"{', '.join(by)} promise{'s' if len(by) == 1 else ''}"
         reasons.append(f"nobody runs the store, and {views} no freshness to go by")
     reasons += [f"{name}: not built yet" for name in store.unbuilt]
+    if not store.views and not store.lights and not store.unbuilt:
+        reasons.append("no view was published yet")
     for view in store.views:
         if view.halted:
             reasons.append(f"{view.name}: halted")

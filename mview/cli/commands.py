@@ -216,7 +216,7 @@ def _checker(app: App, config_path: str, offline: bool) -> Checker:
     "--check-freshness",
     is_flag=True,
     help=f"End with {ExitCode.FRESHNESS_MISSED} when a view is older than its freshness, halted or "
-    "not built, a sink does not get on, or the run ended by an error.",
+    "not built, none is there yet, a sink does not get on, or the run ended by an error.",
 )
 @click.option(
     "--history",

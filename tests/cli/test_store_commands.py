@@ -74,6 +74,9 @@ def test_an_empty_store(tmp_path, monkeypatch):
     result = mview("status")
     assert result.exit_code == 0
     assert result.stdout == f"store {tmp_path}/data: nobody runs it\nnothing was published yet\n"
+    result = mview("status", "--check-freshness")
+    assert result.exit_code == 5, "whoever is alerted by it is alerted by a store in a wrong place"
+    assert "no view was published yet" in result.stderr
     assert mview("drop", "v", "--yes").exit_code == 1
 
 
@@ -124,6 +127,8 @@ def test_what_is_not_fresh_is_told_for_each_reason():
         ),
         ({"failure": failure}, "the last run ended by an error: the disk is full"),
         ({"unbuilt": ("w",)}, "w: not built yet"),
+        ({"views": (), "unbuilt": ("w",)}, "w: not built yet"),
+        ({"views": ()}, "no view was published yet"),
         ({"views": (replace(view, halted="why"),)}, "v: halted"),
         ({"views": (replace(promised, missed=True),)}, "v: older than promised"),
         ({"views": (replace(view, sinks=(broken,)),)}, "v: sink cache does not get on"),

@@ -191,10 +191,7 @@ class Site:
 
     def _look(self) -> _Freshness:
         told = status(self._config)
-        reasons = not_fresh(told)
-        if not told.views and not told.lights and not told.unbuilt:
-            reasons.append("no view was published yet")
-        return _Freshness(told, reasons)
+        return _Freshness(told, not_fresh(told))
 
     def _ready(self, _: Mapping[str, str]) -> Answer:
         try:
