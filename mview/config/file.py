@@ -76,7 +76,10 @@ def load_config(path: str | Path) -> Config:
             with its line. No message has a value of the file.
     """
     file = Path(path)
-    hint = "give the file with --config, or run where conf/mview.yml or mview.yml is"
+    hint = (
+        "give the file with --config, or run where conf/mview.yml or mview.yml is; "
+        "`mview init URL` makes one"
+    )
     text = read_text(file, "configuration", ConfigError, hint=hint)
     document = parse_yaml(text)
     mistakes = list(document.mistakes)

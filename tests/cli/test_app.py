@@ -112,6 +112,7 @@ def test_no_configuration_file(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "conf/mview.yml cannot be read" in result.stderr
     assert "--config" in result.stderr
+    assert "`mview init URL` makes one" in result.stderr
 
 
 def test_the_configuration_that_init_writes_is_found(folder):

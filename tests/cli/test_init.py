@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 
 import orjson
@@ -52,9 +53,16 @@ def test_what_it_writes_is_accepted(folder, where):
     assert load_config(at / "mview.yml").connections["my_shop"].database == str(
         folder / "my shop.db"
     )
-    (at / "changes").mkdir()
+    heading = lines.index("missing, before they can be followed")
+    told = lines[heading + 1].split("`")[1]
+    config = str(at / "mview.yml")
     command, view = lines[-2].split()[1:3]
-    checked = mview(command, view, "--config", str(at / "mview.yml"))
+    assert mview(command, view, "--config", config).exit_code == 2
+    made = mview(*shlex.split(told)[1:])
+    assert made.exit_code == 0, made.output
+    assert "triggers made: my order" in made.stdout
+    assert "missing" not in made.stdout
+    checked = mview(command, view, "--config", config)
     assert checked.exit_code == 0, checked.output
     assert checked.stdout.startswith("my_order: ok, key id, reads my_shop.my order; ")
 
@@ -96,7 +104,8 @@ def test_nothing_is_written_where_one_of_its_files_is(folder, url, there):
         (["mariadb://user@host"], "the URL names no database"),
         (["postgresql://user@host:5432/"], "the URL names no database"),
         (["oracle://h/d"], "no connector named 'oracle' among databases"),
-        (["sqlite:///none.db"], "unable to open database file"),
+        (["sqlite:///none.db"], "there is no file none.db"),
+        (["sqlite:///srv/shop.db"], "begins after three slashes: sqlite:////srv/shop.db"),
         (["sqlite:///my shop.db", "--name", "My-Shop"], "cannot be the name of a connection"),
     ],
 )
@@ -126,6 +135,11 @@ def test_triggers_are_made_and_found_and_made_again(folder):
     assert "the triggers of my_shop.my order are not installed" in checked.stderr
     again = mview("init", "sqlite:///my shop.db", "--triggers", "--json")
     assert json.loads(again.stdout)["triggers"] == ["my order"]
+    mine = "changes: {my_shop: {source: files, format: unified, path: changes}}"
+    text = (folder / "mview.yml").read_text().split("changes:")[0]
+    (folder / "mview.yml").write_text(text + mine)
+    again = mview("init", "sqlite:///my shop.db", "--triggers")
+    assert "mview.yml does not follow my_shop by its triggers yet; write there" in again.stdout
     other = mview("init", "postgresql://u@h/d", "--triggers")
     assert other.exit_code == 2
     assert "triggers are for SQLite" in other.stderr

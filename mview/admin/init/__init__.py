@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from mview.admin.init.files import OWN_LOGS, configuration, debezium, first_view
 from mview.config import ChangesSettings, Config, ConnectionSettings
+from mview.config.file import load_config
 from mview.connector import Installed
 from mview.errors import ConfigError, MistakesError, UserError
 from mview.ingest.spec import open_changelog, open_database
@@ -109,6 +111,7 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
             safe="nothing was made",
             hint="leave --triggers out",
         )
+    _there(parsed)
     only_triggers = triggers and file.exists()
     there = [path for path in (file, view, *by_debezium) if path.exists()]
     if there and not only_triggers:
@@ -128,17 +131,22 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     if triggers:
         watched, tables = _install(config, name, tables)
     if only_triggers:
-        return NewProject(name, tuple(tables), (), "", "", watched)
+        missing = _unfollowed(file, config.connections[name])
+        return NewProject(name, tuple(tables), (), "", "", watched, missing)
     good = sorted(
         (t for t in tables if not t.why and not t.partly), key=lambda t: (-(t.rows or 0), t.name)
     )
     missing = _missing(config, name, dialect, [t.name for t in good])
+    if missing and dialect == "sqlite":
+        at = "" if folder == Path() else f" --folder {shlex.quote(str(folder))}"
+        command = f"mview init {shlex.quote(url)} --triggers{at}"
+        missing = (f"SQLite does not note its changes yet: `{command}` has it do so",)
     if not good:
         return NewProject(name, tuple(tables), (), "", password, watched, missing)
     called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
     first = view / f"{called}.sql"
     made = {
-        file: configuration(name, settings, dialect, triggers=triggers),
+        file: configuration(name, settings, dialect),
         **{path: debezium(name, parsed) for path in by_debezium},
         first: first_view(name, good[0].name),
     }
@@ -172,6 +180,20 @@ def _parsed(url: str) -> URL:
         )
     driver = _DRIVERS.get(parsed.drivername)
     return parsed.set(drivername=f"{parsed.drivername}+{driver}") if driver else parsed
+
+
+def _there(url: URL) -> None:
+    """Refuse a file of SQLite that is not there: a server is asked, a path is written wrongly."""
+    file = Path(url.database or "")
+    if url.get_backend_name() != "sqlite" or file.exists():
+        return
+    raise ConfigError(
+        f"there is no file {file}",
+        where=str(file.absolute()),
+        safe="nothing was made",
+        hint="sqlite:///shop.db is a file of this folder; the path of one elsewhere begins after "
+        "three slashes: sqlite:////srv/shop.db",
+    )
 
 
 def _name_of(url: URL) -> str:
@@ -251,9 +273,26 @@ def _followed(config: Config, name: str, table: FoundTable) -> FoundTable:
     return table
 
 
+def _unfollowed(file: Path, connection: ConnectionSettings) -> tuple[str, ...]:
+    """Which connections of a configuration are of this file of SQLite, and do not read triggers."""
+    try:
+        config = load_config(file)
+    except UserError:  # told, with all that is wrong in it, by whatever reads it next
+        return ()
+    database = Path(str(connection.database)).resolve()
+    return tuple(
+        f"{file} does not follow {name} by its triggers yet; write there, under changes: "
+        f"{name}: {{source: sqlite, T: 1 second}}"
+        for name, there in config.connections.items()
+        if there.drivername.startswith("sqlite")
+        and Path(str(there.database)).resolve() == database
+        and (name not in config.changes or config.changes[name].source != "sqlite")
+    )
+
+
 def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tuple[str, ...]:
     """What the database's own log lacks; nothing of one that has none."""
-    if dialect not in OWN_LOGS:
+    if dialect not in OWN_LOGS or not tables:
         return ()
     changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
     following = config.model_copy(update={"changes": changes})

@@ -11,14 +11,14 @@ from mview.plan.definition import parse_view
 from mview.relation import RelationId, TableName
 from mview.schema import quoted
 
-#: Databases whose log is followed without Kafka.
-OWN_LOGS = ("postgresql", "mysql", "mariadb")
+#: Databases whose log is followed without Kafka; SQLite's is written by triggers.
+OWN_LOGS = ("postgresql", "mysql", "mariadb", "sqlite")
 
 
-def configuration(name: str, settings: dict[str, object], dialect: str, *, triggers: bool) -> str:
+def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
     """The configuration of one database, whose changes come from its own log or from triggers."""
     changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
-    if dialect in OWN_LOGS or triggers:
+    if dialect in OWN_LOGS:
         changes = {"source": dialect, "T": "1 second"}
     body = {
         "store": "store",
