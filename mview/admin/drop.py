@@ -16,10 +16,7 @@ from mview.config import Config, secret_values
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views.opening import open_sinks
 from mview.epoch.without import read_by, without
-from mview.errors import (
-    UserError,
-    several,
-)
+from mview.errors import AlreadyRunningError, UserError, several
 from mview.failpoints import failpoint
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
@@ -56,15 +53,21 @@ def going(config: Config, names: Sequence[str], *, with_tables: bool = False) ->
 
     Args:
         with_tables: tables that no view reads any more go, too.
+
+    Raises:
+        UserError: no such view or table, or another view reads it.
+        AlreadyRunningError: a runner holds the store; says how that removes views.
     """
     store = Store(config.store)
     lights = load_lights(store)
     definitions = {name: light.definition for name, light in lights.items()}
     views = {name: 0 for name in names if name in lights}
     if not (named := [name for name in names if name not in lights]):
+        _not_run(store, only_views=False)
         return Going(views, {}, {}, [], _in_sinks(config, definitions, names))
     before = published(config)
     kept = _droppable(store, before, named)
+    _not_run(store, only_views=before.views.keys() >= set(names))
     after = without(kept, before, named, with_tables)
     read = read_by(kept, after)
     views |= {name: before.views[name].rows for name in named if name in before.views}
@@ -133,6 +136,19 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         if left.errors:
             raise several(left.errors)
         return [name for name in names if name in kept.damaged]
+
+
+def _not_run(store: Store, *, only_views: bool) -> None:
+    """Refuse while a runner holds the store: it removes views itself, but no tables."""
+    try:
+        Lease(store.lease, SystemClock()).check_free()
+    except AlreadyRunningError as error:
+        if only_views:
+            error.hint = (
+                "take their files out of its folder, and have the run remove them: "
+                f"mview apply --prune; or {error.hint}"
+            )
+        raise
 
 
 def _in_sinks(

@@ -120,6 +120,15 @@ class Lease:
         owner = self._read(newest) if newest else None
         return None if owner is None or self._is_free(owner) else owner
 
+    def check_free(self) -> None:
+        """Refuse what a runner would refuse later, before anybody is asked about it.
+
+        Raises:
+            AlreadyRunningError: somebody holds it; the message has who and what to do.
+        """
+        if (owner := self.holder()) is not None:
+            raise self._held(owner)
+
     def acquire(self) -> None:
         """Take the lease: free, given back, expired, or held by a process that is gone.
 

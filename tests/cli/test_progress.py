@@ -291,8 +291,8 @@ def test_bars_and_live_lines_on_a_terminal():
         "61,000 rows",
         "live 00:00:0",
         "epoch 3",
-        "lag 0.8 s",
         "last change 0.",
+        " s ago, shown after 0.8 s",
         "7 sent again, dropped",
         "totals",
         "+20",
@@ -326,19 +326,20 @@ def drawn(display, width=80):
 
 
 def test_the_lag_goes_on_when_nothing_comes_any_more():
-    """A connector that died: the sources are as old as their newest sign of life."""
+    """A connector that died: the lag grows from its newest sign of life on, as in `status`."""
     clock = Clock()
     display = LiveDisplay(Output(), now=clock, wall=lambda: int(clock.seconds * 1000) + 100_000)
     display.on_epoch(replace(epoch(7, 840, totals=change(1)), watermark=99_000))
-    assert "sources read up to 1.0 s ago" in drawn(display)
-    assert "last change 0.0 s ago" in drawn(display)
+    assert " · lag 1.0 s" in drawn(display)
+    assert "last change 0.0 s ago, shown after 0.8 s" in drawn(display)
     clock.seconds = 60.0
     late = drawn(display)
-    assert "\x1b[1;31msources read up to 61 s ago" in late, "in red"
-    assert "last change 60 s ago" in late
+    assert "\x1b[1;31mlag 61 s" in late, "in red"
+    assert late.count("lag ") == 1, "and no other that stands still"
+    assert "last change 60 s ago, shown after 0.8 s" in late
     display.on_epoch(replace(epoch(8, None), watermark=159_000))
     alive = drawn(display)
-    assert "sources read up to 1.0 s ago" in alive, "a heartbeat is a sign of life"
+    assert " · lag 1.0 s" in alive, "a heartbeat is a sign of life"
     assert "last change 60 s ago" in alive
 
 

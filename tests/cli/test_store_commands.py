@@ -26,6 +26,7 @@ from mview.store.failure import Failure, failure_kept, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
+from mview.store.lease import Lease
 from mview.store.manifest import Manifest, TableState, ViewState
 from mview.store.requests.asked import keep_asked
 from tests.relations import rel
@@ -346,6 +347,18 @@ def test_drop_says_what_goes_and_asks(publish, monkeypatch):
     assert mview("drop", "v", input="y\n").exit_code == 0
     assert mview("drop", "v", "--yes", "--drop-tables").stdout.endswith("dropped: v, shop.orders\n")
     assert dropped == [("v", False), ("v", True)]
+
+
+def test_a_drop_beside_a_run_is_refused_before_it_asks(publish, tmp_path):
+    publish(None)
+    with Lease(Store(tmp_path / "data").lease):
+        for name in ("v", "shop.orders"):
+            result = mview("drop", name, input="y\n")
+            assert result.exit_code == 4
+            assert "goes:" not in result.output
+            assert "Drop that?" not in result.output
+            assert ("mview apply --prune; or stop it" in result.stderr) is (name == "v")
+        assert "there is no view or table 'w'" in mview("drop", "w").stderr
 
 
 def test_an_unknown_view_to_drop_is_named(publish):

@@ -531,16 +531,15 @@ class _Pulse:
             (f"{self.rate():,.1f} changes/s", ""),
         ]
         heard = []
+        if self.watermark is not None:  # as `mview status` has it: it goes on though nothing comes
+            lag = max(0, self.wall() - self.watermark)
+            style = "bold red" if lag > _SILENT_AFTER * 1000 else ""
+            doing.append((f"lag {duration_text(lag)}", style))
         if self.changed_at is not None and self.lag_ms is not None:
-            doing.append((f"lag {duration_text(self.lag_ms)}", ""))
             ago = duration_text(int((now - self.changed_at) * 1000))
-            heard.append((f"last change {ago} ago", ""))
+            heard.append((f"last change {ago} ago, shown after {duration_text(self.lag_ms)}", ""))
         if self.errors:
             doing.append((f"{self.errors} error{'s' if self.errors > 1 else ''}", "bold red"))
-        if self.watermark is not None:
-            silent = max(0, self.wall() - self.watermark)
-            style = "bold red" if silent > _SILENT_AFTER * 1000 else ""
-            heard.append((f"sources read up to {duration_text(silent)} ago", style))
         if self.dropped:
             heard.append((_dropped_text(self.dropped), ""))
         return [doing, heard] if heard else [doing]
