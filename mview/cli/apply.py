@@ -30,23 +30,15 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
     view is not built.
     """
     from mview.admin.apply import apply_views, check_running
-    from mview.cli.checking import Checker
+    from mview.cli.checking import Checker, files_of_run
     from mview.cli.planning import plan_run
     from mview.cli.render import applied_text, planned_text
     from mview.cli.results import Applied
     from mview.plan.definition import read_views
-    from mview.store.layout import Store
-    from mview.store.requests.asked import asked_files
 
     config = app.config(config_path)
     check_running(config)
-    named = files or asked_files(Store(config.store))
-    if not named:
-        raise UserError(
-            "nobody knows which files the run was given",
-            safe="nothing was changed",
-            hint="name them: mview apply FILE…",
-        )
+    named = files or files_of_run(config)
     checker = Checker(config, False, app.output.note)
     given, unread = read_views(named)
     checked = checker.check(given, unread)

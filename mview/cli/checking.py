@@ -43,6 +43,23 @@ from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, schemas_of
+from mview.store.requests.asked import asked_files
+
+
+def files_of_run(config: Config) -> tuple[str, ...]:
+    """The files and folders that the newest run of the store was given.
+
+    Raises:
+        UserError: nobody knows them.
+    """
+    if not (files := asked_files(Store(config.store))):
+        raise UserError(
+            "nobody knows which files a run was given",
+            where=str(config.store),
+            safe="nothing was changed",
+            hint="name them: the same command with FILE…",
+        )
+    return files
 
 
 @dataclass(frozen=True)

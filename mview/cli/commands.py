@@ -107,7 +107,7 @@ def explain(
 
 
 @click.command()
-@views_argument
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
 @config_option
 @offline_option
 @env_option
@@ -123,7 +123,8 @@ def plan(
 ) -> None:
     """Show what `mview run` of these files would do: build, build anew, load. Nothing is done.
 
-    Ends with 6 when a view that is there is built anew, with 1 when one is refused.
+    Without files: those that the newest run was given, as they are now. Ends with 6 when a view
+    that is there is built anew, with 1 when one is refused.
     """
     from mview.cli.planning import plan_run
     from mview.cli.render import planned_text
@@ -193,10 +194,11 @@ def _check(
 ) -> tuple[Checker, list[Checked]]:
     from mview.catalog.environments import unpublished
     from mview.catalog.selecting import selected
+    from mview.cli.checking import files_of_run
     from mview.plan.definition import read_views
 
     checker = _checker(app, config_path, offline)
-    views, unread = read_views(files)
+    views, unread = read_views(files or files_of_run(checker.config))
     if checker.config.environment:
         views = [*map(unpublished, views)]
     return checker, checker.check(selected(checker.config, views, selectors), unread)

@@ -148,7 +148,7 @@ def test_ctrl_c_takes_back_what_nobody_has_looked_at(run: Answering) -> None:
 
 def test_without_files_that_are_known(run: Answering) -> None:
     told = mview("apply")
-    assert "nobody knows which files the run was given" in told.stderr
+    assert "nobody knows which files a run was given" in told.stderr
 
 
 def test_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.requests.asked import keep_asked
 from tests.relations import rel
 
 CONFIG = """
@@ -92,6 +93,18 @@ def test_all_is_new_in_an_empty_store(project):
         "new       view lower_view: it is not in the store yet",
         "load      table shop.orders",
     ]
+
+
+def test_without_files_those_of_the_newest_run_are_planned(project):
+    told = CliRunner().invoke(main, ["plan"])
+    assert told.exit_code == 1
+    assert "nobody knows which files a run was given" in told.stderr
+    project.publish(lower_view=(LOWER, state("order_id", "status")))
+    keep_asked(project.store, ["lower_view"], ["sql"])
+    given = project.plan(lower_view=f"{LOWER} WHERE order_id > 1")
+    assert given.exit_code == 6
+    told = CliRunner().invoke(main, ["plan"])
+    assert (told.exit_code, told.stdout) == (6, given.stdout)
 
 
 def test_what_goes_on_is_no_work(project):
