@@ -273,10 +273,7 @@ class Topics:
         self.broker.produce(topic, rows, partition=partition)
 
     def delete(self, topic: str) -> None:
-        if isinstance(self.broker, MemoryKafka):
-            self.broker.delete_topic(topic)
-        else:
-            self.broker.admin().delete_topics([topic])[topic].result(30)
+        self.broker.delete_topic(topic)
 
     def beat(self, ts: int) -> None:
         self.broker.produce(self.beats, [json.dumps({"op": "heartbeat", "ts": ts})])

@@ -94,14 +94,8 @@ class KafkaHarness(FollowerHarness):
         return True
 
     def drop(self, target: FollowerTarget) -> bool:
-        delete(self.broker, target.table)
+        self.broker.delete_topic(target.table)
         return True
-
-
-def delete(broker: KafkaServer, topic: str) -> None:
-    admin = broker.admin()
-    admin.delete_topics([topic])[topic].result(30)
-    assert wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, 60)
 
 
 def committed(broker: KafkaServer, topic: str) -> list[tuple[bytes, bytes | None]] | None:
@@ -554,7 +548,7 @@ def test_partitions_that_were_added_are_refused(kafka: KafkaServer) -> None:
         world.start()
         with pytest.raises(TargetError, match="number of partitions"):
             world.sync()
-        delete(kafka, topic)
+        kafka.delete_topic(topic)
         world.sync()
         world.check()
 

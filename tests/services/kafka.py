@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -15,12 +15,15 @@ from confluent_kafka.admin import (
     AclPermissionType,
     AdminClient,
     NewTopic,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
+from mview_connectors.changelogs.kafka.errors import UNKNOWN
 
 from mview.java.jars import resolve
 from mview.java.runtime import find_java
+from tests.patience import wait_for
 from tests.services.gate import Gate
 from tests.services.process import ServerProcess, free_port, run
 
@@ -181,6 +184,26 @@ class KafkaServer:
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         self._admin.create_topics([new])[name].result(timeout=30)
         return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until the broker neither lists it nor answers for it.
+
+        A deletion is done before the broker knows of it, and the name goes before the partitions.
+        """
+        self._admin.delete_topics([name])[name].result(30)
+        first, spec = TopicPartition(name, 0), OffsetSpec.latest()
+
+        def is_gone() -> bool:
+            if name in self._admin.list_topics(timeout=10).topics:
+                return False
+            try:
+                self._admin.list_offsets({first: spec}, request_timeout=10)[first].result(11)
+            except KafkaException as error:
+                # The client's own word where no partition that was asked about has a leader.
+                return error.args[0].code() in (*UNKNOWN, KafkaError._NOENT)
+            return False
+
+        assert wait_for(is_gone, 60), f"topic {name} is not deleted"
 
     def produce(
         self,
