@@ -198,6 +198,30 @@ def last_time_of_day(text: str, now_ms: int) -> int | None:
     return now_ms - passed % DAY_MS if passed >= 0 else None
 
 
+#: What to write for a moment, for messages.
+MOMENT_EXAMPLES = (
+    "'2026-11-20 10:00' or '10:00' (the last time it was ten), in UTC; '10 min' (so long ago)"
+)
+
+
+def moment_of(text: str, now_ms: int) -> int | None:
+    """A time, a time of day or how long ago, as people write them, in milliseconds.
+
+    The one reading of all that asks for a moment of the past; None if it is none.
+
+    >>> moment_of("1970-01-01 00:01", 0), moment_of("10:00", 122_399_999)
+    (60000, 36000000)
+    >>> moment_of("10 min", 900_000), moment_of("10 min ago", 900_000), moment_of("noon", 900_000)
+    (300000, 300000, None)
+    """
+    if (ms := parse_time(text)) is not None:
+        return ms
+    if (ms := last_time_of_day(text, now_ms)) is not None:
+        return ms
+    ago = parse_duration(text.strip().lower().removesuffix(" ago"))
+    return None if ago is None else now_ms - ago
+
+
 def parse_duration(text: str) -> int | None:
     """A duration such as `10 seconds`, `500ms`, `2 min` in milliseconds; None if it is none.
 

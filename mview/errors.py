@@ -59,6 +59,15 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something, for people.
+
+    >>> counted(1, "row"), counted(1200, "epoch")
+    ('1 row', '1,200 epochs')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def shown(value: object, size: int = 200) -> str:
     """A value as a short text in one line, for `got`; of any type, nested however deep."""
     try:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of, load_definition
 from mview.catalog.sinks import open_sink, sink_options
-from mview.clock import SystemClock, last_time_of_day, parse_time
+from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of
 from mview.config import Config
 from mview.connector import Sink
 from mview.epoch.halts import has_halted
@@ -58,7 +58,7 @@ def check_views(manifest: Manifest, names: Iterable[str]) -> None:
 
 
 #: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise. A time
-#: of day alone, such as `10:00`, is the last one that has passed.
+#: of day alone, such as `10:00`, is the last one that has passed; `10 min` is so long ago.
 When = int | SupportsIndex | str | dt.datetime
 
 
@@ -71,14 +71,10 @@ def manifest_at(config: Config, when: When) -> Manifest:
     log = ManifestLog(Store(config.store).manifests)
     if isinstance(when, SupportsIndex) and not isinstance(when, bool):
         return log.read(index(when))  # also a number of NumPy
-    ms = parse_time(str(when))
-    if ms is None:
-        ms = last_time_of_day(str(when), SystemClock().now())
+    ms = moment_of(str(when), SystemClock().now())
     if ms is None:
         raise UserError(
-            "neither an epoch nor a time",
-            got=when,
-            allowed="e.g. 41, '2026-11-20 10:00', or '10:00', in UTC",
+            "neither an epoch nor a time", got=when, allowed=f"e.g. 41, {MOMENT_EXAMPLES}"
         )
     return log.at(ms)
 

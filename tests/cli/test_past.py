@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from mview.admin.content import StoredView
 from mview.admin.explore.took import TookLog
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
+from mview.clock import SystemClock
+from mview.config.file import load_config
 from mview.epoch.report import EpochReport
 from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.plan.definition import parse_view
@@ -136,9 +139,23 @@ def test_epochs_of_a_time_and_of_a_view(store: Path) -> None:
     assert "no epoch of that time" in mview("history", "--since", "2024-01-01").stdout
 
 
+def test_times_are_written_as_everywhere(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time of day and how long ago, for `history` and for `as_of`."""
+    monkeypatch.setattr(SystemClock, "now", lambda _: BEGIN + 3_635_000)
+    assert epochs("--all", "--since", "1 h") == [4, 5, 6]
+    assert epochs("--all", "--until", "1 h ago") == [1, 2, 3]
+    assert epochs("--all", "--since", "22:13:55") == [4, 5, 6]
+    assert epochs("--all", "--since", "22:15") == []
+    config = load_config(store / "mview.yml")
+    assert [StoredView(config, "v", when).epoch for when in ("1 h", "22:13:55")] == [3, 3]
+
+
 def test_what_cannot_be_asked(store: Path) -> None:
     assert "there is no view 'x'" in mview("history", "x").stderr
-    assert "'noon' is no time" in mview("history", "--since", "noon").stderr
+    refused = mview("history", "--since", "noon").stderr
+    assert "'noon' is no time" in refused
+    assert "'2026-11-20 10:00' or '10:00'" in refused
+    assert "'10 min'" in refused
     assert mview("lag", "--over", "ten").exit_code == 2
 
 
@@ -163,6 +180,12 @@ def test_how_late_views_are_and_were(store: Path) -> None:
     assert "2 epochs: half up to 0.2 s, 95 % up to 0.4 s, worst 0.4 s" in text
     assert "of 2.0 s, MISSED" in text
     assert "    nobody runs the store" in text
+
+
+def test_one_epoch_is_no_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    published(tmp_path, time.time_ns() // 1_000_000 - 60_000)
+    assert "  1 epoch: half up to 0.4 s" in mview("lag", "--over", "30 s").stdout
 
 
 def test_views_in_time_have_no_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mview.admin.content import check_views, published
 from mview.admin.explore.took import KeptTook
-from mview.clock import parse_time
+from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of
 from mview.config import Config
 from mview.epoch.views.cost import runs_of
 from mview.errors import UserError
@@ -118,7 +118,7 @@ def history(
 
     Args:
         views: whose changes are told; none: of all.
-        since, until: times, in UTC unless they say otherwise; both belong to it. None: no bound.
+        since, until: times, as `moment_of` reads them; both belong to it. None: no bound.
         most: the newest so many of them.
         quiet_too: also epochs that changed none of the views.
 
@@ -156,6 +156,6 @@ def with_took(epoch: EpochPoint, kept: KeptTook) -> PastEpoch:
 def _milliseconds(text: str | None) -> int | None:
     if text is None:
         return None
-    if (ms := parse_time(text)) is None:
-        raise UserError(f"{text!r} is no time", allowed="e.g. '2026-11-20 10:00', in UTC")
+    if (ms := moment_of(text, SystemClock().now())) is None:
+        raise UserError(f"{text!r} is no time", allowed=f"e.g. {MOMENT_EXAMPLES}")
     return ms

@@ -10,8 +10,8 @@ import click
 from mview.cli.display.progress import duration_text
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.cli.render import aligned, sink_lines
-from mview.clock import DURATION_EXAMPLES, parse_duration, utc_text
-from mview.errors import one_line
+from mview.clock import DURATION_EXAMPLES, MOMENT_EXAMPLES, parse_duration, utc_text
+from mview.errors import counted, one_line
 
 if TYPE_CHECKING:
     from mview.admin.explore.epochs import PastEpoch, ViewPoint
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("views", nargs=-1, metavar="[VIEW…]")
-@click.option("--since", metavar="TIME", help="From this time on: '2026-11-20 10:00', in UTC.")
-@click.option("--until", metavar="TIME", help="Up to this time.")
+@click.option("--since", metavar="TIME", help=f"From this time on: {MOMENT_EXAMPLES}.")
+@click.option("--until", metavar="TIME", help="Up to this time, written alike.")
 @click.option(
     "-n",
     "--epochs",
@@ -81,7 +81,7 @@ def _took(epoch: PastEpoch) -> str:
 def _change_cells(change: ViewPoint) -> tuple[str, str, str]:
     took = "built" if change.seconds is None else f"{change.seconds:.2f} s"
     counts = f"+{change.inserted:,} ~{change.updated:,} -{change.deleted:,}"
-    return counts, f"{change.rows:,} rows", f"{took} {change.executor}".rstrip()
+    return counts, counted(change.rows, "row"), f"{took} {change.executor}".rstrip()
 
 
 @click.command()
@@ -139,7 +139,7 @@ def _view_cells(view: ViewLag) -> tuple[str, str, str]:
                 ("worst", view.worst_ms),
             )
         )
-        seen = f"{view.epochs:,} epochs: {', '.join(times)}"
+        seen = f"{counted(view.epochs, 'epoch')}: {', '.join(times)}"
     return view.view, f"lag {duration_text(view.lag_ms)}{promised}{missed}", seen
 
 
