@@ -27,7 +27,7 @@ import pyarrow as pa
 from mview.admin.content import published
 from mview.clock import SourceMs, SystemClock, utc_text
 from mview.config import Config, secret_values
-from mview.errors import RetryableError, UserError, concerning, known_error
+from mview.errors import RetryableError, UserError, concerning, counted, known_error
 from mview.ingest.chunks import chunk_rows
 from mview.ingest.mending.rereads import RereadLog, RereadRequest, plan_anew
 from mview.ingest.spec import TableSpec
@@ -302,7 +302,7 @@ class Comparison:
             for number, (rows, _) in enumerate(pool.map(partial(self._read, look), chunks), 1):
                 self._rows += rows
                 if number % _SAY_EVERY == 0:
-                    self._say(f"{self._table}: {number} of {len(chunks)} chunks are read")
+                    self._say(f"{self._table}: read {number} of {counted(len(chunks), 'chunk')}")
         if not seen.all():
             for part in self._mirrored(manifest, chunks):
                 suspects.add(part, ~seen[_within(known, _hashes(part))[1]], self._plan)
@@ -315,11 +315,12 @@ class Comparison:
         chunks = tuple(sorted(self._outcome.chunks))
         log = RereadLog(self._store.rereads)
         file = log.ask(RereadRequest(self._table, self._plan, chunks))
-        self._say(f"{self._table}: waiting for the run to read {len(chunks)} chunks anew")
+        many = counted(len(chunks), "chunk")
+        self._say(f"{self._table}: waiting for the run to read {many} anew")
         still = _Still(self._store, self._newest)
         while file.exists():
             if why := still.why():
-                return f"{len(chunks)} chunks are to be read anew, when changes are followed: {why}"
+                return f"{many} to be read anew, when changes are followed: {why}"
             time.sleep(_LOOK_S)
         return ""
 

@@ -32,6 +32,7 @@ from mview.errors import (
     MviewError,
     RetryableError,
     UserError,
+    counted,
     known_error,
 )
 from mview.follower import Probing
@@ -288,7 +289,8 @@ class Doctor:
         schema = described(self.config, database, table, self._asking)
         self._schemas.setdefault(table, schema)
         self._rows[table] = rows = database.plan(table.name, schema, _ALL, _ALL).rows
-        return f"{len(schema.columns)} columns, key {', '.join(schema.key)}, about {rows:,} rows"
+        columns, key = counted(len(schema.columns), "column"), ", ".join(schema.key)
+        return f"{columns}, key {key}, about {counted(rows, 'row')}"
 
     def _load_ms(self, connection: str) -> int:
         """About how long the tables of a connection take to load."""

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from mview.admin.content import When, manifest_at, published
 from mview.config import Config
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, UserError, counted
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.history import ManifestLog
@@ -117,7 +117,8 @@ class StoredTable:
         if older.num_rows + 2 * come - rows.num_rows != self.num_rows:
             raise UserError(
                 f"table {self.name} was loaded anew after epoch {older.epoch}",
-                got=f"{older.num_rows:,} rows then, {self.num_rows:,} now, {rows.num_rows:,} "
+                got=f"{counted(older.num_rows, 'row')} then, {self.num_rows:,} now, "
+                f"{rows.num_rows:,} "
                 "changes between",
                 safe="the rows of both epochs are right: as_of()",
                 hint="ask for the changes since a later epoch",

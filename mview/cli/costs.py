@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mview.epoch.views.cost import Costs, costs_of, full_rows
+from mview.errors import counted
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
 from mview.plan.clocks import is_clock
@@ -80,11 +81,11 @@ def cost_lines(cost: PlanCost | None) -> Sequence[str]:
         return ["cost: not known before its tables are loaded"]
     lines = [
         f"  {delta.changed:,} changed rows of {delta.table}:"
-        f" {delta.lookups} look-up{'' if delta.lookups == 1 else 's'},"
-        f" about {delta.rows_read:,} rows read, {_seconds(delta.seconds)}"
+        f" {counted(delta.lookups, 'look-up')},"
+        f" about {counted(delta.rows_read, 'row')} read, {_seconds(delta.seconds)}"
         for delta in cost.deltas
     ]
-    full = f"  full: {cost.full_rows:,} rows read, {_seconds(cost.full_seconds)}"
+    full = f"  full: {counted(cost.full_rows, 'row')} read, {_seconds(cost.full_seconds)}"
     return [f"cost, as of epoch {cost.epoch}:", *lines, full]
 
 

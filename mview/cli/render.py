@@ -11,7 +11,7 @@ import yaml
 from mview.cli.display.progress import duration_text
 from mview.cli.options import default_config
 from mview.clock import utc_text
-from mview.errors import MviewError, one_line
+from mview.errors import MviewError, counted, one_line
 
 if TYPE_CHECKING:
     from mview.admin.against_source import TableVerified
@@ -168,9 +168,9 @@ def status_text(store: StoreStatus) -> str:
         return "\n".join([*lines, *nothing, *failed, *lights])
     ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
     lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
-    tables = [(table.name, f"{table.rows:,} rows", _phase(table)) for table in store.tables]
+    tables = [(table.name, counted(table.rows, "row"), _phase(table)) for table in store.tables]
     views = [
-        (view.name, f"{view.rows:,} rows", view.strategy, _freshness(view), view.path)
+        (view.name, counted(view.rows, "row"), view.strategy, _freshness(view), view.path)
         for view in store.views
     ]
     sources = [
@@ -194,17 +194,20 @@ def status_text(store: StoreStatus) -> str:
 def _phase(table: TableStatus) -> str:
     """How far the load of a table is, and what holds or slows it."""
     if table.phase == "loaded" and table.quarantined:
-        several = "" if table.quarantined == 1 else "s"
-        return f"{table.phase}; {table.quarantined:,} change{several} in quarantine"
+        return f"{table.phase}; {counted(table.quarantined, 'change')} in quarantine"
     if table.phase == "loaded":
         return table.phase
     if table.phase == "halted":
         return f"HALTED: {table.held.splitlines()[0]}"
     told = ["not begun"]
     if table.phase == "loading":
-        of = "" if table.chunks is None else f" of {table.chunks:,}"
-        rows = "" if table.rows_expected is None else f", about {table.rows_expected:,} rows in all"
-        told = [f"loading, {table.chunks_released:,}{of} chunks done{rows}"]
+        done = counted(table.chunks_released, "chunk")
+        if table.chunks is not None:
+            done = f"{table.chunks_released:,} of {counted(table.chunks, 'chunk')}"
+        rows = ""
+        if table.rows_expected is not None:
+            rows = f", about {counted(table.rows_expected, 'row')} in all"
+        told = [f"loading, {done} done{rows}"]
     said = table.load
     for prefix, whose in (("", ""), ("connection_", " of its connection")):
         if rate := said.get(f"{prefix}rows_per_second"):
@@ -214,7 +217,7 @@ def _phase(table: TableStatus) -> str:
     if priority := said.get("priority"):
         told.append(f"priority {priority}")
     if beside := said.get("tables_at_once"):
-        told.append(f"{beside} tables at once")
+        told.append(f"{counted(int(str(beside)), 'table')} at once")
     return "; ".join([*told, *([table.held] if table.held else [])])
 
 
@@ -238,8 +241,8 @@ def _light_lines(lights: Sequence[LightStatus]) -> list[str]:
     for light in lights:
         phase = light.phase
         if phase == "loading":
-            phase = f"loading, {light.chunks} of {light.chunks_in_all} chunks are there"
-        rows = f"{light.rows:,} rows brought"
+            phase = f"loading, {light.chunks:,} of {counted(light.chunks_in_all, 'chunk')} there"
+        rows = f"{counted(light.rows, 'row')} brought"
         lag = f"lag {duration_text(light.lag_ms)}"
         cells.append((light.view, f"sink {light.sink}", light.table, phase, rows, lag))
     lines = ["", "light views"]
@@ -255,7 +258,7 @@ def sink_lines(sinks: Sequence[SinkStatus]) -> list[str]:
         epoch = "not filled yet" if sink.epoch is None else f"epoch {sink.epoch:,}"
         lag = "up to date"
         if sink.waiting:
-            epochs = f"{sink.waiting:,} epochs behind"
+            epochs = f"{counted(sink.waiting, 'epoch')} behind"
             if sink.anew:
                 epochs = "being compared" if sink.anew == "difference" else "being filled"
             elif sink.waiting < 0:
@@ -274,7 +277,7 @@ def _run_cells(ran: Ran) -> tuple[str, ...]:
         f"epoch {ran.epoch:,}",
         ran.strategy,
         ran.executor,
-        f"{ran.changed:,} rows changed",
+        f"{counted(ran.changed, 'row')} changed",
         f"{ran.read:,} read",
         f"{ran.seconds:.2f} s",
         ran.why,
@@ -322,7 +325,7 @@ def planned_text(planned: Planned) -> str:
             lines.append(f"          strategy  {view.strategy_before} -> {view.strategy}")
         if view.rows is not None:
             took = "not measured yet" if view.seconds is None else f"about {view.seconds:.2g} s"
-            lines.append(f"          reads  {view.rows:,} rows, {took}")
+            lines.append(f"          reads  {counted(view.rows, 'row')}, {took}")
         if view.rollback:
             to = "it has now" if view.fate == "changed" else "it had before its last change"
             back = f"mview rollback {one_line(view.view)}"
@@ -346,8 +349,7 @@ def environment_lines(environments: Sequence[EnvironmentStatus]) -> list[str]:
     for told in environments:
         behind = "no table yet"
         if told.behind is not None:
-            several = "" if told.behind == 1 else "s"
-            behind = f"{told.behind:,} epoch{several} behind production"
+            behind = f"{counted(told.behind, 'epoch')} behind production"
         views = ", ".join(told.views) or "no view yet"
         runs = told.running or "nobody runs it"
         cells.append((told.name, told.problem or runs, *(() if told.problem else (behind, views))))
@@ -369,7 +371,9 @@ def begun_text(begun: NewProject) -> str:
     """What a database has, what was written, and the commands that come next."""
     tables = []
     for table in begun.tables:
-        what = f"left out: {table.why}" if table.why else f"about {table.rows:,} rows"
+        what = f"left out: {table.why}"
+        if not table.why and table.rows is not None:
+            what = f"about {counted(table.rows, 'row')}"
         what += f"; not all columns: {table.partly}" if table.partly else ""
         tables.append((table.name, ", ".join(table.key), what))
     lines = ["tables", *aligned(tables)] if tables else ["the database has no table"]
@@ -391,13 +395,17 @@ def begun_text(begun: NewProject) -> str:
 
 def going_text(what: Going) -> str:
     """What a drop takes and what it leaves, a line each."""
-    lines = [f"goes:  view {one_line(name)}, {rows:,} rows" for name, rows in what.views.items()]
+    lines = [
+        f"goes:  view {one_line(name)}, {counted(rows, 'row')}" for name, rows in what.views.items()
+    ]
     lines += [
-        f"goes:  our copy of {one_line(name)}, {rows:,} rows; the next run that needs it loads it"
+        f"goes:  our copy of {one_line(name)}, {counted(rows, 'row')}; "
+        "the next run that needs it loads it"
         for name, rows in what.tables.items()
     ]
     lines += [
-        f"stays: our copy of {one_line(name)}, {rows:,} rows, kept up though no view reads it; "
+        f"stays: our copy of {one_line(name)}, {counted(rows, 'row')}, "
+        "kept up though no view reads it; "
         f"to remove it: mview drop {one_line(name)}"
         for name, rows in what.unread.items()
     ]
@@ -418,11 +426,11 @@ def _verified_block(result: VerifyResult) -> str:
     name = f"{result.view}, sink {result.sink}" if result.sink else result.view
     if result.equal and result.degraded:
         return (
-            f"{name}: DEGRADED, {result.rows:,} rows equal at epoch {result.epoch}, but "
+            f"{name}: DEGRADED, {counted(result.rows, 'row')} equal at epoch {result.epoch}, but "
             f"{result.degraded}: mview quarantine list"
         )
     if result.equal:
-        return f"{name}: OK, {result.rows:,} rows equal at epoch {result.epoch}"
+        return f"{name}: OK, {counted(result.rows, 'row')} equal at epoch {result.epoch}"
     if result.error:
         return f"{name}: NOT COMPARED at epoch {result.epoch}: {result.error}"
     other = "the view" if result.sink else "its batch query"
@@ -442,20 +450,21 @@ def source_text(results: Sequence[TableVerified]) -> str:
 
 def _source_block(result: TableVerified) -> str:
     name, at = one_line(result.table), f"at epoch {result.epoch}"
-    busy = f"; {result.changing:,} of them change too often to tell" if result.changing else ""
+    busy = f"; {result.changing:,} of them changing too often to tell" if result.changing else ""
     if result.equal:
         mended = f"; {result.repaired:,} differed before" if result.repaired else ""
-        return f"{name}: OK, {result.rows:,} rows as in the database {at}{mended}{busy}"
+        return f"{name}: OK, {counted(result.rows, 'row')} as in the database {at}{mended}{busy}"
     if not (result.differing or result.undecided):
         return f"{name}: NOT COMPARED {at}: {result.error}"
     lines = []
     if result.differing:
         why = f": {result.error}" if result.error and not result.undecided else ""
-        lines.append(f"{name}: DIFFERS from the database {at} in {result.differing:,} rows{why}")
+        many = counted(result.differing, "row")
+        lines.append(f"{name}: DIFFERS from the database {at} in {many}{why}")
     if result.undecided:
-        lines.append(f"{name}: UNDECIDED {at}, {result.undecided:,} rows: {result.error}")
+        lines.append(f"{name}: UNDECIDED {at}, {counted(result.undecided, 'row')}: {result.error}")
     if result.changing:
-        lines.append(f"  {result.changing:,} rows change too often to tell")
+        lines.append(f"  {counted(result.changing, 'row')} changing too often to tell")
     titles = {"source": "not in our copy", "mirror": "not in the database"}
     for row in result.sample:
         what = titles.get(row.only_in) or f"other values in {', '.join(row.columns)}"

@@ -21,7 +21,7 @@ from mview.changelog import OP, from_ipc
 from mview.clock import SourceMs, SystemClock
 from mview.connector import AHEAD_MS, Format, Message, TableHalt
 from mview.epoch.engine import Engine
-from mview.errors import CorruptionError, DecodeError
+from mview.errors import CorruptionError, DecodeError, counted
 from mview.ingest.batches import Batch
 from mview.ingest.decode import OneMessage, decode_again
 from mview.ingest.mending.reject import (
@@ -118,7 +118,8 @@ class Quarantines:
         if applied:
             netted = with_retried(netted, applied, schema)
         if new:
-            said = [f"{name}: {_changes(len(new))} put into quarantine: {new[-1].why.what}", *said]
+            many = counted(len(new), "change")
+            said = [f"{name}: {many} put into quarantine: {new[-1].why.what}", *said]
         self.asides[name] = Aside(before, tuple(kept), tuple(messages), tuple(said))
         if new:
             self._check_room(name)
@@ -242,7 +243,8 @@ class Quarantines:
                 for id_ in gone:
                     del left[id_]
                 what = "discarded" if request.action == "discard" else "read anew from the database"
-                said += [f"{name}: {_changes(len(gone))} in quarantine {what}"] if gone else []
+                many = counted(len(gone), "change")
+                said += [f"{name}: {many} in quarantine {what}"] if gone else []
                 continue
             near = _of_the_same_rows([*left.values()], schema)
             for id_ in sorted(gone, key=lambda gone_id: _order(left[gone_id])):
@@ -509,10 +511,6 @@ def _place(reject: Reject) -> tuple[str, str, int, int]:
 
 def _order(change: Quarantined) -> tuple[str, int, str, int]:
     return change.position, change.epoch, change.partition, change.offset
-
-
-def _changes(number: int) -> str:
-    return "1 change" if number == 1 else f"{number:,} changes"
 
 
 def sweep(engine: Engine, names: Collection[RelationId]) -> None:

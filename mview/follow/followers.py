@@ -30,6 +30,7 @@ from mview.errors import (
     MviewError,
     RetryableError,
     UserError,
+    counted,
     known_error,
 )
 from mview.files.durable import put
@@ -501,7 +502,7 @@ class _Thread:
                 if done.way == "difference":
                     self._say(
                         f"sink {self.sink} of view {self.view} was compared with its view and "
-                        f"brought right: {done.rows} rows had changed"
+                        f"brought right: {counted(done.rows, 'row')} had changed"
                     )
                 continue
             self._behind_since, self._is_dropped = None, False

@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from mview.changelog import KIND
-from mview.errors import RetryableError, TargetError, UserError
+from mview.errors import RetryableError, TargetError, UserError, counted
 from mview.follow.cursor import CursorLog, Intent, Way
 from mview.follow.resync import resync
 from mview.follower import Follower, FollowerTarget, Mark, State, Step, Token, check_owner
@@ -163,8 +163,8 @@ class Following:
         if largest is not None and changes.rows.num_rows > largest:
             raise UserError(
                 f"an epoch has more changes than sink {self._target.sink} takes at once",
-                got=f"{changes.rows.num_rows} rows in epoch {changes.epoch}",
-                allowed=f"{largest} rows",
+                got=f"{counted(changes.rows.num_rows, 'row')} in epoch {changes.epoch}",
+                allowed=counted(largest, "row"),
                 safe="nothing of it was brought; other sinks go on",
                 hint="take a smaller engine.max_changes",
             )

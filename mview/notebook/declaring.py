@@ -17,7 +17,7 @@ from mview.cli.planning import plan_run
 from mview.cli.render import applied_text, explained_text, planned_text
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
-from mview.errors import MviewError, RetryableError, UserError, several, without_secrets_in
+from mview.errors import MviewError, RetryableError, UserError, counted, several, without_secrets_in
 from mview.files.durable import put
 from mview.plan.definition import ViewDefinition, load_views, order_views, parse_view
 from mview.secrets import Mask
@@ -85,7 +85,7 @@ class Declared:
         if self.preview is None:
             return f"no preview: {self.no_preview}"
         sampled = [
-            f"the first {table.rows:,} rows of {table.table}"
+            f"the first {counted(table.rows, 'row')} of {table.table}"
             for table in self.preview.tables
             if table.sampled
         ]
@@ -94,7 +94,7 @@ class Declared:
             if sampled
             else ("all rows of the databases")
         )
-        return f"preview over {over}; {self.preview.count:,} rows"
+        return f"preview over {over}; {counted(self.preview.count, 'row')}"
 
 
 def declare(

@@ -12,7 +12,7 @@ from typing import Any
 from mview.admin.content import StoredView, published
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import MviewError, UserError, known_error
+from mview.errors import MviewError, UserError, counted, known_error
 from mview.notebook.extra import needed
 from mview.notebook.frames import to_pandas
 from mview.notebook.svg import bar_chart, line_chart
@@ -127,7 +127,8 @@ class Live:
         state = "nobody runs the store" if owner is None else f"process {owner.pid} runs it"
         if self._ended.is_set():
             state += "; not kept up any more"
-        told = f"{escape(self.view)}, epoch {stored.epoch}: {stored.num_rows:,} rows; {state}"
+        rows = counted(stored.num_rows, "row")
+        told = f"{escape(self.view)}, epoch {stored.epoch}: {rows}; {state}"
         return f"<p>{told}</p>{line_chart(self._lags, 'lag', 's')}<br>{self._content(stored)}"
 
     def _content(self, stored: StoredView) -> str:

@@ -16,7 +16,7 @@ from mview.admin.status import ViewStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, UserError, counted
 from mview.notebook.extra import needed
 from mview.notebook.frames import Decimals, query, to_pandas, to_polars
 from mview.store.history import ManifestLog
@@ -132,7 +132,7 @@ class Readable:
         return rows.plot(**how)
 
     def __repr__(self) -> str:
-        return f"<{self._kind} {self.name}, epoch {self.epoch}: {len(self):,} rows>"
+        return f"<{self._kind} {self.name}, epoch {self.epoch}: {counted(len(self), 'row')}>"
 
     @property
     def _kind(self) -> str:
@@ -142,7 +142,8 @@ class Readable:
         head = to_pandas(self._rows.head(_SHOWN))
         table: str = head.to_html(index=False, max_cols=_COLUMNS)
         more = f", of which {len(head)} are shown" if len(head) < len(self) else ""
-        told = f"{self._kind} {escape(self.name)}, epoch {self.epoch}: {len(self):,} rows{more}"
+        what = f"{self._kind} {escape(self.name)}, epoch {self.epoch}"
+        told = f"{what}: {counted(len(self), 'row')}{more}"
         return f"<p>{told}</p>{table}"
 
 
@@ -339,7 +340,8 @@ class ViewStep:
         return int(-(pc.sum(pc.min_element_wise(self.arrow[WEIGHT], 0)).as_py() or 0))
 
     def __repr__(self) -> str:
-        return f"<epoch {self.epoch} of {self.view}: {self.come} rows came, {self.gone} went>"
+        came = counted(self.come, "row")
+        return f"<epoch {self.epoch} of {self.view}: {came} came, {self.gone} went>"
 
     def _repr_html_(self) -> str:
         head: str = to_pandas(self.arrow.slice(0, _SHOWN)).to_html(index=False, max_cols=_COLUMNS)

@@ -18,7 +18,7 @@ from mview.catalog.definitions import is_another
 from mview.catalog.functions import declared_functions, with_functions
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import ExitCode, MviewError, RetryableError, UserError
+from mview.errors import ExitCode, MviewError, RetryableError, UserError, counted
 from mview.plan.definition import ViewDefinition, load_views
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -210,10 +210,14 @@ def _line(event: dict[str, Any]) -> str:
 def _words(event: dict[str, Any]) -> str:
     kind = event.get("event")
     if kind == "load":
-        done = "loaded" if event["done"] else f"{event['read']:,} of {event['total']:,} rows read"
+        done = (
+            "loaded"
+            if event["done"]
+            else f"{event['read']:,} of {counted(event['total'], 'row')} read"
+        )
         return f"load {event['table']}: {done}"
     if kind == "epoch":
-        changed = [f"{table} {count:,} changes" for table, count in event["changes"].items()]
+        changed = [f"{table} {counted(n, 'change')}" for table, n in event["changes"].items()]
         views = [
             f"{name} +{view['inserted']:,} ~{view['updated']:,} -{view['deleted']:,}"
             for name, view in event["views"].items()

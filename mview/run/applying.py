@@ -25,7 +25,15 @@ from mview.epoch.recover import forget_folders
 from mview.epoch.views.build import fates_of
 from mview.epoch.views.fate import Fate
 from mview.epoch.views.opening import OpenedViews, open_views, wrong_texts
-from mview.errors import FencedError, MviewError, RetryableError, UserError, known_error, several
+from mview.errors import (
+    FencedError,
+    MviewError,
+    RetryableError,
+    UserError,
+    counted,
+    known_error,
+    several,
+)
 from mview.failpoints import failpoint
 from mview.follow.followers import HAND_OVER_S, Followers
 from mview.follow.light.view import LightView
@@ -447,9 +455,9 @@ def _told(name: str, fate: Fate, manifest: Manifest) -> str:
     if state.stale:
         return "not built: halted"
     if not fate.why:
-        return f"goes on as it was, {state.rows:,} rows"
+        return f"goes on as it was, {counted(state.rows, 'row')}"
     how = "built" if fate.becomes == "new" else f"built anew ({fate.why})"
-    return f"{how}, {state.rows:,} rows, {state.strategy}"
+    return f"{how}, {counted(state.rows, 'row')}, {state.strategy}"
 
 
 def refuse_requests(log: ApplyLog) -> None:

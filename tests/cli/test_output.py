@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
+import re
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+import mview.cli
 from mview.cli.output import Output
 from mview.config import secret_values
 from mview.config.file import load_config
@@ -226,3 +229,33 @@ def test_what_cannot_be_written_beside_is_raised_by_what_comes_next(monkeypatch,
         say(lambda: None)
     with pytest.raises(ZeroDivisionError):  # what ends a run counts
         say(lambda: 1 / 0)
+
+
+#: What commands count.
+_NOUNS = "changes chunks columns epochs errors files lines rows tables tests transactions views"
+
+
+def _counts_by_hand(code: str) -> list[str]:
+    """The f-strings of a module that have a number and a noun without `counted`."""
+    noun = re.compile(rf" ({_NOUNS.replace(' ', '|')})\b(?!/)")
+    return [
+        ast.unparse(text)
+        for text in ast.walk(ast.parse(code))
+        if isinstance(text, ast.JoinedStr)
+        for value, after in zip(text.values, text.values[1:], strict=False)
+        if isinstance(value, ast.FormattedValue)
+        and isinstance(after, ast.Constant)
+        and noun.match(after.value)
+        and "/s" not in after.value
+    ]
+
+
+def test_commands_count_in_one_way():
+    """One row is `1 row`: all of them write numbers of things by `counted`."""
+    assert _counts_by_hand('f"{n:,} rows changed"') == ["f'{n:,} rows changed'"]
+    found = {
+        file.name: by_hand
+        for file in Path(mview.cli.__file__).parent.rglob("*.py")
+        if (by_hand := _counts_by_hand(file.read_text(encoding="utf-8")))
+    }
+    assert found == {}

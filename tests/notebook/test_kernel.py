@@ -303,7 +303,7 @@ def test_a_live_view_goes_on_by_itself_until_it_is_stopped(
     shelf.publish([(1, 5, None, None, None, None)])
     live = shelf.project["v"].live(x="id", y="big", every=0.1)
     assert live.is_running
-    assert "v, epoch 1: 1 rows; nobody runs the store" in shown.html[0]
+    assert "v, epoch 1: 1 row; nobody runs the store" in shown.html[0]
     shelf.publish([(2, 9, None, None, None, None)])
     until(lambda: "epoch 2" in shown.html[-1])
     assert shown.html[-1].count("<rect") == 2

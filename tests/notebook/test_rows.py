@@ -350,7 +350,7 @@ def test_following_has_every_epoch_that_changes_something(shelf: Shelf) -> None:
     steps = list(view.follow(seconds=0))
     assert [(step.epoch, step.come, step.gone) for step in steps] == [(2, 1, 0), (4, 1, 2)]
     assert steps[0].df()["id"].tolist() == [4]
-    assert repr(steps[1]) == "<epoch 4 of v: 1 rows came, 2 went>"
+    assert repr(steps[1]) == "<epoch 4 of v: 1 row came, 2 went>"
     assert "<table" in steps[1]._repr_html_()
 
 

@@ -12,7 +12,7 @@ from mview.admin.content import published
 from mview.admin.mending.awaiting import wait_for_run, why_ended
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, UserError, counted
 from mview.ingest.mending.reject import message_of
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
@@ -242,7 +242,7 @@ def degraded_text(tables: Mapping[str, int]) -> str:
     >>> degraded_text({"shop.orders": 2})
     '2 changes of shop.orders are in quarantine'
     """
-    parts = [f"{n:,} change{'s' if n > 1 else ''} of {name}" for name, n in tables.items()]
+    parts = [f"{counted(n, 'change')} of {name}" for name, n in tables.items()]
     return f"{', '.join(parts)} {'is' if sum(tables.values()) == 1 else 'are'} in quarantine"
 
 

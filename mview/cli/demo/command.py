@@ -13,7 +13,7 @@ import click
 
 from mview.cli.display.progress import duration_text
 from mview.cli.options import App, debug_option
-from mview.errors import ConfigError, ExitCode
+from mview.errors import ConfigError, ExitCode, counted
 
 if TYPE_CHECKING:
     from mview.cli.demo.conductor import Conductor
@@ -148,19 +148,22 @@ def _show_table(app: App, config: Config) -> None:
 
     view = StoredView(config, "order_revenue")
     rows = view.arrow().to_pandas().sort_values("order_id", ascending=False)
-    app.output.line(f"\nThe Delta table {view.path}, epoch {view.epoch}: {len(rows):,} rows")
+    many = counted(len(rows), "row")
+    app.output.line(f"\nThe Delta table {view.path}, epoch {view.epoch}: {many}")
     app.output.line(rows.head(_SHOWN).to_string(index=False))
 
 
 def _show_freshness(app: App, conductor: Conductor) -> None:
     written, lags = conductor.written, sorted(conductor.lags)
     app.output.line(
-        f"\nThe writer made {written['changes']:,} changes in {written['transactions']:,} "
-        "transactions, while the tables were loaded and after."
+        f"\nThe writer made {counted(written['changes'], 'change')} in "
+        f"{counted(written['transactions'], 'transaction')}, "
+        "while the tables were loaded and after."
     )
     if lags:
         app.output.line(
-            f"Age of the newest change when its epoch was published, over {len(lags)} epochs: "
+            "Age of the newest change when its epoch was published, "
+            f"over {counted(len(lags), 'epoch')}: "
             f"median {duration_text(lags[len(lags) // 2])}, "
             f"95% below {duration_text(lags[len(lags) * 95 // 100])}, "
             f"worst {duration_text(lags[-1])}"

@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from mview.errors import counted
+
 #: Lines that wait to be read; further ones are left out, and counted.
 _LINES = 10_000
 
@@ -90,7 +92,7 @@ class AsideWriter:
             if self._waiting:
                 return self._waiting.popleft()
             if self._left_out:
-                text = f"{self._left_out:,} lines were left out here, as nobody read them"
+                text = f"{counted(self._left_out, 'line')} left out here, as nobody read them"
                 self._left_out = 0
                 return text, True
             return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from mview.cli.output import Output
 from mview.clock import utc_text
 from mview.epoch.report import BuildReport, EpochReport, Listener, LoadReport, ViewChange
-from mview.errors import MviewError, RetryableError, one_line, printable
+from mview.errors import MviewError, RetryableError, counted, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -63,7 +63,7 @@ def _clock_text(seconds: float) -> str:
 
 def _build_text(build: BuildReport) -> str:
     """What is built, from how much."""
-    return f"building from {build.rows:,} rows{_which(build)}"
+    return f"building from {counted(build.rows, 'row')}{_which(build)}"
 
 
 def _which(build: BuildReport) -> str:
@@ -108,13 +108,13 @@ class _Tally:
         """A line; the times of a run that has done nothing, too."""
         said = []
         if self.built:
-            said.append(f"{len(self.built)} view{'s' if len(self.built) > 1 else ''} built")
+            said.append(f"{counted(len(self.built), 'view')} built")
         if self.first is None:
             said.append("no epoch")
         else:
             several = self.last > self.first
             numbers = f"epochs {self.first:,} to {self.last:,}" if several else f"epoch {self.last}"
-            said += [numbers, f"{self.changes:,} change{'' if self.changes == 1 else 's'}"]
+            said += [numbers, counted(self.changes, "change")]
         if self.worst_ms is not None:
             said.append(f"largest lag {duration_text(self.worst_ms)}")
         if halted := list(dict.fromkeys(self.halted)):
@@ -201,7 +201,7 @@ class _Epochs:
         total = self.total
         counts = f"+{total.inserted:,} ~{total.updated:,} -{total.deleted:,}"
         chosen = f"; {total.chosen}" if total.chosen else ""
-        return f"{numbers}, {lag}{counts}, {total.rows:,} rows{chosen}"
+        return f"{numbers}, {lag}{counts}, {counted(total.rows, 'row')}{chosen}"
 
 
 class LineDisplay:
@@ -263,7 +263,7 @@ class LineDisplay:
         table = one_line(load.table)
         if load.done:
             self._loaded.add(load.table)
-            self._line(f"{table}: loaded, {load.rows:,} rows{rate}")
+            self._line(f"{table}: loaded, {counted(load.rows, 'row')}{rate}")
         elif now - self._said.get(load.table, -_EVERY) >= _EVERY:
             self._said[load.table] = now
             left = 0.0
@@ -272,7 +272,7 @@ class LineDisplay:
             if came > _FIRST * load.total and load.read < load.total:
                 left = (now - began) * (load.total - load.rows) / came
             eta = f", {duration_text(int(left * 1000))} left" if left > 0 else ""
-            seen = f"{load.rows:,} of about {load.total:,} rows{rate}{eta}"
+            seen = f"{load.rows:,} of about {counted(load.total, 'row')}{rate}{eta}"
             why = f"; {one_line(load.held)}" if load.held else ""
             self._line(f"{table}: loading, {seen}; {load.read:,} read{why}")
 
@@ -453,7 +453,7 @@ class _ViewLines:
         rows = [
             (
                 Text(one_line(name), style="bold"),
-                Text(f"{line.rows:,} rows"),
+                Text(counted(line.rows, "row")),
                 Text(f"+{line.inserted:,}", style="green"),
                 Text(f"~{line.updated:,}", style="yellow"),
                 Text(f"-{line.deleted:,}", style="red"),
@@ -539,7 +539,7 @@ class _Pulse:
             ago = duration_text(int((now - self.changed_at) * 1000))
             heard.append((f"last change {ago} ago, shown after {duration_text(self.lag_ms)}", ""))
         if self.errors:
-            doing.append((f"{self.errors} error{'s' if self.errors > 1 else ''}", "bold red"))
+            doing.append((counted(self.errors, "error"), "bold red"))
         if self.dropped:
             heard.append((_dropped_text(self.dropped), ""))
         return [doing, heard] if heard else [doing]
@@ -677,8 +677,10 @@ class LiveDisplay:
         """The bars as one line, once all are full."""
         loads = self._loads.values()
         rows = sum(load.rows for load in loads)
-        tables = f"{len(loads)} tables" if len(loads) > 1 else one_line(next(iter(self._loads)))
-        return f"{tables} loaded, {rows:,} rows"
+        tables = one_line(next(iter(self._loads)))
+        if len(loads) > 1:
+            tables = counted(len(loads), "table")
+        return f"{tables} loaded, {counted(rows, 'row')}"
 
 
 def _name(name: str) -> Text:
@@ -706,11 +708,11 @@ def _load_bars() -> Progress:
             read, seconds = task.fields["read"], task.finished_time or task.elapsed
             rows = int(task.completed)
             if not task.finished and read >= (task.total or 0):
-                return Text(f"{read:,} rows read, waiting for the changelog")
+                return Text(f"{counted(read, 'row')} read, waiting for the changelog")
             if task.fields["held"]:
-                return Text(f"{rows:,} rows, {one_line(task.fields['held'])}")
+                return Text(f"{counted(rows, 'row')}, {one_line(task.fields['held'])}")
             came = rows - task.fields["first"]
-            return Text(f"{rows:,} rows  {came / seconds if seconds else 0:,.0f} rows/s")
+            return Text(f"{counted(rows, 'row')}  {came / seconds if seconds else 0:,.0f} rows/s")
 
     return Progress(
         TextColumn("{task.description}", markup=False),

@@ -19,7 +19,7 @@ import yaml
 
 from mview.cli.options import App, config_option, json_option
 from mview.cli.output import without_secrets
-from mview.errors import UserError, known_error, one_line
+from mview.errors import UserError, counted, known_error, one_line
 from mview.secrets import REFERENCE, is_telling
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def support_bundle(app: App, output: Path, config_path: str) -> None:
     config = app.config(config_path)
     told = write_bundle(config, output, app.output.mask)
     size = f"{told.size / 1024:,.0f} kB"
-    lines = [f"{one_line(told.file)}: {size}, {len(told.parts)} files", *map(one_line, told.parts)]
+    files = counted(len(told.parts), "file")
+    lines = [f"{one_line(told.file)}: {size}, {files}", *map(one_line, told.parts)]
     lines.append("Look through it before you send it: see README.txt in it.")
     app.output.result(told, "\n".join(lines))
 

@@ -8,7 +8,7 @@ import click
 
 from mview.cli.options import App, config_option, json_option
 from mview.cli.render import aligned
-from mview.errors import one_line
+from mview.errors import counted, one_line
 
 if TYPE_CHECKING:
     from mview.trial.preview import Preview, PreviewedTable
@@ -68,15 +68,15 @@ def preview_text(told: Preview) -> str:
     if (left := told.count - len(told.rows)) > 0:
         lines.append(f"and {left:,} more")
     sample = ", OF A SAMPLE: sums are too small, joins may lack rows" if told.sampled else ""
-    lines += ["", f"{told.count:,} rows in {told.seconds:.1f} s{sample}"]
+    lines += ["", f"{counted(told.count, 'row')} in {told.seconds:.1f} s{sample}"]
     return "\n".join(lines)
 
 
 def _table_text(table: PreviewedTable) -> str:
     if table.sampled:
         about = f" of about {table.about:,}" if table.about > table.rows else ", it has more"
-        return f"{table.table}: the first {table.rows:,} rows{about}"
-    return f"{table.table}: all {table.rows:,} rows"
+        return f"{table.table}: the first {counted(table.rows, 'row')}{about}"
+    return f"{table.table}: all {counted(table.rows, 'row')}"
 
 
 def _cell(value: Any) -> str:

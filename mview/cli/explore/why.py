@@ -10,7 +10,7 @@ import click
 
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.clock import utc_text
-from mview.errors import ExitCode, one_line
+from mview.errors import ExitCode, counted, one_line
 
 if TYPE_CHECKING:
     from mview.admin.why.explaining import SourceChange, Touched, Why
@@ -92,11 +92,7 @@ def _behind_lines(told: Why) -> Iterator[str]:
     if told.unknown:
         yield f"made of  not known: {one_line(told.unknown)}"
         return
-    counts = [
-        f"{rows.count:,} row{'s' if rows.count != 1 else ''} of {rows.table}"
-        for rows in told.behind
-        if rows.count
-    ]
+    counts = [f"{counted(rows.count, 'row')} of {rows.table}" for rows in told.behind if rows.count]
     yield f"made of  {one_line(', '.join(counts)) or 'no row'}; the query over these gives this row"
     for rows in told.behind:
         for row in rows.rows:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from mview.cli.options import App, config_option, json_option
-from mview.errors import ExitCode
+from mview.errors import ExitCode, counted
 
 _tables = click.argument("names", nargs=-1, required=True, metavar="TABLE…")
 
@@ -65,7 +65,8 @@ def backfill(app: App, names: tuple[str, ...], no_wait: bool, config_path: str) 
     lines = [
         f"{table.table}: {table.state}, {table.why}"
         if table.why
-        else f"{table.table}: as its database has it, {table.rows:,} rows at epoch {table.epoch:,}"
+        else f"{table.table}: as its database has it, {counted(table.rows, 'row')} "
+        f"at epoch {table.epoch:,}"
         for table in told
     ]
     app.output.result(told, "\n".join(lines))

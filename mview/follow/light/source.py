@@ -32,7 +32,7 @@ from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
 from mview.connector import WEIGHT, TableHalt
-from mview.errors import MviewError, RetryableError, of_the_system
+from mview.errors import MviewError, RetryableError, counted, of_the_system
 from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
@@ -300,7 +300,8 @@ class LightSource:
         self._chunks_read.unlink(missing_ok=True)
         runner = self._progress.begin(step, LightLoad(self._view.digest, plan))
         count = len(plan.chunks.chunks)
-        self._say(f"{self._what}: loading {table}, {count:,} chunks, {plan.chunks.rows:,} rows")
+        many = f"{counted(count, 'chunk')}, {counted(plan.chunks.rows, 'row')}"
+        self._say(f"{self._what}: loading {table}, {many}")
         asked = plan.asked_ms + config.changes[self._connection].delay
         newest = dict.fromkeys(begin, asked)
         return LightProgress(step, runner, offsets[self._connection], -1, dict(begin), newest)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from mview.connector import Message, TableHalt
-from mview.errors import DecodeError
+from mview.errors import DecodeError, counted
 from mview.files.records import plain, record
 from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
@@ -105,7 +105,7 @@ class QuarantineRoom(NamedTuple):
             f"the quarantine of connection {table.connection} is full: {why.what}",
             where=why.where,
             # What halts a table has no room for what is allowed.
-            got=f"{changes:,} changes of {size:,} bytes; allowed are "
+            got=f"{counted(changes, 'change')} of {size:,} bytes; allowed are "
             f"{self.changes:,} (quarantine_changes) of {self.bytes:,} bytes (quarantine_bytes)",
             hint="mview quarantine list; correct what writes such changes, then run again: "
             f"{table} is loaded anew",

@@ -1,7 +1,7 @@
 // The page: asks for what it shows every two seconds, and draws anew what has changed.
 
 import { bars, line } from "./charts.js";
-import { bytes, count, cut, duration, h, part, rate, table, utc, viewLink } from "./dom.js";
+import { bytes, count, counted, cut, duration, h, part, rate, table, utc, viewLink } from "./dom.js";
 import { graph } from "./graph.js";
 
 const EVERY_MS = 2000; // between two looks
@@ -101,7 +101,7 @@ function nodesAndEdges() {
   const read = new Set(data.views.flatMap((view) => view.reads).filter((name) => !names.has(name)));
   for (const name of new Set([...tables.keys(), ...read])) {
     const state = tables.get(name), per = tableRate(name);
-    const rows = state ? `${count(state.rows)} rows${state.phase === "loaded" ? "" : `, ${state.held && state.phase !== "halted" ? "held" : state.phase}`}` : "not copied";
+    const rows = state ? `${counted(state.rows, "row")}${state.phase === "loaded" ? "" : `, ${state.held && state.phase !== "halted" ? "held" : state.phase}`}` : "not copied";
     nodes.push({ id: `t:${name}`, name, kind: "table", state: state && state.phase !== "loaded" ? "warn" : "", lines: [[rows, "soft"], ...(per ? [[`${per} changed rows`, "soft"]] : [])] });
   }
   const reads = new Map(data.views.map((view) => [view.name, view.reads]));
@@ -113,18 +113,18 @@ function nodesAndEdges() {
     const late = view && (view.missed || view.halted || view.degraded);
     const lag = !view ? "" : view.halted ? "HALTED" : `lag ${duration(view.lag_ms)}${view.freshness_ms === null ? "" : ` of ${duration(view.freshness_ms)}`}${view.missed ? ", MISSED" : ""}${view.degraded ? ", DEGRADED" : ""}, ${viewRate(name)}`;
     nodes.push({ id: `v:${name}`, name, kind: "view", state: late ? "bad" : "", href: viewLink(name),
-      lines: light ? [["light", "soft"]] : [[`${count(view.rows)} rows, ${view.strategy}`, "soft"], [lag, late ? "bad" : "soft"]] });
+      lines: light ? [["light", "soft"]] : [[`${counted(view.rows, "row")}, ${view.strategy}`, "soft"], [lag, late ? "bad" : "soft"]] });
     for (const other of reads.get(name) ?? []) edges.push([names.has(other) ? `v:${other}` : `t:${other}`, `v:${name}`]);
     for (const sink of sinksOf.get(name) ?? []) {
       const follows = view?.sinks.find((each) => each.name === sink), brought = lights.get(`${name}\n${sink}`);
       let lines = [["the view's own table", "soft"]], state = "";
       if (follows) {
         state = follows.error ? "bad" : "";
-        const behind = follows.epoch === null ? "not filled yet" : follows.waiting ? `${follows.waiting < 0 ? "some" : count(follows.waiting)} epochs behind, ${bytes(follows.waiting_bytes)}` : "up to date";
+        const behind = follows.epoch === null ? "not filled yet" : follows.waiting ? `${follows.waiting < 0 ? "some epochs" : counted(follows.waiting, "epoch")} behind, ${bytes(follows.waiting_bytes)}` : "up to date";
         lines = [[follows.table, "soft"], [follows.error ? "does not get on" : behind, follows.error ? "bad" : "soft"]];
       } else if (brought) {
         state = brought.error ? "bad" : "";
-        lines = [[`${brought.phase}, ${count(brought.rows)} rows brought`, "soft"], [brought.error ? "does not get on" : `lag ${duration(brought.lag_ms)}`, brought.error ? "bad" : "soft"]];
+        lines = [[`${brought.phase}, ${counted(brought.rows, "row")} brought`, "soft"], [brought.error ? "does not get on" : `lag ${duration(brought.lag_ms)}`, brought.error ? "bad" : "soft"]];
       }
       nodes.push({ id: `s:${name}\n${sink}`, name: sink, kind: "sink", state, lines });
       edges.push([`v:${name}`, `s:${name}\n${sink}`]);
@@ -146,7 +146,7 @@ function loads() {
     if (each.phase === "absent") said.push("not begun");
     else said.push(`${count(each.rows)}${each.rows_expected === null ? "" : ` of about ${count(each.rows_expected)}`} rows count, ${count(each.chunks_released)}${each.chunks === null ? "" : ` of ${count(each.chunks)}`} chunks`);
     const read = run.get(each.name);
-    if (read && read.read > each.rows) said.push(`${count(read.read)} rows are read`);
+    if (read && read.read > each.rows) said.push(`${counted(read.read, "row")} read`);
     if (each.held) said.push(`held: ${each.held}`);
     return [h("div", {}, each.name, ": ", h("span", { class: each.held ? "warn" : "soft" }, said.join("; "))),
       each.chunks ? h("progress", { max: each.chunks, value: each.chunks_released, "aria-label": `load of ${each.name}` }) : null];
@@ -236,7 +236,7 @@ function sampled(rows) {
   if (!rows) return h("p", { class: "soft" }, "…");
   if (rows.error) return h("pre", {}, rows.error);
   const cells = rows.rows.map((row) => row.map((value) => value === null ? h("span", { class: "soft" }, "NULL") : value));
-  const more = rows.more_columns ? h("p", { class: "soft" }, `and ${count(rows.more_columns)} more columns`) : null;
+  const more = rows.more_columns ? h("p", { class: "soft" }, `and ${counted(rows.more_columns, "more column")}`) : null;
   return [h("p", { class: "soft" }, `Of epoch ${count(rows.epoch)}, in no order.`), h("div", { class: "wide" }, table(rows.columns.map(([name, type]) => [`${name}: ${type}`, ""]), cells, "rows")), more];
 }
 

@@ -25,6 +25,9 @@ export const viewLink = (name) => `#/view/${encodeURIComponent(name)}`;
 /** A whole number with separators. */
 export const count = (value) => Math.round(value).toLocaleString("en");
 
+/** So many of something: "1 row", "1,200 rows". */
+export const counted = (value, noun) => `${count(value)} ${noun}${Math.round(value) === 1 ? "" : "s"}`;
+
 /** Milliseconds for people; "-" where unknown. */
 export function duration(ms) {
   if (ms === null || ms === undefined) return "-";
