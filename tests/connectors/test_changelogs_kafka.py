@@ -7,11 +7,12 @@ import json
 import random
 import socket
 import time
+from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, OffsetSpec
 from mview_connectors.changelogs.kafka import changelog as kafka_module
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
@@ -571,6 +572,48 @@ def test_an_offset_that_a_broker_does_not_know_yet_is_asked_for_again(make_log, 
     )
     assert changelog._client.ends([f"{log.topic}/0"]) == {f"{log.topic}/0": 1}
     assert answers == []
+
+
+def without_leaders(client, monkeypatch, times):
+    """The next so many questions for offsets find no leader of any partition."""
+    admin, left = client._connected(), [None] * times
+
+    class Leaderless(SimpleNamespace):
+        describe_topics = admin.describe_topics
+
+        def list_offsets(self, asked, **kwargs):
+            if not left:
+                return admin.list_offsets(asked, **kwargs)
+            left.pop()
+            missing = KafkaException(KafkaError(KafkaError._NOENT, "No leaders found"))
+            failed = Future()
+            failed.set_exception(missing)
+            return dict.fromkeys(asked, failed)
+
+    monkeypatch.setattr(client, "_connected", Leaderless)
+    return left
+
+
+def test_partitions_without_a_leader_are_asked_about_again(make_log, monkeypatch):
+    """The client tells the whole call so, where it tells it of single ones by other words."""
+    log = make_log()
+    log.send(change(1, 100))
+    client = log.open()._client
+    left = without_leaders(client, monkeypatch, 2)
+    assert client.ends([f"{log.topic}/0"]) == {f"{log.topic}/0": 1}
+    assert left == []
+
+
+def test_partitions_that_get_no_leader_are_away_and_those_of_no_topic_gone(make_log, monkeypatch):
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 0.5)
+    log = make_log()
+    client = log.open()._client
+    without_leaders(client, monkeypatch, 1000)
+    with pytest.raises(AwayError, match="no broker that leads") as caught:
+        client.ends([f"{log.topic}/0"])
+    assert caught.value.got == "No leaders found"
+    with pytest.raises(DataLostError, match="does not exist any more"):
+        client.ends(["no-such-topic/0"])
 
 
 def beat_of(name, ts):

@@ -217,11 +217,18 @@ class KafkaClient:
 
     def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
         """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
-        if late and error.code() in UNKNOWN:
+        if late and (error.code() in UNKNOWN or not self._is_there(error, partition)):
             gone(partition, "the partition does not exist any more")
         if late or error.code() not in MOVING:
             self._away(error, partition)
         time.sleep(_PAUSE)
+
+    def _is_there(self, error: KafkaError, partition: str) -> bool:
+        """Whether a partition without a leader is there at all; other errors say it themselves."""
+        topic = topic_of(partition)
+        if error.code() != KafkaError._NOENT:
+            return True
+        return partition in self.describe([topic]).get(topic, Topic("", [])).partitions
 
     # --- messages --------------------------------------------------------------------------------
 

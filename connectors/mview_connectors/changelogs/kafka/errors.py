@@ -26,6 +26,8 @@ MOVING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.BROKER_NOT_AVAILABLE,
+    # The client's own word for the whole call, where no partition that was asked about has one.
+    KafkaError._NOENT,
     *UNKNOWN,
 )
 
@@ -75,6 +77,15 @@ def away(
                 hint=f"check options under {settings.section}, and that their user may "
                 "DESCRIBE and READ these topics; then run the same command again",
             )
+    if told is not None and told.code() in MOVING:
+        raise AwayError(
+            f"Kafka at {settings.bootstrap_servers} has no broker that leads what is asked for",
+            where=where,
+            got=told.str(),
+            safe=_GOES_ON,
+            hint="check that all brokers run: kafka-topics --describe tells which partitions have "
+            "no leader; then run the same command again",
+        )
     raise AwayError(
         f"Kafka at {settings.bootstrap_servers} does not answer",
         where=where,
