@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked, Checker
     from mview.trial.files import TrialProject
+    from mview.trial.trying import TrialOutcome
 
 offline_option = click.option(
     "--offline", is_flag=True, help="Do not connect: take the columns that the store has kept."
@@ -261,6 +263,13 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
     help="Run N tests with random rows and changes instead; FILE may be a view, too.",
 )
 @click.option("--seed", type=int, help="With --random: of the first test; default: today's.")
+@click.option(
+    "--record",
+    "records",
+    is_flag=True,
+    help="Write what the views show into the file, as expect of tests and steps that have none; "
+    "of tests that pass.",
+)
 @click.pass_obj
 def test(
     app: App,
@@ -269,16 +278,26 @@ def test(
     only: str | None,
     tests: int | None,
     seed: int | None,
+    records: bool,
 ) -> None:
     """Run tests of views: rows that are given, changes, and what the views must show.
 
     Without a store, a database or Spark, but for what only Spark can tell. After every step a view
     must also equal its batch query.
     """
-    from mview.cli.render import by_chance_json, by_chance_text, outcome_text, outcomes_text
+    from mview.cli.render import (
+        by_chance_json,
+        by_chance_text,
+        outcome_text,
+        outcomes_text,
+        recorded_text,
+    )
     from mview.trial.cases import find_files, read_tests
     from mview.trial.files import run_by_chance, run_file
+    from mview.trial.record import Recorder
 
+    if records and tests is not None:
+        raise click.UsageError("--record writes into test files: without --random")
     project = _project(app, config_path)
     if tests is not None:
         result = run_by_chance(project, files, tests, _seed_of_today() if seed is None else seed)
@@ -288,14 +307,28 @@ def test(
         return
     if seed is not None:
         raise click.UsageError("--seed is for random tests: with --random")
-    outcomes = []
+    outcomes: list[TrialOutcome] = []
+    refused: list[UserError] = []
     for file in [read_tests(path) for path in find_files(files)]:
-        for outcome in run_file(project, file, only):
-            outcomes.append(outcome)
+        recorder = Recorder(file) if records else None
+        ran = []
+        for outcome in run_file(project, file, only, recorder):
+            ran.append(outcome)
             app.output.line(outcome_text(outcome))
+        if recorder is not None and ran:
+            try:
+                times = recorder.write()
+            except UserError as error:
+                refused.append(error)
+            else:
+                ran = [replace(o, recorded=n) for o, n in zip(ran, times, strict=True)]
+                app.output.line(recorded_text(file.path, sum(times)))
+        outcomes += ran
     if not outcomes:
         raise UserError(f"no test has {only!r} in its name")
     app.output.result(outcomes, outcomes_text(outcomes))
+    if refused:
+        raise several(refused, "files were not written")
     if not all(outcome.passed for outcome in outcomes):
         sys.exit(ExitCode.CHECK_FAILED)
 

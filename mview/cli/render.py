@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import yaml
@@ -513,6 +514,13 @@ def outcomes_text(outcomes: Sequence[TrialOutcome]) -> str:
     reasons = sorted({reason for outcome in outcomes for reason in outcome.on_spark})
     lines = [f"{len(outcomes) - failed} passed, {failed} failed in {seconds:.1f} s"]
     return "\n".join([*lines, *(f"Spark was needed: {one_line(reason)}" for reason in reasons)])
+
+
+def recorded_text(file: Path, times: int) -> str:
+    """What `--record` has written into a test file."""
+    if not times:
+        return f"nothing to record in {file}: what passed has an expect everywhere"
+    return f"recorded {counted(times, 'expect')} in {file}"
 
 
 def by_chance_text(result: ByChance) -> str:

@@ -70,9 +70,17 @@ def force(path: Path) -> None:
             os.close(handle)
 
 
-def put(file: Path, content: bytes) -> None:
-    """Make or replace a file; before and after a crash it is the old one or the new one, whole."""
+def put(file: Path, content: bytes, *, check: Callable[[Path], None] | None = None) -> None:
+    """Make or replace a file; before and after a crash it is the old one or the new one, whole.
+
+    Args:
+        file: its name.
+        content: all of it.
+        check: called with the new file when only the name is missing; what it raises is raised.
+    """
     with _aside(file, content) as staged:
+        if check is not None:
+            check(staged)
         force(staged)
         staged.replace(file)
     force(file.parent)

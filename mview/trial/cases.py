@@ -86,7 +86,8 @@ class TestFile:
         views: files and folders of views.
         tables: tables that it declares; all others are as their database has them.
         cases: the tests.
-        places: line and column of everything in it.
+        document: line and column of everything in it.
+        text: as it stands there.
     """
 
     __test__ = False  # pytest would take it for a test
@@ -96,6 +97,7 @@ class TestFile:
     tables: Mapping[RelationId, TableSchema]
     cases: Sequence[TrialCase]
     document: Document
+    text: str
 
     def where(self, *place: str | int) -> str:
         """Where something of it stands, as `file:line:column`."""
@@ -163,7 +165,7 @@ def read_tests(path: Path) -> TestFile:
             ]
         )
     views = tuple(path.parent / view for view in form.views)
-    return TestFile(path, views, tables, form.tests, document)
+    return TestFile(path, views, tables, form.tests, document, text)
 
 
 def _schema(table: _Table) -> TableSchema:

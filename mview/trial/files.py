@@ -21,6 +21,7 @@ from mview.store.layout import Store
 from mview.store.manifest import schemas_of
 from mview.trial.cases import TEST_FILES, TestFile, TrialCase, read_tests
 from mview.trial.chance import Chance, smaller
+from mview.trial.record import Recorder
 from mview.trial.trying import Trial, TrialOutcome
 from mview.trial.world import TrialEngine
 
@@ -118,12 +119,16 @@ def engine(project: TrialProject, views: Sequence[ViewDefinition]) -> Iterator[T
 
 
 def run_file(
-    project: TrialProject, file: TestFile, chosen: str | None = None
+    project: TrialProject,
+    file: TestFile,
+    chosen: str | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[TrialOutcome]:
     """Run the tests of a file, one after the other.
 
     Args:
         chosen: only tests whose names have this in them.
+        recorder: remembers what views show in tests that pass.
 
     Raises:
         UserError: a view or table of the file cannot be read or planned.
@@ -136,7 +141,10 @@ def run_file(
         trial = Trial(file.path, file.where, file.cases, views, schemas, runs)
         for number, case in enumerate(file.cases):
             if chosen is None or chosen in case.name:
-                yield trial.run(number)
+                outcome = trial.run(number, None if recorder is None else recorder.see)
+                if recorder is not None:
+                    recorder.end(number, outcome.passed)
+                yield outcome
 
 
 @dataclass(frozen=True)

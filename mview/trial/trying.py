@@ -22,6 +22,8 @@ from mview.trial.world import TrialEngine, TrialWorld, differences, shown
 
 #: Values of a row, in the order of the columns.
 Values = tuple[Any, ...]
+#: Sees the views after the given rows (None), and after each step that went well.
+Watch = Callable[[int | None, TrialWorld], None]
 #: So many rows of a difference are told.
 _TOLD = 10
 
@@ -38,6 +40,7 @@ class TrialOutcome:
         failures: what is wrong, a line each; none: it passed.
         on_spark: why queries ran on Spark; none: all ran in process.
         is_wrong: a view is kept up otherwise than its batch query gives.
+        recorded: how often what views show was written into it as its `expect`.
     """
 
     file: str
@@ -47,6 +50,7 @@ class TrialOutcome:
     failures: tuple[str, ...] = ()
     on_spark: tuple[str, ...] = ()
     is_wrong: bool = False
+    recorded: int = 0
 
     @property
     def passed(self) -> bool:
@@ -122,7 +126,7 @@ class Trial:
         self._path, self._where, self._cases = path, where, cases
         self._views, self._schemas, self._engine = views, schemas, engine
 
-    def run(self, number: int) -> TrialOutcome:
+    def run(self, number: int, watch: Watch | None = None) -> TrialOutcome:
         """Run a test by its place in the file."""
         case = self._cases[number]
         began = time.monotonic()
@@ -135,13 +139,15 @@ class Trial:
             )
             tables = Tables(self._schemas)
             first = TrialStep(insert=case.given, expect=case.expect)
-            for at, step in ((None, first), *enumerate(case.steps)):  # noqa: B007
+            for at, step in ((None, first), *enumerate(case.steps)):
                 self._take(tables, step)
                 wrong = world.epoch(tables.taken(), _time(step.at) if step.at else None)
                 is_wrong = bool(wrong)
                 failures = [*_apart(wrong), *self._unexpected(world, step.expect)]
                 if failures:
                     raise _FailedError(*failures)
+                if watch is not None:
+                    watch(at, world)
             failures = []
         except _FailedError as error:
             failures = [str(line) for line in error.args]

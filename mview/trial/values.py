@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from mview.errors import UserError, shown
@@ -16,6 +19,8 @@ from mview.schema import type_name
 _SURE = 15
 _HEX = re.compile(r"([0-9a-fA-F]{2})*")
 _UTC = dt.timezone.utc
+#: Numbers that YAML and Spark write in ways of their own.
+_NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class _Unfit(Exception):  # noqa: N818
@@ -95,10 +100,9 @@ def _decimal(given: Any, kind: pa.DataType) -> Decimal:
 
 def _float(given: Any) -> float:
     if isinstance(given, str):
-        named = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}.get(given)
-        if named is None:
+        if given not in _NAMED:
             raise _Unfit("a number, NaN, Infinity or -Infinity")
-        return float(named)
+        return _NAMED[given]
     if not isinstance(given, int | float):
         raise _Unfit("a number")
     return float(given)
@@ -114,6 +118,47 @@ def _time(text: str, kind: pa.DataType) -> dt.date | dt.datetime:
             raise _Unfit("a date and time without a zone")
         return moment
     return moment.replace(tzinfo=_UTC) if moment.tzinfo is None else moment.astimezone(_UTC)
+
+
+def given_of(value: Any, kind: pa.DataType) -> Any:
+    """A value of a column as a test file has it: `value_of` gives exactly this value again.
+
+    Args:
+        value: as Arrow gives it to Python.
+        kind: the column's type.
+
+    Raises:
+        UserError: no test file can have it.
+    """
+    given = _given(value, kind)
+    with suppress(UserError):
+        if repr(value_of(given, kind)) == repr(value):
+            return given
+    raise UserError(
+        "a test file cannot have this value",
+        got=shown(value),
+        allowed="values of the types that columns of tables may have",
+    )
+
+
+def _given(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, list):
+        return [_given(part, kind.value_type) for part in value]
+    if isinstance(value, Decimal):
+        digits = len(value.normalize().as_tuple().digits)
+        if value == value.to_integral_value():
+            return int(value)
+        return float(value) if digits <= _SURE else str(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return next(name for name, number in _NAMED.items() if repr(number) == repr(value))
+        return float(str(np.float32(value))) if pa.types.is_float32(kind) else value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dt.datetime):
+        moment = value if value.tzinfo is None else value.astimezone(_UTC).replace(tzinfo=None)
+        return moment.isoformat(sep=" ")
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def milliseconds(text: Any) -> int:
