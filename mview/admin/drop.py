@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from mview.admin.content import published
@@ -39,6 +39,7 @@ class Going:
         unread: rows of those that stay though no view reads them then, by name.
         rebuilt: views that stay, and are built anew, as a table goes that they read.
         in_sinks: `<sink>: <table>` of what the views have elsewhere; it stays as it is.
+        quarantined: changes in quarantine that go with our copies of their tables, by table.
     """
 
     views: dict[str, int]
@@ -46,6 +47,7 @@ class Going:
     unread: dict[str, int]
     rebuilt: list[str]
     in_sinks: list[str]
+    quarantined: dict[str, int] = field(default_factory=dict)
 
 
 def going(config: Config, names: Sequence[str], *, with_tables: bool = False) -> Going:
@@ -78,6 +80,11 @@ def going(config: Config, names: Sequence[str], *, with_tables: bool = False) ->
         {str(name): state.rows for name, state in after.source_tables.items() if name not in read},
         [n for n, state in after.views.items() if state.stale and not before.views[n].stale],
         _in_sinks(config, kept.views | definitions, names),
+        {
+            str(name): state.quarantine.changes
+            for name, state in tables.items()
+            if name not in after.tables and state.quarantine is not None
+        },
     )
 
 

@@ -405,6 +405,11 @@ def going_text(what: Going) -> str:
         for name, rows in what.tables.items()
     ]
     lines += [
+        f"goes:  {counted(changes, 'change')} of {one_line(name)} in quarantine; "
+        "what is loaded has all rows as they are then"
+        for name, changes in what.quarantined.items()
+    ]
+    lines += [
         f"stays: our copy of {one_line(name)}, {counted(rows, 'row')}, "
         "kept up though no view reads it; "
         f"to remove it: mview drop {one_line(name)}"

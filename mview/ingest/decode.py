@@ -11,14 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mview.changelog import (
-    META,
-    UNCHANGED,
-    ChangeEvent,
-    batch_schema,
-    encode_position,
-    to_ipc,
-)
+from mview.changelog import META, UNCHANGED, ChangeEvent, batch_schema, encode_position, to_ipc
 from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Format, Message, TableHalt, events_of, reload_hint
 from mview.errors import DecodeError, shown

@@ -23,7 +23,7 @@ from pyspark.errors.exceptions.base import PySparkException
 
 from mview.changelog import STREAM_DDL
 from mview.connector import TableHalt
-from mview.errors import AwayError, MviewError, RetryableError, of_the_system
+from mview.errors import AwayError, DataLostError, MviewError, RetryableError, of_the_system
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
 from mview.ingest.changelogs import Changelogs, Piece
@@ -129,7 +129,14 @@ class LiveQuery:
             with _reading():
                 mends = self._mends.of(self._spec.tables)
                 rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
-            end, pieces = self._next(logs, at, epochs, rhythm)
+            lost: DataLostError | None = None
+            try:
+                end, pieces = self._next(logs, at, epochs, rhythm)
+            except DataLostError as error:
+                if not mends:
+                    raise
+                # Only logs raise it; and what is asked of the quarantine needs none.
+                end, pieces, lost = at, [], error
             if end != at or rereads.is_due(end["watermark"]) or mends:
                 rhythm.begin()
                 with _reading():
@@ -147,6 +154,8 @@ class LiveQuery:
                     rereads.published()
                 for file in mends:
                     file.unlink(missing_ok=True)
+                if lost is not None:
+                    raise lost
             elif ends:
                 return
             else:

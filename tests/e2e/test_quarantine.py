@@ -24,7 +24,7 @@ from mview.cli import main
 from mview.cli.render import status_text, verified_text
 from mview.config import Config
 from mview.config.file import load_config
-from mview.errors import UserError
+from mview.errors import DataLostError, UserError
 from mview.failpoints import FaultError, armed
 from mview.store.layout import Store
 from tests.e2e.running import Live, run_once, views_of
@@ -244,6 +244,18 @@ def test_a_run_that_ends_anywhere_puts_it_aside_once(shop: Shop, place: str) -> 
     run_once(config)  # the store might have gone back by one epoch until then
     left = [file for file in Store(config.store).quarantine.rglob("*") if file.is_file()]
     assert left == []
+
+
+def test_what_is_asked_for_is_done_though_the_log_is_lost(shop: Shop) -> None:
+    config, views = with_quarantine(shop), views_of(bodies=VIEWS["bodies"])
+    wrong(shop, 2)
+    run_once(config, *views)
+    (change,) = quarantined(config)
+    mend(config, "discard", "shop.notes", [change.id], print)
+    shop.file.write_text("")
+    with pytest.raises(DataLostError):
+        run_once(config)
+    assert quarantined(config) == []
 
 
 #: Where a process is killed: what an epoch passes that puts something aside, from its changes on.

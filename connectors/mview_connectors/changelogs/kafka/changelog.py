@@ -107,7 +107,7 @@ class KafkaChangelog:
         self._format = format
         self._topics = TableTopics(settings, tables)
         self._registry = registry_of(settings.options)
-        self._client = KafkaClient(settings)
+        self._client = KafkaClient(settings, self._topics.tables)
         self._times = KafkaTimes(self._client, format)
         self._transactions: KafkaTransactions | None = None
         if (topic := settings.transaction_topic) is not None:
@@ -452,7 +452,8 @@ class KafkaChangelog:
             self._look()
         for topic, now in self._ids().items():
             if made.get(topic, now) != now:
-                gone(topic, "the topic was deleted and made anew since")
+                how = "the topic was deleted and made anew since"
+                gone(topic, how, self._topics.tables(topic))
 
     def _observe(self, start: Offsets) -> dict[str, int]:
         """The ends of the data partitions, asked for after the last heartbeat was fetched."""
@@ -502,7 +503,8 @@ class KafkaChangelog:
             if not left:
                 return data
             if time.monotonic() > until:
-                gone(left[0], "the topic or partition was deleted")
+                tables = self._topics.tables(topic_of(left[0]))
+                gone(left[0], "the topic or partition was deleted", tables)
             # A broker that has just started may not know its topics yet.
             time.sleep(_LOOK_AGAIN_S)
             self._look()
@@ -527,20 +529,23 @@ class KafkaChangelog:
         fresh = [partition for partition in there if partition not in start]
         for partition, first in self._client.beginnings(fresh).items():
             if first > 0:
-                gone(partition, f"it was added, and the oldest that is left is offset {first}")
+                how = f"it was added, and the oldest that is left is offset {first}"
+                gone(partition, how, self._topics.tables(topic_of(partition)))
         return {**dict.fromkeys(fresh, 0), **start}
 
     def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
         for partition, end in observed.items():
             if start[partition] > end:
                 # The same topic: its broker may not have found again all that it has.
-                behind(self._settings, partition, start[partition], end)
+                tables = self._topics.tables(topic_of(partition))
+                behind(self._settings, partition, start[partition], end, tables)
         news = [partition for partition, end in observed.items() if end > start[partition]]
         for partition, first in self._client.beginnings(news).items():
             if start[partition] < first:
                 gone(
                     partition,
                     f"offset {start[partition]} is next, the oldest that is left is {first}",
+                    self._topics.tables(topic_of(partition)),
                 )
 
     # --- times -----------------------------------------------------------------------------------

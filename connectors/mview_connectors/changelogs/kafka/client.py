@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from confluent_kafka import (
@@ -118,10 +118,16 @@ class KafkaClient:
     partition. Secrets and certificates are those of when a client was made.
 
     Partitions are named `<topic>/<number>`.
+
+    Args:
+        settings: the section.
+        tables: which tables have a topic, for messages; None: it is not about tables.
     """
 
-    def __init__(self, settings: Brokers) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Brokers, tables: Callable[[str], Sequence[str]] | None = None
+    ) -> None:
+        self._settings, self._tables_of = settings, tables
         self._admin: AdminClient | None = None
         self._watcher: Consumer | None = None
         self._reader: _KeptConsumer | None = None
@@ -218,10 +224,13 @@ class KafkaClient:
     def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
         """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
         if late and (error.code() in UNKNOWN or not self._is_there(error, partition)):
-            gone(partition, "the partition does not exist any more")
+            gone(partition, "the partition does not exist any more", self._tables(partition))
         if late or error.code() not in MOVING:
             self._away(error, partition)
         time.sleep(_PAUSE)
+
+    def _tables(self, partition: str) -> Sequence[str]:
+        return () if self._tables_of is None else self._tables_of(topic_of(partition))
 
     def _is_there(self, error: KafkaError, partition: str) -> bool:
         """Whether a partition without a leader is there at all; other errors say it themselves."""
@@ -328,7 +337,8 @@ class KafkaClient:
             return
         if error.code() in GONE and name in at:
             span = f"{at[name]} to {ends[name]}"
-            gone(name, f"{span} were to be read, offset {at[name]} is not there any more")
+            how = f"{span} were to be read, offset {at[name]} is not there any more"
+            gone(name, how, self._tables(name))
         if error.fatal() or not error.retriable():
             self._away(error, _places(at))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -95,7 +96,16 @@ def away(
     )
 
 
-def behind(settings: ChangesSettings, partition: str, offset: int, end: int) -> NoReturn:
+def _anew(tables: Sequence[str]) -> str:
+    """What loads the tables of a topic anew, whose changes are lost."""
+    if not tables:
+        return "`mview drop` the tables of this topic and run again: they are loaded anew"
+    return f"mview drop {shlex.join(tables)}; then run again: what is dropped is loaded anew"
+
+
+def behind(
+    settings: ChangesSettings, partition: str, offset: int, end: int, tables: Sequence[str]
+) -> NoReturn:
     """Raise the error of a partition that has less than what was read from it before."""
     raise AwayError(
         f"Kafka at {settings.bootstrap_servers} has lost what was read, or not found it again yet",
@@ -103,19 +113,24 @@ def behind(settings: ChangesSettings, partition: str, offset: int, end: int) -> 
         got=f"it ends at offset {end}",
         allowed=f"{offset}, the next one, or more",
         safe=_SAFE,
-        hint="if it stays so, the broker has lost messages: `mview drop` the tables of this "
-        "topic and run again: they are loaded anew",
+        hint=f"if it stays so, the broker has lost messages: {_anew(tables)}",
     )
 
 
-def gone(partition: str, how: str) -> NoReturn:
-    """Raise the error of changes that cannot be read any more."""
+def gone(partition: str, how: str, tables: Sequence[str]) -> NoReturn:
+    """Raise the error of changes that cannot be read any more.
+
+    Args:
+        partition: or topic, where they were.
+        how: what has become of them.
+        tables: that have the topic, as commands name them.
+    """
     raise DataLostError(
         f"changes of {partition} are gone before they were read: {how}",
         where=partition,
         safe=_SAFE,
-        hint="`mview drop` the tables of this topic and run again: they are loaded anew. Let no "
-        "topic that is read be deleted, and its retention.ms be longer than any pause",
+        hint=f"{_anew(tables)}. Let no topic that is read be deleted, and its retention.ms be "
+        "longer than any pause",
     )
 
 

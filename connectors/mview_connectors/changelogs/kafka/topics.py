@@ -30,6 +30,7 @@ class TableTopics:
 
     def __init__(self, settings: ChangesSettings, tables: Sequence[str]) -> None:
         self._names = {table: _topics(settings, table) for table in tables}
+        self._connection = settings.connection
         #: All names and patterns, each once.
         self.names = list(dict.fromkeys(name for names in self._names.values() for name in names))
         self.has_patterns = any("*" in name for name in self.names)
@@ -47,6 +48,10 @@ class TableTopics:
     def is_of(self, topic: str, table: str) -> bool:
         """Whether a topic may have changes of a table."""
         return any(_stands_for(name, topic) for name in self._names.get(table, ()))
+
+    def tables(self, topic: str) -> list[str]:
+        """The tables of which a topic may have changes, as commands name them."""
+        return [f"{self._connection}.{table}" for table in self._names if self.is_of(topic, table)]
 
     def absent(self, known: Iterable[str]) -> list[str]:
         """Names and patterns that no known topic has."""
