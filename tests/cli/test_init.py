@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sqlite3
+from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from mview.cli import main
 from mview.config.file import load_config
 from mview.secrets import reveal
+from tests.connectors.test_databases_mssql import Server, answers
 
 
 def mview(*arguments):
@@ -143,6 +147,58 @@ def test_triggers_are_made_and_found_and_made_again(folder):
     other = mview("init", "postgresql://u@h/d", "--triggers")
     assert other.exit_code == 2
     assert "triggers are for SQLite" in other.stderr
+
+
+def test_triggers_beside_a_configuration_of_other_databases(folder):
+    """Nothing reads them until the file has a connection to the database: what to write is told."""
+    (folder / "conf").mkdir()
+    (folder / "conf" / "mview.yml").write_text(
+        "store: store\n"
+        "connections:\n"
+        "  my_shop: {drivername: sqlite, database: other.db}\n"
+        "changes:\n"
+        "  my_shop: {source: sqlite, T: 1 second}\n"
+    )
+    command = ("init", "sqlite:///my shop.db", "--triggers", "--folder", "conf")
+    made = mview(*command)
+    assert made.exit_code == 0, made.output
+    assert "triggers made: my order" in made.stdout
+    (told,) = (line for line in made.stdout.splitlines() if "has no connection" in line)
+    connection, changes = re.findall(r"under (?:connections|changes): (.*?\})", told)
+    config = yaml.safe_load((folder / "conf" / "mview.yml").read_text())
+    config["connections"] |= yaml.safe_load(connection)
+    config["changes"] |= yaml.safe_load(changes)
+    (folder / "conf" / "mview.yml").write_text(yaml.safe_dump(config))
+    assert "missing" not in mview(*command).stdout
+    (folder / "v.sql").write_text("select id from my_shop_2.people")
+    checked = mview("check", "v.sql", "--config", "conf/mview.yml")
+    assert checked.exit_code == 0, checked.output
+
+
+def test_sql_server_is_followed_by_debezium(folder, monkeypatch):
+    """As docs/sqlserver.md has it; what captures its changes is told per table."""
+    asked = answers() | {"FROM sys.objects": [("orders", "U ", "dbo")]}
+    server = Server(asked | {"FROM sys.tables": [(False,)], "s.name <> ?": []})
+    monkeypatch.setattr("mview.admin.init.open_database", lambda config, name: server)
+    result = mview("init", "mssql://mview@erp.example/shop", "--name", "erp", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    (missing,) = told["missing"]
+    assert "sys.sp_cdc_enable_db" in missing
+    assert "@source_schema = N'dbo', @source_name = N'orders'" in missing
+    config = load_config(folder / "mview.yml")
+    assert config.connections["erp"].drivername == "mssql+pyodbc"
+    changes = config.changes["erp"]
+    page = (Path(__file__).parents[2] / "docs/sqlserver.md").read_text().split("```yaml\n")[1]
+    documented = yaml.safe_load(page.split("```")[0])["changes"]["erp"]
+    assert (changes.source, changes.format, changes.delay) == ("kafka", "debezium", 30_000)
+    assert changes.topic == documented["topic"].replace("erp.erp", "erp.shop")
+    assert changes.heartbeat_topic == documented["heartbeat_topic"]
+    assert changes.options.items() >= documented["options"].items()
+    connector = json.loads((folder / "debezium-erp.json").read_text())
+    assert connector["connector.class"] == "io.debezium.connector.sqlserver.SqlServerConnector"
+    assert (connector["database.names"], connector["database.port"]) == ("shop", "1433")
+    assert connector["topic.prefix"] == "erp"
 
 
 def test_tables_that_triggers_cannot_follow_are_told(folder):

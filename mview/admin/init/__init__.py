@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from mview.admin.init.files import OWN_LOGS, configuration, debezium, first_view
+from mview.admin.init.files import BY_DEBEZIUM, OWN_LOGS, configuration, debezium, first_view
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
 from mview.connector import Installed
@@ -22,9 +25,14 @@ from mview.ingest.spec import open_changelog, open_database
 #: What may stand in the name of a connection, as SQL has it without quotes.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: URLs as they may be, for messages.
-_URLS = "postgresql://user@host:5432/database, mariadb://…, sqlite:///file.db"
+_URLS = "postgresql://user@host:5432/database, mariadb://…, mssql://…, sqlite:///file.db"
 #: Drivers that are installed with mview's extras, where the URL names none.
-_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
+_DRIVERS = {
+    "postgresql": "psycopg",
+    "mysql": "pymysql",
+    "mariadb": "pymysql",
+    "mssql": "pyodbc",
+}
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -104,7 +112,7 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     settings, password = _settings(parsed, name, folder)
     file, view, connector = folder / "mview.yml", folder / "sql", folder / f"debezium-{name}.json"
     dialect = parsed.get_backend_name()
-    by_debezium = [connector] if dialect in ("mysql", "mariadb") else []
+    by_debezium = [connector] if dialect in BY_DEBEZIUM else []
     if triggers and dialect != "sqlite":
         raise ConfigError(
             "triggers are for SQLite: this database has a log of its own",
@@ -280,20 +288,39 @@ def _unfollowed(file: Path, connection: ConnectionSettings) -> tuple[str, ...]:
     except UserError:  # told, with all that is wrong in it, by whatever reads it next
         return ()
     database = Path(str(connection.database)).resolve()
+    of_it = [
+        name
+        for name, there in config.connections.items()
+        if there.drivername.startswith("sqlite") and Path(str(there.database)).resolve() == database
+    ]
+    if not of_it:
+        given = os.path.relpath(database, file.resolve().parent)
+        name = next(n for n in _free(connection.name) if n not in config.connections)
+        return (
+            f"{file} has no connection to this database, so nothing reads the triggers; write "
+            f"there, under connections: {name}: {{drivername: sqlite, database: {json.dumps(given)}"
+            f"}}; and under changes: {name}: {{source: sqlite, T: 1 second}}",
+        )
     return tuple(
         f"{file} does not follow {name} by its triggers yet; write there, under changes: "
         f"{name}: {{source: sqlite, T: 1 second}}"
-        for name, there in config.connections.items()
-        if there.drivername.startswith("sqlite")
-        and Path(str(there.database)).resolve() == database
-        and (name not in config.changes or config.changes[name].source != "sqlite")
+        for name in of_it
+        if name not in config.changes or config.changes[name].source != "sqlite"
     )
 
 
+def _free(name: str) -> Iterator[str]:
+    """The name, and others like it."""
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
 def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tuple[str, ...]:
-    """What the database's own log lacks; nothing of one that has none."""
-    if dialect not in OWN_LOGS or not tables:
+    """What a log lacks: the database's own, or that which Debezium reads."""
+    if not tables:
         return ()
+    if dialect not in OWN_LOGS:
+        return tuple(dict.fromkeys(_unsent(config, name, tables)))
     changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
     following = config.model_copy(update={"changes": changes})
     with closing(open_changelog(following, name, tables)) as changelog:
@@ -304,6 +331,16 @@ def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tupl
         except UserError as error:
             return (_why(error),)
     return ()
+
+
+def _unsent(config: Config, name: str, tables: list[str]) -> Iterator[str]:
+    """Of tables whose changes others send, what the database says of them."""
+    with closing(open_database(config, name)) as database:
+        for table in tables:
+            try:
+                database.check_log(table)
+            except UserError as error:
+                yield _why(error)
 
 
 def _why(error: UserError) -> str:

@@ -15,54 +15,79 @@ from mview.schema import quoted
 OWN_LOGS = ("postgresql", "mysql", "mariadb", "sqlite")
 
 
+#: Connectors of Debezium, by database: of those that it can follow beside, or instead of us.
+_MAKERS = {
+    "mariadb": "mariadb.MariaDbConnector",
+    "mysql": "mysql.MySqlConnector",
+    "mssql": "sqlserver.SqlServerConnector",
+}
+#: Databases for which Debezium's settings are written.
+BY_DEBEZIUM = tuple(_MAKERS)
+
+
 def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
-    """The configuration of one database, whose changes come from its own log or from triggers."""
+    """The configuration of one database, by its own log, by triggers, or by Debezium and Kafka."""
     changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
     if dialect in OWN_LOGS:
         changes = {"source": dialect, "T": "1 second"}
+    elif dialect in BY_DEBEZIUM:
+        changes = _by_debezium(name, settings, dialect)
     body = {
         "store": "store",
         "connections": {name: settings},
         "changes": {name: changes},
     }
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
-    if dialect in ("mysql", "mariadb"):
-        text += _by_debezium(name, settings)
+    if dialect in OWN_LOGS and dialect in BY_DEBEZIUM:
+        other = {"changes": {name: _by_debezium(name, settings, dialect)}}
+        told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json:"
+        lines = yaml.safe_dump(other, sort_keys=False, allow_unicode=True).splitlines()
+        text += "".join(f"# {line}\n" for line in [told, *lines])
+    elif dialect in BY_DEBEZIUM:
+        text += f"# The connector that sends the changes: debezium-{name}.json\n"
     return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
 
 
-def _by_debezium(name: str, settings: dict[str, object]) -> str:
-    """The other way to the changes, as a comment."""
-    changes = {
+def _by_debezium(name: str, settings: dict[str, object], dialect: str) -> dict[str, object]:
+    """Changes that come by the connector of `debezium`."""
+    options, tables, delay = {"format.skipped.operations": "none"}, "{table}", "10 seconds"
+    if dialect == "mssql":
+        # Its tables are in schemas; a job brings its changes every five seconds.
+        options |= {"format.time.precision.mode": "adaptive"}
+        tables, delay = "{schema}.{table}", "30 seconds"
+    return {
         "source": "kafka",
         "format": "debezium",
         "bootstrap_servers": "localhost:9092",
-        "topic": f"{name}.{settings['database']}.{{table}}",
+        "topic": f"{name}.{settings['database']}.{tables}",
         "heartbeat_topic": f"__debezium-heartbeat.{name}",
-        "T": "10 seconds",
-        "options": {
-            "format.skipped.operations": "none",
-            "format.replace.null.with.default": "false",
-        },
+        "T": delay,
+        "options": {**options, "format.replace.null.with.default": "false"},
     }
-    text = yaml.safe_dump({"changes": {name: changes}}, sort_keys=False, allow_unicode=True)
-    told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json:"
-    return "".join(f"# {line}\n" for line in [told, *text.splitlines()])
 
 
 def debezium(name: str, url: URL) -> str:
     """Debezium's settings, with what mview needs: TRUNCATE, NULL, heartbeats, schemas, no rows."""
-    makes = {"mariadb": "mariadb.MariaDbConnector", "mysql": "mysql.MySqlConnector"}
+    dialect = url.get_backend_name()
+    if dialect == "mssql":
+        port, what = 1433, {"database.names": url.database or ""}
+    else:
+        port, what = (
+            3306,
+            {
+                "database.server.id": "5701",
+                "database.include.list": url.database or "",
+            },
+        )
     converter = "org.apache.kafka.connect.json.JsonConverter"
     settings = {
-        "connector.class": f"io.debezium.connector.{makes[url.get_backend_name()]}",
+        "connector.class": f"io.debezium.connector.{_MAKERS[dialect]}",
         "topic.prefix": name,
         "database.hostname": url.host or "localhost",
-        "database.port": str(url.port or 3306),
+        "database.port": str(url.port or port),
         "database.user": url.username or "debezium",
         "database.password": f"${{env:{name.upper()}_PASSWORD}}",
-        "database.server.id": "5701",
-        "database.include.list": url.database or "",
+        **what,
         "schema.history.internal.kafka.bootstrap.servers": "localhost:9092",
         "schema.history.internal.kafka.topic": f"{name}.schema-history",
         "snapshot.mode": "no_data",
