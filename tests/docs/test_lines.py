@@ -114,11 +114,13 @@ _ENVIRONMENTS = (
 )
 _QUARANTINE = "tests/e2e/test_quarantine.py::test_the_command"
 _SERVERS = "tests/cli/test_init.py::test_servers"
+_SQL_SERVER = "tests/cli/test_init.py::test_sql_server_is_followed_by_debezium"
 #: Lines that need more than the shop (Spark, a server, a load that goes on): who runs them.
 ELSEWHERE = {
     "demo": "tests/cli/test_demo.py::test_it_shows_the_whole_way",
     "drop --env dev": _ENVIRONMENTS,
     "init mariadb://mview@localhost/crm": _SERVERS,
+    "init mssql://mview@erp.example.org/erp": _SQL_SERVER,
     "init postgresql://mview@localhost/crm": _SERVERS,
     "pause shop.orders": "tests/cli/test_loads.py::test_a_load_is_paused_and_goes_on",
     "plan --env dev sql": _ENVIRONMENTS,
