@@ -14,6 +14,7 @@ import sqlglot
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from mview.admin.why import sources
 from mview.admin.why.explaining import Why, why
 from mview.cli import main
 from mview.cli.explore.why import why_text
@@ -95,6 +96,19 @@ VIEWS: dict[str, tuple[str, dict[str, str | None]]] = {
 }
 
 
+#: Groups of which not all rows count.
+FILTERED = {
+    "filtered": "SELECT customer, sum(amount) AS total FROM shop.orders "
+    "WHERE amount > 0 GROUP BY customer",
+    "filtered_join": "SELECT o.customer, count(*) AS n FROM shop.orders o JOIN shop.customers c "
+    "ON o.customer = c.id AND o.amount > 0 WHERE o.amount <> 1 AND c.region = 'north' "
+    "GROUP BY o.customer",
+    "filtered_twice": "SELECT customer, sum(amount) AS total FROM "
+    "(SELECT customer, amount FROM shop.orders WHERE amount > 5 UNION ALL "
+    "SELECT customer, amount FROM shop.orders WHERE amount < -1) GROUP BY customer",
+}
+
+
 def order(number: int, customer: int | None, amount: int | None) -> dict[str, Any]:
     return {"id": number, "customer": customer, "amount": amount}
 
@@ -114,6 +128,7 @@ ORDERS = [order(1, 10, 10), order(2, 10, 20), order(3, 11, 5), order(4, 11, 50),
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Epochs:
     queries = {name: sql for name, (sql, _) in VIEWS.items()}
+    queries |= FILTERED
     queries["hashed"] = "SELECT id, xxhash64(id) AS h FROM shop.orders"
     world = Epochs(tmp_path_factory.mktemp("why"), spark, SCHEMAS, queries)
     world.seed()
@@ -206,6 +221,27 @@ def change(world: Epochs, view: str, key: Mapping[str, str | None]) -> Any:
     assert touched is not None
     assert not touched.unknown
     return touched
+
+
+def test_rows_that_a_filter_drops_are_never_listed(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a group so large that there is no time to try each of its rows."""
+    monkeypatch.setattr(sources, "SECONDS", 0.0)
+    world.epoch(
+        *(("orders", "insert", None, order(n, 10, n % 5 - 2)) for n in range(100, 200)),
+    )
+    for view, amounts in (
+        ("filtered", {1, 2, 10, 20}),
+        ("filtered_join", {2, 10, 20}),
+        ("filtered_twice", {-2, 10, 20}),
+    ):
+        told = why(world.config, view, {"customer": "10"}, 1000)
+        assert not told.complete, view
+        (orders,) = (rows for rows in told.behind if rows.table == "shop.orders")
+        assert {row["amount"] for row in orders.rows} == amounts, view
+        assert orders.count < orders.looked
+        assert "there was no time to try each of these" in why_text(told)
 
 
 def test_the_changes_that_touched_a_row(world: Epochs) -> None:

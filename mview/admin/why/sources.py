@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from mview.admin.why.filtered import conditions, passing
 from mview.admin.why.narrowing import Rows, narrowed
 from mview.errors import MviewError
 from mview.execute.local.evaluate import LocalEvaluator
@@ -109,8 +110,25 @@ class Sources:
         def holds(rows: Rows) -> bool:
             return self.rows_like(manifest, rows, row) == wanted
 
-        few = narrowed(looked, holds, lambda: time.monotonic() < ends)
+        met = self._met(manifest, looked, holds)
+        few = narrowed(met, holds, lambda: time.monotonic() < ends)
         return Behind(looked, few, time.monotonic() < ends)
+
+    def _met(self, manifest: Manifest, looked: Rows, holds: Callable[[Rows], bool]) -> Rows:
+        """The rows without those that the view's conditions drop; never other than `holds`."""
+        root, kept = self._root(self._schemas(manifest)), dict(looked)
+        for name, terms in conditions(root).items() if root is not None else ():
+            if name in kept:
+                fewer = {**kept, name: passing(kept[name], terms, self._evaluator)}
+                kept = fewer if holds(fewer) else kept
+        return kept
+
+    def _root(self, schemas: Mapping[RelationId, TableSchema]) -> ir.Node | None:
+        """The query as a tree; None: there is none."""
+        try:
+            return rewrite(build(self._definition, {**schemas, **CLOCKS}).root)
+        except ir.Unsupported:
+            return None
 
     def looked_at(self, manifest: Manifest, row: pa.Table) -> dict[RelationId, pa.Table]:
         """All rows that a row is made of, and perhaps more.
@@ -179,10 +197,7 @@ class Sources:
         )
         known = {**schemas, _ASKED: asked}
         fetches = Fetches(known)
-        try:
-            root: ir.Node | None = rewrite(build(self._definition, {**schemas, **CLOCKS}).root)
-        except ir.Unsupported:
-            root = None
+        root = self._root(schemas)
         if root is None or not self._pulled(fetches, root, asked, values):
             fetches = Fetches(known)
             for name in self.names:
