@@ -36,6 +36,8 @@ _SAFE = "the file is as it was"
 _SHARED = "tests share parts (&name, *name), and what is put into one comes into others"
 _ELSEWHERE = "write these expects by hand, or its tests and steps as docs/testing.md has them"
 
+_FEWER = "write these expects by hand, of fewer columns or views; choose the other tests by -k"
+
 
 class Recorder:
     """What the views of a test file show in tests that pass, where it expects nothing.
@@ -118,7 +120,7 @@ class Recorder:
             # A view can show a text that no YAML file has, or more than one may have.
             first = error.errors[0] if isinstance(error, MistakesError) else error
             why = one_line(first.what.replace(str(staged), "the file"))
-            raise self._refused(f"with it the file could not be read: {why}", _ELSEWHERE) from None
+            raise self._refused(f"with it the file could not be read: {why}", _FEWER) from None
         if _said(made) != _said(wanted):
             has_alias = any(isinstance(t, yaml.AliasToken) for t in _tokens(self._file.text))
             why = _SHARED if has_alias else "it does not fit into the layout of the file"

@@ -200,6 +200,16 @@ def test_a_byte_order_mark_stays(recorded):
             "      - {id: 1, v: null}\n- <<: *a\n  name: c\n  expect:\n    v:\n"
             "      - {id: 1, v: null}\n",
         ),
+        (
+            "tests: !!seq\n- !!map\n  name: a\n- &z !!map {name: b}\n- name: c\n  at: !!null # d\n",
+            "tests: !!seq\n- !!map\n  name: a\n  expect:\n    v: []\n"
+            "- &z !!map {name: b, expect: {v: []}}\n"
+            "- name: c\n  at: !!null # d\n  expect:\n    v: []\n",
+        ),
+        (
+            "tests:\n- <<: {steps: [{}]}\n  name: a\n",
+            "tests:\n- <<: {steps: [{expect: {v: []}}]}\n  name: a\n  expect:\n    v: []\n",
+        ),
         # Tests that share a step in which views show the same.
         (
             "tests:\n- name: a\n  expect: {}\n  steps: &s\n  - insert: {s.t: [{id: 1}]}\n"
@@ -247,6 +257,11 @@ def refused(tried, told, text=None, view=VIEW, file=Path("t.yml")):
 
 def test_what_tests_share_is_refused(tried):
     refused(tried, "not recorded in t.yml: tests share parts (&name, *name)", HEAD + SHARED)
+    step = HEAD + (
+        "tests:\n- name: a\n  steps:\n  - &s {at: 2026-01-01}\n"
+        "  - insert: {s.t: [{id: 1}]}\n  - *s\n"
+    )
+    refused(tried, "tests share parts (&name, *name)", step)
     merged = "tests:\n- &a\n  name: a\n- <<: *a\n  name: b\n  given: {s.t: [{id: 1}]}\n"
     tried_text = HEAD + merged
     Path("t.yml").write_text(tried_text)
@@ -256,6 +271,12 @@ def test_what_tests_share_is_refused(tried):
     assert result.exit_code == 1, result.output
     assert "tests share parts" in result.output
     assert Path("t.yml").read_text() == tried_text
+
+
+def test_what_would_change_what_is_there_is_refused(tried):
+    """An end of the line would be one of the text, too."""
+    text = HEAD + "tests:\n- name: |\n    a"
+    refused(tried, "it does not fit into the layout of the file", text)
 
 
 def test_values_that_no_test_file_has_are_refused(tried, monkeypatch):
