@@ -28,13 +28,13 @@ def conditions(root: ir.Node) -> dict[RelationId, list[exp.Expr]]:
 
     A condition has the names of the table's columns, without a relation.
     """
-    found: dict[RelationId, list[exp.Expr | None]] = defaultdict(list)
+    places: dict[RelationId, list[exp.Expr | None]] = defaultdict(list)
     for scan, terms in _kept(root, ()):
         mine = [term for term in terms if _is_of(term, scan)]
-        found[scan.table].append(exp.and_(*map(_unbound, mine)) if mine else None)
+        places[scan.table].append(exp.and_(*map(_unbound, mine)) if mine else None)
     return {
         table: [term for term in terms if term is not None]
-        for table, terms in found.items()
+        for table, terms in places.items()
         if None not in terms
     }
 
