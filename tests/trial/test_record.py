@@ -167,6 +167,10 @@ def test_a_byte_order_mark_stays(recorded):
         ),
         # Texts of several lines.
         (
+            "tests:\n- name: |\n    a\n- name: b\n",
+            "tests:\n- name: |\n    a\n  expect:\n    v: []\n- name: b\n  expect:\n    v: []\n",
+        ),
+        (
             "tests:\n    - name: |\n        a # b\n        c\n\n",
             "tests:\n    - name: |\n        a # b\n        c\n\n      expect:\n        v: []\n",
         ),
