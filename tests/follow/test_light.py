@@ -22,6 +22,7 @@ from mview.failpoints import FaultError
 from mview.files.fence import Unfenced
 from mview.follow.cursor import CursorLog
 from mview.follow.following import Following
+from mview.follow.light import seen
 from mview.follow.light import source as light
 from mview.follow.light.progress import ProgressLog
 from mview.follow.light.source import LightSource
@@ -216,6 +217,8 @@ def world(
     monkeypatch.setattr(rhythm, "LONGEST_S", 0)
     monkeypatch.setattr(light, "HELD_S", 0)
     world = LightWorld(tmp_path, request.param)
+    # Touched keys in the progress alone, or in files of their own with nearly each step.
+    monkeypatch.setattr(seen, "MOST", world.random.choice([30, 1 << 16]))
     stale = tmp_path / "stale.db"
     planned, read = light.plan_load, light.chunk_rows
 
@@ -279,6 +282,11 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
             if not world.step() and world.rows() == world.history[-1]:
                 break
     assert world.rows() == world.history[-1] == world.truth()
+    folder = world.store.follower("v", "s", light=True) / "light"
+    kept = ProgressLog(folder.parent).steps().values()
+    assert {file.name for file in folder.glob(f"*{seen.SUFFIX}")} == {
+        name for progress in kept for name in seen.files_of(progress.seen)
+    }
 
 
 @pytest.mark.parametrize("world", seeds(1, first=10), indirect=True)

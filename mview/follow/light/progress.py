@@ -13,6 +13,7 @@ from mview.files.durable import put
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
+from mview.follow.light.seen import SUFFIX, Seen, files_of
 from mview.ingest.load_plan import LoadPlan
 
 #: Steps whose places in the log are kept: a target that a backup set further back is filled anew.
@@ -45,7 +46,8 @@ class LightProgress:
         newest: beside each position, the newest source time.
         chunks: those before this number are there.
         high_ms: the source's clock after the last chunk was read.
-        seen: by number of a chunk that is not there yet, the keys that changes have touched.
+        seen: by number of a chunk that is not there yet, the keys that changes have touched; and
+            names of files with more of them, see `SeenKeys`.
         rows: rows and keys that were brought.
         loaded: the target is the view at a cut of its table.
     """
@@ -58,7 +60,7 @@ class LightProgress:
     newest: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
     high_ms: int = 0
-    seen: dict[str, str] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
     rows: int = 0
     loaded: bool = False
 
@@ -105,6 +107,11 @@ class ProgressLog:
         old += [file for file in self.folder.glob("*.spec") if int(file.stem) < token]
         for file in old:
             file.unlink(missing_ok=True)
+        if there := [*self.folder.glob(f"*{SUFFIX}")]:
+            named = {name for kept in self.steps().values() for name in files_of(kept.seen)}
+            for file in there:
+                if file.name not in named:
+                    file.unlink(missing_ok=True)
 
     def load(self, at: LightProgress) -> LightLoad:
         """The load that a progress is of."""

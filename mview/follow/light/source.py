@@ -7,8 +7,8 @@ key: `+I` rows of a chunk, `+U` rows and `-D` keys of changes. Two versions of a
   and once each, by the mark in the target's own transaction, so an older step never comes after a
   newer one, whatever is read or sent again;
 - a row of a chunk is version 0: it is left out where a change has touched its key since the load
-  began, be it by a delete. These keys (`seen`) are all that is remembered; those of a chunk go
-  when the chunk is brought, so nothing is left when all are.
+  began, be it by a delete. These keys (`seen.py`) are all that is remembered; those of a chunk
+  go when the chunk is brought, so nothing is left when all are.
 
 What a chunk has read may be ahead of the log. The view is right at a cut of the table as soon as
 the log has passed the last read of a chunk plus T: then it is `loaded`.
@@ -16,7 +16,6 @@ the log has passed the last read of a chunk plus T: then it is `loaded`.
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
+from mview.follow.light.seen import SeenKeys, without_chunk
 from mview.follow.light.view import LightView
 from mview.ingest.changelogs import CHUNKS_READ, Changelogs
 from mview.ingest.chunks import chunk_rows
@@ -97,6 +97,7 @@ class LightSource:
         self._config, self._view, self._once, self._say = config, view, once, say
         self._what = f"view {view.name}, sink {sink}"
         self._progress, self._pace = ProgressLog(folder, fence), Pacer(config)
+        self._seen = SeenKeys(self._progress.folder, fence, view.source.key_arrow)
         self._rhythm = Rhythm()
         self._steps: dict[int, LightProgress] | None = None
         self._loads: dict[tuple[int, int], LightLoad] = {}
@@ -216,7 +217,7 @@ class LightSource:
             return _Due(after, then, self._delta([("+U", shown)], []), is_fill=True)
         parts = [("+U", shown)]
         # Also where no chunk may be read now: a replica may give a later one from before.
-        then = self._touched(then, come, netted.deleted)
+        then = self._touched(then, after + 1, come, netted.deleted)
         if may_read:
             rows, then = self._chunk(then)
             parts.append(("+I", self._view.shown(rows)))
@@ -246,27 +247,30 @@ class LightSource:
             newest={**at.newest, **newest},
         )
 
-    def _touched(self, then: LightProgress, *changed: pa.Table) -> LightProgress:
-        """Remember what changes have touched in chunks that are not there yet."""
-        chunks, seen = self._load(then).plan.chunks, dict(then.seen)
+    def _touched(self, then: LightProgress, step: int, *changed: pa.Table) -> LightProgress:
+        """Remember what changes of a step have touched in chunks that are not there yet."""
+        chunks = self._load(then).plan.chunks
         if then.chunks == len(chunks.chunks):
             return then
-        key = self._view.source.key_arrow
+        key, more = self._view.source.key_arrow, dict[int, KeySet]()
         for rows in changed:
             routes = np.asarray(chunks.route(rows))
             for chunk in np.unique(routes[routes >= then.chunks]).tolist():
                 keys = KeySet.of(rows.filter(pa.array(routes == chunk)), key)
-                seen[str(chunk)] = _text_of(_keys_of(seen.get(str(chunk)), key).union(keys))
-        return replace(then, seen=seen)
+                more[chunk] = more[chunk].union(keys) if chunk in more else keys
+        if not more:
+            return then
+        return replace(then, seen=self._seen.with_more(then.seen, more, then.chunks, step))
 
     def _chunk(self, then: LightProgress) -> tuple[pa.Table, LightProgress]:
         """The rows of the next chunk that no change has touched."""
-        load, key = self._load(then), self._view.source.key_arrow
-        number, seen = then.chunks, dict(then.seen)
+        load, number = self._load(then), then.chunks
         table = self._table(load)
         chunk = load.plan.chunks.chunks[number]
         rows, high = chunk_rows(self._config, table, chunk, partial(_whole, self._view.source))
-        overtaken = _keys_of(seen.pop(str(number), None), key).contains(rows, key)
+        overtaken = self._seen.of_rows(then.seen, number, rows)
+        is_last = number + 1 == len(load.plan.chunks.chunks)
+        seen = without_chunk(then.seen, number, is_last=is_last)
         then = replace(then, chunks=number + 1, seen=seen, high_ms=max(high, then.high_ms))
         return rows.filter(pa.array(~overtaken)), then
 
@@ -393,11 +397,3 @@ class LightSource:
 def _whole(source: TableSchema, batches: Iterator[pa.RecordBatch]) -> pa.Table:
     schema = pa.schema([field.with_nullable(True) for field in source.arrow])
     return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
-
-
-def _keys_of(text: str | None, key: pa.Schema) -> KeySet:
-    return KeySet.empty(key) if text is None else KeySet.from_bytes(base64.b64decode(text))
-
-
-def _text_of(keys: KeySet) -> str:
-    return base64.b64encode(keys.to_bytes()).decode()
