@@ -81,12 +81,35 @@ class ChangeEvent(NamedTuple):
     origin: str | None = None
 
 
+class EventBlock(NamedTuple):
+    """Events of many messages, one of each, field by field: lists of one length; see `ChangeEvent`.
+
+    Only what is usual: changes of rows and heartbeats (`kinds`: c, u, d, heartbeat) with whole
+    rows, none of which is UNCHANGED. A c or u has an after-image.
+    """
+
+    tables: Sequence[str]
+    kinds: Sequence[str]
+    keys: Sequence[dict[str, Any] | None]
+    befores: Sequence[dict[str, Any] | None]
+    afters: Sequence[dict[str, Any] | None]
+    positions: Sequence[tuple[int, ...]]
+    times: Sequence[SourceMs | None]
+    namespaces: Sequence[str | None]
+
+    def at(self, places: Sequence[int]) -> EventBlock:
+        """Those at some places."""
+        return EventBlock._make([field[place] for place in places] for field in self)
+
+
 def encode_position(position: Sequence[int]) -> str:
     """A position as text that sorts as the integers do, given the same number of parts.
 
     >>> encode_position((3, 77744)) < encode_position((3, 100000))
     True
     """
+    if len(position) == 1:  # one per change
+        return f"{position[0]:020d}"
     return ".".join([f"{part:020d}" for part in position])
 
 

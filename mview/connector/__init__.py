@@ -23,6 +23,7 @@ from mview.connector.halts import TableHalt as TableHalt
 from mview.connector.messages import AHEAD_MS as AHEAD_MS
 from mview.connector.messages import PLACE_HEADER as PLACE_HEADER
 from mview.connector.messages import Message as Message
+from mview.connector.messages import block_of as block_of
 from mview.connector.messages import events_of as events_of
 from mview.connector.messages import place_of as place_of
 from mview.connector.messages import reload_hint as reload_hint
@@ -156,6 +157,10 @@ def unknown_offsets(offsets: Offsets) -> CorruptionError:
 class Format(Protocol):
     """Decodes messages. Stateless; made by `factory(options)`.
 
+    A format may also have `decode_block(messages) -> EventBlock | None`: what `decode` gives of
+    these messages, one event of each, in a third of the time. None, or any exception: they are to
+    be decoded one by one.
+
     Attributes:
         in_band_heartbeats: heartbeats come in the change partitions themselves, so that Kafka needs
             no heartbeat topic.
@@ -253,7 +258,9 @@ class Changelog(Protocol):
     the connection and the folder of the store. Of these one reader at a time may follow a log:
     `advance` for what begins at the end of a batch says that the batch before it is published.
 
-    Picklable before first use. The driver calls all but `read`, which executors call.
+    Picklable before first use. The driver calls all but `read`, which executors call, or other
+    objects in the driver. It may have an attribute `reads_ahead`, true: then `read` is asked of the
+    object that has planned, where the driver reads, as that has read some of it already.
     """
 
     def check(self) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from mview.changelog import ChangeEvent
+from mview.changelog import ChangeEvent, EventBlock
 from mview.clock import END_OF_TIME, SourceMs, utc_text
 from mview.errors import DecodeError, MviewError, shown
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from mview.connector import Format
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One raw message: a Kafka record, or a line of a change file."""
 
     partition: str
@@ -86,6 +84,21 @@ def events_of(
                 f"then {reload_hint()}",
             )
     return events
+
+
+def block_of(decoder: Format, messages: Sequence[Message]) -> EventBlock | None:
+    """The events of many messages, where their format reads many at once, and there is no other.
+
+    None: they are to be read one by one, which tells what is wrong with one, too.
+    """
+    decode = getattr(decoder, "decode_block", None)
+    if decode is None:
+        return None
+    try:
+        block: EventBlock | None = decode(messages)
+    except Exception:
+        return None
+    return block
 
 
 _SAFE = "nothing after it was taken; published epochs are untouched"

@@ -23,7 +23,7 @@ from mview.connector import AHEAD_MS, Format, Message, TableHalt
 from mview.epoch.engine import Engine
 from mview.errors import CorruptionError, DecodeError, counted
 from mview.ingest.batches import Batch
-from mview.ingest.decode import OneMessage, decode_again
+from mview.ingest.decode.split import OneMessage, decode_again
 from mview.ingest.mending.reject import (
     QuarantineRoom,
     Reject,

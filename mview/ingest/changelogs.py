@@ -25,7 +25,8 @@ from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split, TableHa
 from mview.files.records import plain
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
-from mview.ingest.decode import Decoded, decode_split
+from mview.ingest.decode.split import decode_split
+from mview.ingest.decode.typed import Decoded
 from mview.ingest.mending.reject import QuarantineRoom, Reject, Rejects, to_bodies
 from mview.ingest.spec import (
     QuerySpec,
@@ -88,6 +89,8 @@ class Changelogs:
         self._ended_ms: int | None = None
         self._last_progress = time.monotonic()
         self._halted: set[RelationId] = set()
+        #: Messages that the last answer of `advance` has left.
+        self.backlog = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_changelogs": {}, "_readers": {}, "_clocks": None}
@@ -111,16 +114,20 @@ class Changelogs:
         self._open()
         self._finish()
 
-    def advance(self, start: dict[str, Any], most: int = sys.maxsize) -> dict[str, Any]:
+    def advance(
+        self, start: dict[str, Any], most: int = sys.maxsize, enough: int = sys.maxsize
+    ) -> dict[str, Any]:
         """How far the next batch reads; `start` when nothing new has come within WAIT_MS.
 
         Args:
             start: where it begins.
             most: changes of it, beside the bounds of the configuration.
+            enough: changes after which it may end; a transaction that has more is whole still.
         """
         spec = read_spec(self.spec)
         self._end_load(spec)
-        reached, watermark = self._advance(start, spec, most)
+        reached, watermark = self._advance(start, spec, most, enough)
+        self.backlog = sum(part.backlog for part in reached.values())
         if _is_loading(spec):
             self._clocks = self._clocks or Clocks(spec.config)
             self._clocks.check({name: part.watermark for name, part in reached.items()})
@@ -208,14 +215,14 @@ class Changelogs:
         return 0 if reading else WAIT_MS
 
     def _advance(
-        self, start: dict[str, Any], spec: QuerySpec, changes: int
+        self, start: dict[str, Any], spec: QuerySpec, changes: int, enough: int
     ) -> tuple[dict[str, Progress], int]:
         changelogs, patience_ms = self._open(), self._patience_ms(spec)
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
         turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
         engine, logs = spec.config.engine, max(1, len(changelogs))
-        share = max(1, min(engine.max_changes, changes) // logs)
+        share = max(1, min(engine.max_changes, changes, enough) // logs)
         room = Memory(engine.memory).batch // logs
         most = min(engine.max_bytes // logs, room)
         align = Align(engine.max_drift, None, max(1, changes // logs), room)
@@ -306,8 +313,7 @@ class Changelogs:
         for name in dict.fromkeys(name for name, _ in piece.work):
             splits = [split for connection, split in piece.work if connection == name]
             tables = {table.source_name: table for table in spec.tables_of(name)}
-            changelog = self._readers.pop(name, None)
-            changelog = changelog or open_changelog(spec.config, name, list(tables))
+            changelog = self._reader(spec, name, list(tables))
             try:
                 latest = SourceMs(SystemClock().now() + AHEAD_MS)
                 decoder = open_format(spec.config, name)
@@ -323,7 +329,14 @@ class Changelogs:
             except BaseException:
                 changelog.close()
                 raise
-            self._readers[name] = changelog
+            if changelog is not self._changelogs.get(name):
+                self._readers[name] = changelog
+
+    def _reader(self, spec: QuerySpec, name: str, tables: list[str]) -> Changelog:
+        planner = self._changelogs.get(name)
+        if planner is not None and getattr(planner, "reads_ahead", False):
+            return planner
+        return self._readers.pop(name, None) or open_changelog(spec.config, name, tables)
 
 
 def packed(work: Sequence[tuple[str, Split]], tasks: int) -> list[list[tuple[str, Split]]]:

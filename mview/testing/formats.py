@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from mview.changelog import encode_position
 from mview.clock import SourceMs
-from mview.connector import WEIGHT, Format, Message, events_of
+from mview.connector import WEIGHT, Format, Message, block_of, events_of
 from mview.errors import DecodeError
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec
 from mview.merge.net import net_changes, old_and_new
 from mview.relation import RelationId
@@ -202,6 +202,29 @@ class FormatContract:
                 times += [] if event.source_ms is None else [event.source_ms]
         assert times == sorted(times)
         assert all(at <= _START_MS + 10_000 for at in times)
+
+    def test_blocks_are_what_messages_are(self, harness: FormatHarness) -> None:
+        """Where it decodes many messages at once: an event of each, as `decode` gives it."""
+        chance, log = random.Random(seed()), MessageLog(harness)
+        for change in history(harness, chance, 60):
+            log.add(change)
+        messages, decoder = log.next(), harness.open()
+        while messages:
+            some, messages = messages[:7], messages[7:]
+            if (block := block_of(decoder, some)) is None:
+                continue
+            for number, message in enumerate(some):
+                (event,) = events_of(decoder, message)
+                assert tuple(field[number] for field in block) == (
+                    event.table,
+                    event.kind,
+                    event.key,
+                    event.before,
+                    event.after,
+                    event.position,
+                    event.source_ms,
+                    event.namespace,
+                )
 
     def test_a_heartbeat_is_no_change(self, harness: FormatHarness) -> None:
         """It has its time, and vouches for no more than it was told."""

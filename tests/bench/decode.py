@@ -24,7 +24,7 @@ from typing import Any
 from mview.clock import SourceMs
 from mview.config import ConnectionSettings
 from mview.connector import Format, Message, load
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec
 from mview.schema import TableSchema
 from mview.testing import RowChange

@@ -17,7 +17,7 @@ from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
 from mview_connectors.changelogs.kafka.client import Reached, Topic
 from mview_connectors.changelogs.kafka.transactions import Part, whole_cut
 from mview_connectors.formats.debezium import DebeziumFormat
-from mview_connectors.formats.debezium_transactions import transaction_end
+from mview_connectors.formats.debezium.transactions import transaction_end
 
 from mview.config import ChangesSettings
 from mview.connector import NO_LIMIT, Align, Message
@@ -111,6 +111,9 @@ class Broker:
 
     def beginnings(self, partitions):
         return dict.fromkeys(partitions, 0)
+
+    def forget(self):
+        pass
 
     def read(self, spans):
         for span in spans:

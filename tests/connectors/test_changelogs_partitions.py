@@ -35,6 +35,9 @@ class Client:
     def ends(self, partitions: Iterable[str]) -> dict[str, int]:
         return {name: self.there[name][1] for name in partitions}
 
+    def forget(self) -> None:
+        pass
+
     def read(self, spans: Any) -> list[Any]:
         return []
 
@@ -44,7 +47,7 @@ class Client:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], KafkaChangelog]:
     def open_log(client: Client) -> KafkaChangelog:
-        monkeypatch.setattr(kafka, "KafkaClient", lambda settings: client)
+        monkeypatch.setattr(kafka, "KafkaClient", lambda *_: client)
         return KafkaChangelog(SETTINGS, UnifiedFormat({}), ["t"])
 
     return open_log

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.connector import Message, Offsets, load
 from mview.errors import ConfigError, DataLostError
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec, open_changelog, open_format
 from mview.schema import Column, TableSchema, parse_type
 from tests.patience import wait_for
@@ -232,11 +232,14 @@ class MemoryKafka:
         listed = list(partitions)
         for partition in listed:
             if partition not in self.logs:
-                gone(partition, "the partition does not exist any more")
+                gone(partition, "the partition does not exist any more", ("orders",))
         return {partition: len(self.logs[partition]) for partition in listed}
 
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(partitions, 0)
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def read(self, spans: Sequence[Span]) -> Iterator[Message]:
         for partition, start, end in spans:
@@ -285,7 +288,7 @@ class Topics:
 def topics(request: Any, monkeypatch: Any) -> Iterator[Topics]:
     if request.param == "memory":
         broker = MemoryKafka()
-        monkeypatch.setattr(kafka_module, "KafkaClient", lambda settings: broker)
+        monkeypatch.setattr(kafka_module, "KafkaClient", lambda *_: broker)
         made = Topics(broker)
     else:
         made = Topics(request.getfixturevalue("kafka"))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from mview_connectors import registry
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
-from mview_connectors.formats import debezium_avro
 from mview_connectors.formats.debezium import DebeziumFormat
+from mview_connectors.formats.debezium import avro as debezium_avro
 
 from mview.changelog import UNCHANGED
 from mview.config import ChangesSettings

@@ -15,7 +15,7 @@ from mview.changelog import ChangeEvent
 from mview.clock import SourceMs
 from mview.connector import AHEAD_MS, Format, Message, events_of, load
 from mview.errors import DecodeError, MviewError
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec
 from mview.schema import Column, TableSchema, parse_type
 from tests.connectors.test_formats import AT, BODIES, FORMATS, with_row

@@ -15,7 +15,7 @@ from mview.changelog import ChangeEvent
 from mview.config import Config, ConnectionSettings
 from mview.connector import Message, load
 from mview.errors import ConfigError, DecodeError
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import ScopedFormat, TableSpec, open_format
 from mview.schema import Column, TableSchema, parse_type
 from tests.relations import rel

@@ -107,7 +107,7 @@ def test_what_is_asked_for_while_nobody_runs_is_done_by_a_bounded_run(shop: Shop
     hidden.update("lines", line, {**line, "amount": "77.70"})
     (result,) = verify_tables(config, [rel("shop.lines")], repair=True)
     assert (result.differing, result.undecided) == (0, 3)
-    assert "are to be read anew, when changes are followed" in result.error
+    assert "to be read anew, when changes are followed" in result.error
     notes = run_once(config)
     is_right(shop, config)
     assert any("is as its database has it again" in text for text in notes.messages)

@@ -31,7 +31,7 @@ from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.build import build_views, unbuilt
 from mview.epoch.views.opening import open_views
 from mview.ingest.batches import Batch, BatchOffsets
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec, open_format
 from mview.plan.definition import ViewDefinition, order_views, parse_view
 from mview.relation import RelationId

@@ -29,7 +29,7 @@ from mview.errors import CorruptionError, FencedError, UserError
 from mview.files import durable
 from mview.files.jsonfile import read_checked
 from mview.ingest.batches import Batch, BatchOffsets, Reloaded
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec, open_format
 from mview.merge.rules import ChunkState, LoadingTable, Release, on_changes
@@ -318,7 +318,7 @@ def test_a_change_that_is_sent_again_holds_back_what_is_read_anew(log: Log) -> N
 
 def test_with_an_unknown_key_any_update_that_leaves_cells_out_holds_it_back(log: Log) -> None:
     torn = log.message("u", id=1, n=5)
-    log.epoch(log.message("c", id=1, n=1, big="x"), replace(torn, value=(torn.value or b"")[:-9]))
+    log.epoch(log.message("c", id=1, n=1, big="x"), torn._replace(value=(torn.value or b"")[:-9]))
     begun = log.clock.ms + 500
     log.epoch(log.message("u", id=1, n=2, big="whole"))
     assert log.aside[0].needed_ms < begun
@@ -424,13 +424,13 @@ def test_a_block_is_decoded_once_however_many_of_its_changes_are_taken_again(
 
     def lines(self: Any, message: Message) -> list[Any]:
         decoded.append(message.offset)
-        parts = [replace(message, value=line) for line in (message.value or b"").split(b"\n")]
+        parts = [message._replace(value=line) for line in (message.value or b"").split(b"\n")]
         return [event for part in parts for event in decode(self, part)]
 
     monkeypatch.setattr(DebeziumFormat, "decode", lines)
     for first in (1, 11):
         changes = [log.message("c", id=n, n="five") for n in range(first, first + 10)]
-        log.epoch(replace(changes[-1], value=b"\n".join(m.value or b"" for m in changes)))
+        log.epoch(changes[-1]._replace(value=b"\n".join(m.value or b"" for m in changes)))
     assert len(log.aside) == 20
     learn()
     decoded.clear()
@@ -631,7 +631,7 @@ class World:
         self._older.append({"op": op, "at": log.sent, **body})
         if op == "u" and key in log.rows and random.random() < 0.06:
             self._older.pop()
-            return replace(told, value=(told.value or b"")[:-9])
+            return told._replace(value=(told.value or b"")[:-9])
         return told
 
 

@@ -34,7 +34,7 @@ from mview.execute.pieces import differences  # noqa: E402
 from mview.execute.queries import limit_memory  # noqa: E402
 from mview.execute.relations import Relation  # noqa: E402
 from mview.execute.scan import scan_files  # noqa: E402
-from mview.ingest.decode import decode_split  # noqa: E402
+from mview.ingest.decode.split import decode_split  # noqa: E402
 from mview.ingest.spec import TableSpec  # noqa: E402
 from mview.merge.net import net_changes, old_and_new  # noqa: E402
 from mview.schema import Column, TableSchema  # noqa: E402

@@ -24,7 +24,7 @@ from mview.connector import Format, load
 from mview.errors import DataLostError, DecodeError
 from mview.execute.calls import Callee
 from mview.follower import Follower, FollowerSettings, FollowerTarget
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec, open_changelog, open_format
 from mview.ivm.tracing.trace import trace
 from mview.plan.definition import parse_view

@@ -16,7 +16,7 @@ from mview.changelog import UNCHANGED, ChangeEvent, StreamRow, from_ipc, stream_
 from mview.connector import Message, TableHalt, load
 from mview.errors import DecodeError
 from mview.ingest.batches import halt_row, sorted_rows
-from mview.ingest.decode import decode_split
+from mview.ingest.decode.split import decode_split
 from mview.ingest.mending.reject import QuarantineRoom, Rejects, to_bodies
 from mview.ingest.spec import ScopedFormat, TableSpec
 from mview.relation import RelationId
@@ -294,7 +294,7 @@ def test_changes_that_cannot_be_taken_are_rejected_and_the_others_given() -> Non
             body["after"]["name"] = None
         (good if kind == "good" else wrong)[offset] = kind
         text = message(offset, **{k: v for k, v in body.items() if v is not None})
-        torn = replace(text, value=(text.value or b"")[:-3])
+        torn = text._replace(value=(text.value or b"")[:-3])
         messages.append(torn if kind == "torn" else text)
     schema = replace(
         SCHEMA,

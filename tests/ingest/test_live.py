@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from mview.config import Config
 from mview.errors import CorruptionError, DataLostError, RetryableError
 from mview.ingest import live
 from mview.ingest.batches import Batch, BatchOffsets
-from mview.ingest.live import WORTH_A_JOB, Epochs, LiveQuery
+from mview.ingest.live import ENOUGH, WORTH_A_JOB, WORTH_READING_BESIDE, Epochs, LiveQuery
 from mview.ingest.spec import QuerySpec
 
 OFFSETS = BatchOffsets({}, -1, {})
@@ -61,6 +62,7 @@ class Logs:
 
     fails: BaseException | None = None
     asked: tuple[int, ...] = ()
+    backlog = 0
 
     def __init__(self, spec_path: str) -> None:
         """The spec is not needed."""
@@ -72,7 +74,9 @@ class Logs:
     def finish(self) -> None:
         """There is an end anyway."""
 
-    def advance(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+    def advance(
+        self, start: dict[str, Any], most: int, enough: int = sys.maxsize
+    ) -> dict[str, Any]:
         Logs.asked += (most,)
         if self.fails is not None:
             raise self.fails
@@ -125,12 +129,17 @@ def test_it_asks_for_as_many_changes_as_an_epoch_may_take(tmp_path, monkeypatch)
     assert Logs.asked == (7, 3, 9)
 
 
+_MANY = WORTH_READING_BESIDE + 1
+
+
 class Growing(Logs):
     """Logs with two batches, the second of `more` messages; it grows by one as an epoch ends."""
 
     more, ended = 1, False
 
-    def advance(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+    def advance(
+        self, start: dict[str, Any], most: int, enough: int = sys.maxsize
+    ) -> dict[str, Any]:
         at = start["connections"]["a"]["p"]
         end = 1 if at == 0 else 1 + self.more + self.ended
         return {**start, "connections": {"a": {"p": end}}}
@@ -142,7 +151,7 @@ class Growing(Logs):
 
 @pytest.mark.parametrize(
     ("more", "batches", "beside"),
-    [(1, [1, 3], False), (WORTH_A_JOB + 1, [1, WORTH_A_JOB + 2, WORTH_A_JOB + 3], True)],
+    [(1, [1, 3], False), (_MANY, [1, _MANY + 1, _MANY + 2], True)],
     ids=["few join what comes meanwhile", "many are read meanwhile"],
 )
 def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, beside) -> None:
@@ -159,7 +168,7 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
             monkeypatch.setattr(Growing, "ended", True)
         taken.append(batch.offsets.connections["a"]["p"])
 
-    def read(query: LiveQuery, logs: Logs, pieces: list[Any]) -> tuple[Any, ...]:
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
         if pieces[0].messages > 1:
             asked.set()
         return {}, {}, []
@@ -168,6 +177,51 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
     spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
     LiveQuery(None, spec, tmp_path, on_batch).run(lambda: False)  # type: ignore[arg-type]
     assert (taken, read_beside) == (batches, [beside])
+
+
+class Waiting(Logs):
+    """Logs with so many messages, of which `advance` gives as many as it is asked for."""
+
+    length = 0
+
+    def advance(
+        self, start: dict[str, Any], most: int, enough: int = sys.maxsize
+    ) -> dict[str, Any]:
+        end = min(self.length, start["connections"]["a"]["p"] + min(most, enough))
+        self.backlog = self.length - end
+        return {**start, "connections": {"a": {"p": end}}}
+
+    def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        count = end["connections"]["a"]["p"] - start["connections"]["a"]["p"]
+        return [SimpleNamespace(messages=count)]
+
+
+@pytest.mark.parametrize(
+    ("length", "has_spark", "read"),
+    [
+        (2 * ENOUGH + 1, True, [(ENOUGH, False), (ENOUGH, False), (1, False)]),
+        (WORTH_A_JOB + 1, True, [(WORTH_A_JOB + 1, True)]),
+        (ENOUGH, True, [(ENOUGH, False)]),
+        (3 * ENOUGH, False, [(ENOUGH, False)] * 3),
+    ],
+)
+def test_many_are_read_by_tasks_and_others_in_parts(
+    tmp_path, monkeypatch, length, has_spark, read
+) -> None:
+    """What waits decides, not what is read: a part here, or all by tasks where there is Spark."""
+    monkeypatch.setattr(live, "Changelogs", Waiting)
+    monkeypatch.setattr(Waiting, "length", length)
+    told: list[tuple[int, bool]] = []
+
+    def look(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
+        told.append((pieces[0].messages, by_tasks))
+        return {}, {}, []
+
+    monkeypatch.setattr(LiveQuery, "_read", look)
+    spark = SimpleNamespace(running=object() if has_spark else None, begin=lambda: None)
+    spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
+    LiveQuery(spark, spec, tmp_path, lambda _: None).run(lambda: False)  # type: ignore[arg-type]
+    assert told == read
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mview_connectors.formats.debezium_json import after_envelope
+from mview_connectors.formats.debezium.encoding import after_envelope
 
 from tests.integration.test_halted_tables import VIEWS, Source, ends_by
 from tests.seeds import of_today

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -29,10 +30,10 @@ _EXCERPT = 200
 _NEGATIVE_ZERO = re.compile(rb"-0(?=[\s,}\]])")
 
 #: The last millisecond of the year 9999.
-_LAST_MS = 253_402_300_799_999
+LAST_MS = 253_402_300_799_999
 
 #: Positions are stored as texts of 20 digits per part.
-_POSITION_LIMIT = 10**20
+POSITION_LIMIT = 10**20
 
 #: Digits of an integer that are read as one.
 _LONGEST = 1000
@@ -80,6 +81,33 @@ def parse_object(message: Message, hint: str | None = None) -> dict[str, Any]:
         raise undecodable(message, "a change message is not a JSON object", hint)
     refuse_repeated(message, raw, value)
     return value
+
+
+def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """JSON objects of many messages, as `parse_object` gives them.
+
+    None: one of them is none, or it takes a closer look at each to know whether it is.
+    """
+    try:
+        parsed = [*map(orjson.loads, texts)]
+    except orjson.JSONDecodeError:
+        return None
+    if set(map(type, parsed)) != {dict}:
+        return None
+    # As in `refuse_repeated`: none has fewer colons than keys, so the sums tell as much.
+    colons = sum([text.count(b":") for text in texts])
+    fields = chain.from_iterable(map(dict.values, parsed))
+    keys = sum(map(len, parsed)) + sum([len(field) for field in fields if type(field) is dict])
+    if colons != keys:
+        if any(b"\\u003" in text for text in texts):
+            return None
+        try:
+            again = orjson.dumps(parsed)
+        except TypeError:
+            return None
+        if colons != again.count(b":"):
+            return None
+    return parsed
 
 
 def too_deep(message: Message) -> DecodeError:
@@ -131,7 +159,7 @@ def milliseconds(message: Message, value: Any, name: str) -> SourceMs | None:
     """A field that is a time in milliseconds, or null."""
     if value is None:
         return None
-    if type(value) is not int or not 0 <= value <= _LAST_MS:
+    if type(value) is not int or not 0 <= value <= LAST_MS:
         raise undecodable(
             message,
             f"{name!r} is no time in milliseconds: {shown(value, 80)}",
@@ -143,13 +171,19 @@ def milliseconds(message: Message, value: Any, name: str) -> SourceMs | None:
 def position_of(message: Message, parts: Sequence[Any]) -> tuple[int, ...]:
     """The parts of a position, each of which is kept as a text of 20 digits."""
     for part in parts:
-        if type(part) is not int or not 0 <= part < _POSITION_LIMIT:
+        if type(part) is not int or not 0 <= part < POSITION_LIMIT:
             raise undecodable(
                 message,
                 f"the position of a change is {shown(parts, 80)}",
                 allowed="integers from 0 to 10^20 - 1",
             )
     return tuple(parts)
+
+
+def within(numbers: Sequence[int | None], last: int) -> bool:
+    """Whether numbers are from 0 to `last`, as far as they are there."""
+    known = [number for number in numbers if number is not None]
+    return not known or (min(known) >= 0 and max(known) <= last)
 
 
 def name_of(message: Message, value: Any, name: str) -> str:
@@ -190,6 +224,12 @@ def _holds_double(value: Any) -> bool:
         return type(value) is float
     kinds = set(map(type, value))
     return float in kinds or (bool(kinds & {dict, list}) and any(map(_holds_double, value)))
+
+
+def hold_reals(texts: Sequence[bytes], rows: Iterable[dict[str, Any] | None]) -> bool:
+    """Whether it takes a look at each of many messages to tell whether it `holds_reals`."""
+    kinds = set(map(type, chain.from_iterable(map(dict.values, filter(None, rows)))))
+    return not kinds <= _PLAIN or _NEGATIVE_ZERO.search(b"\n".join(texts)) is not None
 
 
 def with_digits(message: bytes) -> Any:

@@ -28,28 +28,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from mview.changelog import ChangeEvent, Kind
+from mview.changelog import ChangeEvent, EventBlock, Kind
 from mview.clock import SourceMs
 from mview.connector import Message
 from mview.errors import shown
 from mview.schema import Column
 from mview_connectors.formats import values as v
 from mview_connectors.formats.messages import (
+    LAST_MS,
+    POSITION_LIMIT,
     format_options,
+    hold_reals,
     holds_reals,
     milliseconds,
     name_of,
     parse_object,
+    parse_objects,
     position_of,
     row_of,
     too_deep,
     transaction_of,
     undecodable,
     with_digits,
+    within,
 )
 
 _FIELDS = dict.fromkeys(
@@ -66,6 +72,9 @@ _KINDS: dict[str, Kind] = {
     "d": "d",
     "t": "truncate",
 }
+
+#: Types of fields, as they are in a block of messages.
+_ROW, _TEXT, _WHOLE = {dict, type(None)}, {str, type(None)}, {int, type(None)}
 
 
 class UnifiedFormat:
@@ -125,9 +134,58 @@ class UnifiedFormat:
             ),
         )
 
+    def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
+        """The events of many messages: see `Format`."""
+        texts = [message.value for message in messages if message.value is not None]
+        if len(texts) < len(messages) or (bodies := parse_objects(texts)) is None:
+            return None
+        rows = _fields(bodies, "before", "after", "key")
+        if not set(map(type, chain(*rows))) <= _ROW:
+            return None
+        if hold_reals(texts, chain(*rows)):
+            for place, text in enumerate(texts):
+                if holds_reals(text, *[row[place] for row in rows]):
+                    bodies[place] = with_digits(text)
+            rows = _fields(bodies, "before", "after", "key")
+        befores, afters, keys = rows
+        tables, ops, times = _fields(bodies, "table", "op", "ts")
+        schemas, places, transactions = _fields(bodies, "schema", "position", "transaction")
+        is_usual = (
+            set(chain.from_iterable(bodies)) <= _FIELDS.keys()
+            and set(map(type, ops)) == {str}
+            and set(map(type, times)) <= _WHOLE
+            and set(map(type, schemas)) <= _TEXT
+            and set(map(type, places)) <= _WHOLE
+            and set(map(type, transactions)) <= _WHOLE | _TEXT
+            and "" not in schemas
+            and within(times, LAST_MS)
+            and within(places, POSITION_LIMIT - 1)
+        )
+        if not is_usual:
+            return None
+        kinds = [_KINDS.get(op, "") for op in ops]
+        for place, kind in enumerate(kinds):
+            if kind in ("c", "u"):
+                is_whole = afters[place] is not None
+            elif kind == "d":
+                is_whole = (befores[place] or keys[place]) is not None
+            else:
+                is_whole = kind == "heartbeat" and times[place] is not None
+                tables[place] = ""
+            if not is_whole:
+                return None
+        if set(map(type, tables)) != {str} or tables.count("") != kinds.count("heartbeat"):
+            return None
+        positions = [() if place is None else (place,) for place in places]
+        return EventBlock(tables, kinds, keys, befores, afters, positions, times, schemas)
+
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
         return v.convert(values, column, {})
+
+
+def _fields(bodies: Sequence[Mapping[str, Any]], *names: str) -> list[list[Any]]:
+    return [[body.get(name) for body in bodies] for name in names]
 
 
 def _bad_op(message: Message, body: dict[str, Any]) -> Exception:

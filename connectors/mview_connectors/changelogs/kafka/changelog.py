@@ -102,6 +102,9 @@ class KafkaChangelog:
         tables: names of the tables, put into the topic pattern.
     """
 
+    #: See `Changelog`.
+    reads_ahead = True
+
     def __init__(self, settings: ChangesSettings, format: Format, tables: Sequence[str]) -> None:
         self._settings = settings
         self._format = format
@@ -269,7 +272,7 @@ class KafkaChangelog:
 
         Offsets say nothing of bytes, and what a batch reads must be known before it is read. So
         where as many messages of the largest size might be more than `max_bytes`, they are read
-        once for their sizes alone, up to that many bytes; nothing is decoded for that.
+        for their sizes, up to that many bytes, and kept: a `read` of this object gives them.
 
         Raises:
             DataLostError: what `start` asks for is not in the topic any more.
@@ -354,6 +357,8 @@ class KafkaChangelog:
         ends = {p: begun[p] + shares.get(p, 0) for p in observed}
         if sum(shares.values()) * self._times.largest > bounds.size:
             ends |= self._within(begun, ends, bounds.size)
+        else:
+            self._client.forget()
         return ends | self._aligned(begun, ends, backlog, bounds.align)
 
     def _whole_ones(

@@ -103,6 +103,13 @@ class Reached(NamedTuple):
     largest: int
 
 
+class _KeptSpan(NamedTuple):
+    """Messages of a span that were read for their sizes."""
+
+    span: Span
+    messages: list[Message]
+
+
 class _KeptConsumer:
     """A consumer that is kept between reads, and the partitions that it has read."""
 
@@ -131,12 +138,13 @@ class KafkaClient:
         self._admin: AdminClient | None = None
         self._watcher: Consumer | None = None
         self._reader: _KeptConsumer | None = None
+        self._kept: dict[str, _KeptSpan] = {}
         # What the client said beside its answers, and when: why it could not connect, mostly.
         self._trouble: tuple[float, KafkaError] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         ours = dict.fromkeys(("_admin", "_watcher", "_reader", "_trouble"))
-        return {**self.__dict__, **ours}
+        return {**self.__dict__, **ours, "_kept": {}}
 
     # --- topics and offsets ----------------------------------------------------------------------
 
@@ -249,7 +257,14 @@ class KafkaClient:
             AwayError: the broker stopped answering; the message has the offset.
             ConfigError: it does not let us in.
         """
-        left = list(spans)
+        left = []
+        for span in _joined(spans):
+            if (kept := self._kept.get(span.partition)) is None or not _has(kept.span, span):
+                left.append(span)
+                continue
+            if span == kept.span:
+                del self._kept[span.partition]  # nobody asks again
+            yield from (m for m in kept.messages if span.start <= m.offset < span.end)
         while left:
             # A consumer is at one place of a partition: its second span waits for the next round.
             now = {span.partition: span for span in reversed(left)}
@@ -261,20 +276,31 @@ class KafkaClient:
     def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
         """How far `most` bytes of messages reach in each span, one message at least.
 
+        These are kept until they are read, or `forget`.
+
         Args:
             spans: of different partitions.
             most: bytes of keys and values, in each.
         """
+        self.forget()
         ends = {span.partition: span.end for span in spans}
         parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        messages: dict[str, list[Message]] = {span.partition: [] for span in spans}
         for name, record in self._read_together({span.partition: span for span in spans}, ends):
-            before = parts[name]
-            size = len(record.key() or b"") + len(record.value() or b"")
+            before, message = parts[name], _message(name, record)
+            size = len(message.key or b"") + len(message.value or b"")
             if before.size and before.size + size > most:
-                ends[name] = record.offset()  # nothing from here on is read
+                ends[name] = message.offset  # nothing from here on is read
             else:
                 parts[name] = Reached(0, before.size + size, max(before.largest, size))
+                messages[name].append(message)
+        for name, start, _ in spans:
+            self._kept[name] = _KeptSpan(Span(name, start, ends[name]), messages[name])
         return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
+
+    def forget(self) -> None:
+        """Keep no messages."""
+        self._kept = {}
 
     def _read_together(
         self, spans: Mapping[str, Span], ends: Mapping[str, int]
@@ -365,6 +391,7 @@ class KafkaClient:
     def close(self) -> None:
         """Close the clients; may be called more than once."""
         self.stop_waiting()
+        self.forget()
         if self._reader is not None:
             self._reader.consumer.close()
             self._reader = None
@@ -451,6 +478,21 @@ def _place(partition: str, offset: int | None = None) -> TopicPartition:
 
 def _places(at: Mapping[str, int]) -> str:
     return ", ".join(f"{name}, offset {offset}" for name, offset in at.items())
+
+
+def _has(span: Span, part: Span) -> bool:
+    return span.start <= part.start and part.end <= span.end
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """The spans, those that follow each other as one."""
+    joined: list[Span] = []
+    for span in spans:
+        if joined and (joined[-1].partition, joined[-1].end) == span[:2]:
+            joined[-1] = joined[-1]._replace(end=span.end)
+        else:
+            joined.append(span)
+    return joined
 
 
 def _message(partition: str, record: Any) -> Message:

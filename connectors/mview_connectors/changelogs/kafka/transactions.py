@@ -20,7 +20,7 @@ from mview.connector import Format, Offsets, events_of
 from mview.errors import ConfigError, DecodeError
 from mview.relation import TableName
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span
-from mview_connectors.formats.debezium_transactions import (
+from mview_connectors.formats.debezium.transactions import (
     TransactionEnd,
     transaction_end,
     transaction_name,

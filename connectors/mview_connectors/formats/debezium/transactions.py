@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mview.connector import Message
-from mview_connectors.formats.debezium import MARKER
-from mview_connectors.formats.debezium_json import payload
+from mview_connectors.formats.debezium.encoding import payload
+from mview_connectors.formats.debezium.format import MARKER
 from mview_connectors.formats.messages import parse_object, undecodable
 
 _HINT = "transaction_topic is <topic.prefix>.transaction of the connector"

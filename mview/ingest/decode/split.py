@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import compress
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from mview.changelog import META, UNCHANGED, ChangeEvent, batch_schema, encode_position, to_ipc
+from mview.changelog import UNCHANGED, ChangeEvent, encode_position, to_ipc
 from mview.clock import END_OF_TIME, SourceMs
 from mview.connector import Format, Message, TableHalt, events_of, reload_hint
 from mview.errors import DecodeError, shown
+from mview.ingest.decode.block import decode_block
+from mview.ingest.decode.statements import moves_rows
+from mview.ingest.decode.typed import (
+    Decoded,
+    KeylessError,
+    MisfitError,
+    Untyped,
+    converted,
+    missing_value,
+    routed,
+    tells,
+    typed,
+)
 from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec
-from mview.ingest.statements import moves_rows
 from mview.relation import RelationId
 from mview.rows.where import Condition, columns_of, holds
 
 _SAFE = "nothing after it was taken; published epochs are untouched"
 
-
-class Decoded(NamedTuple):
-    """Changes of a table (`changelog.batch_schema`) in a chunk; 0 where the table is loaded."""
-
-    table: RelationId
-    chunk: int
-    changes: pa.Table
+#: Messages that are decoded together: enough that what is done once for them costs nothing, few
+#: enough that one that must be looked at alone costs little.
+_BLOCK = 1024
 
 
 def decode_split(
@@ -56,11 +63,43 @@ def decode_split(
         DecodeError: with the place; a value that does not fit its column is never nulled. With
             `halts` only of messages of which nobody knows the table: they cannot be read at all.
     """
-    taken: dict[str, list[_Change]] = defaultdict(list)
     gone: dict[RelationId, TableHalt] = {}
+    rows: list[Decoded] = []
+    for block in _blocks(messages):
+        told = decode_block(block, decoder, tables, latest, strict=rejects is not None)
+        if told is None:
+            told = _one_by_one(block, decoder, tables, latest, gone, halts is None, rejects)
+        rows += told
+    if halts is not None:
+        halts |= gone
+    return [row for row in rows if row.table not in gone]
+
+
+def _blocks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    rest = iter(messages)
+    while block := list(islice(rest, _BLOCK)):
+        yield block
+
+
+def _one_by_one(
+    messages: Sequence[Message],
+    decoder: Format,
+    tables: Mapping[str, TableSpec],
+    latest: SourceMs,
+    gone: dict[RelationId, TableHalt],
+    must_fit: bool,
+    rejects: Rejects | None,
+) -> list[Decoded]:
+    """As `decode_split`, whatever is in the messages.
+
+    Args:
+        gone: the tables that halt, and takes those that do here.
+        must_fit: raise instead.
+    """
+    taken: dict[str, list[_Change]] = defaultdict(list)
 
     def halt(name: RelationId, error: DecodeError, *, altered: bool = False) -> None:
-        if halts is None:
+        if must_fit:
             raise error
         gone[name] = TableHalt.of(error, altered=altered)
 
@@ -117,8 +156,6 @@ def decode_split(
             rows += _rows(changes, table, decoder, rejects)
         except DecodeError as error:
             halt(table.name, error)
-    if halts is not None:
-        halts |= gone
     return rows
 
 
@@ -197,18 +234,9 @@ def _key_of(
     event: ChangeEvent, image: Mapping[str, Any] | None, table: TableSpec
 ) -> tuple[Any, ...]:
     for source in (image, event.before, event.key):
-        if source is not None and _tells(source, table.schema.key):
+        if source is not None and tells(source, table.schema.key):
             return tuple(source[name] for name in table.schema.key)
     raise _no_key(event, table)
-
-
-def _tells(image: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether a row, or a part of one, has values of these columns."""
-    for name in names:  # asked once or twice per change
-        value = image.get(name)
-        if value is None or value is UNCHANGED:
-            return False
-    return True
 
 
 def _check_order(event: ChangeEvent, table: TableSpec) -> None:
@@ -216,7 +244,7 @@ def _check_order(event: ChangeEvent, table: TableSpec) -> None:
 
     They are, where the message's key has a column that may change while ours does not.
     """
-    if event.key is None or event.key.keys() <= set(table.schema.key):
+    if event.key is None or event.key.keys() <= table.key_names:
         return
     key = ", ".join(table.schema.key)
     raise DecodeError(
@@ -285,7 +313,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
     # An update that moves a row to another key is a delete and a create: each goes its own way.
     if event.kind == "u" and event.before is not None:
         old = [event.before.get(name) for name in key_names]
-        is_told = _tells(event.before, key_names)
+        is_told = tells(event.before, key_names)
         if is_told and old != [after[name] for name in key_names]:
             gone = dict(zip(key_names, old, strict=True))
             return [_Change("d", gone, event), _Change("c", after, event)]
@@ -345,21 +373,7 @@ def _rows(
         changes, batch = _batch(changes, table, decoder)
     else:
         changes, batch = _sound(changes, table, decoder, rejects)
-    if table.plan is None:
-        return [Decoded(table.name, 0, batch)]
-    kinds = np.array([change.kind == "truncate" for change in changes])
-    chunks = np.zeros(len(changes), dtype=np.int64)
-    routed = np.flatnonzero(~kinds)
-    if routed.size:
-        chunks[routed] = table.plan.route(batch.take(pa.array(routed)))
-    rows = []
-    everywhere = np.flatnonzero(kinds)
-    # A truncate concerns every chunk.
-    numbers = range(len(table.plan.chunks)) if everywhere.size else np.unique(chunks)
-    for number in numbers:
-        mine = np.flatnonzero((chunks == number) | kinds)
-        rows.append(Decoded(table.name, int(number), batch.take(pa.array(mine))))
-    return rows
+    return routed(batch, [change.kind for change in changes], table)
 
 
 def _batch(
@@ -423,24 +437,20 @@ def _misfits(
 
 def _check_not_null(changes: list[_Change], batch: pa.Table, table: TableSpec) -> None:
     """Raise where a row has no value in a column that is NOT NULL; else its table would halt."""
-    for column in table.schema.columns:
-        if column.nullable or not batch[column.name].null_count:
-            continue
-        for change, value in zip(changes, batch[column.name].is_valid().to_pylist(), strict=True):
-            if value or change.kind in ("d", "truncate"):
-                continue
-            if change.cells[column.name] is not UNCHANGED:
-                raise DecodeError(
-                    f"column {table.name}.{column.name} is NOT NULL and a change brings NULL",
-                    where=_place(change.event),
-                    safe=_SAFE,
-                    hint="if the column is nullable now: " + reload_hint(str(table.name)),
-                )
+    cells = [change.cells for change in changes]
+    if told := missing_value([change.kind for change in changes], cells, batch, table):
+        name, place = told
+        raise DecodeError(
+            f"column {table.name}.{name} is NOT NULL and a change brings NULL",
+            where=_place(changes[place].event),
+            safe=_SAFE,
+            hint="if the column is nullable now: " + reload_hint(str(table.name)),
+        )
 
 
 def _is_of_rows(event: ChangeEvent, table: TableSpec) -> bool:
     """Whether an event changes a row; else what is wrong with it is wrong with its table."""
-    if event.key is not None and not event.key.keys() <= set(table.schema.key):
+    if event.key is not None and not event.key.keys() <= table.key_names:
         return False
     if event.after is not None and not event.after.keys() >= table.column_names:
         return False  # a column that is gone, it may be
@@ -502,7 +512,10 @@ def _within(
         values = [change.cells[name] for change in asked]
         if UNCHANGED in values:
             raise _not_sent(asked[values.index(UNCHANGED)].event, name, table)
-        cells[name] = _converted(asked, values, table, name, decoder)
+        try:
+            cells[name] = converted(values, range(len(asked)), table, name, decoder)
+        except MisfitError:
+            raise _misfit(asked, values, table, name, decoder) from None
     outside = {
         id(change)
         for change, holds_ in zip(
@@ -532,79 +545,25 @@ def _not_sent(event: ChangeEvent, name: str, table: TableSpec) -> DecodeError:
 
 def _typed(changes: list[_Change], table: TableSpec, decoder: Format) -> pa.Table:
     events = [change.event for change in changes]
-    truncates = sum(change.kind == "truncate" for change in changes)
-    unchanged: list[list[str] | None] = [None] * len(changes)
-    columns = []
-    # A delete has the cells of its key, and a truncate none.
-    keyed, full = _having(changes, {"truncate"}), _having(changes, {"truncate", "d"})
-    for column in table.schema.columns:
-        having = keyed if column.name in table.schema.key else full
-        values = [change.cells[column.name] for change in having.changes]
-        if UNCHANGED in values:
-            noted = zip(having.places, values, strict=True)
-            for number in (number for number, value in noted if value is UNCHANGED):
-                unchanged[number] = [*(unchanged[number] or ()), column.name]
-            # What was not sent is no NULL of the source, of which a format may think its part.
-            sent = [value is not UNCHANGED for value in values]
-            having = having.of(sent, len(changes))
-            values = [*compress(values, sent)]
-        array = _converted(having.changes, values, table, column.name, decoder)
-        if having.taken is not None:
-            array = array.take(having.taken)
-        columns.append(array)
-        if column.name in table.schema.key and array.null_count > truncates:
-            rows = (change for change in changes if change.kind != "truncate")
-            untold = (row.event for row in rows if not _tells(row.cells, [column.name]))
-            raise _no_key(next(untold, events[0]), table)
-    meta = [
+    rows = Untyped(
         [change.kind for change in changes],
+        [change.cells for change in changes],
         [encode_position(event.position) for event in events],
         [event.source_ms for event in events],
         [event.partition for event in events],
         [event.offset for event in events],
-        unchanged,
-    ]
-    arrays = [pa.array(values, kind) for values, (_, kind) in zip(meta, META, strict=True)]
-    return pa.Table.from_arrays(arrays + columns, schema=batch_schema(table.schema))
-
-
-def _converted(
-    changes: list[_Change], values: list[Any], table: TableSpec, name: str, decoder: Format
-) -> pa.Array:
+    )
     try:
-        return decoder.convert(values, table.schema.column(name))
-    except Exception:
-        raise _misfit(changes, values, table, name, decoder) from None
-
-
-class _Having(NamedTuple):
-    """The changes that have a cell of a column, and their places among all.
-
-    `taken` makes a column of all changes of these cells, null elsewhere; None: all have one.
-    """
-
-    changes: list[_Change]
-    places: Sequence[int]
-    taken: pa.Array | None
-
-    def of(self, which: Sequence[bool], length: int) -> _Having:
-        """Those of them that are meant, among `length`."""
-        places = [*compress(self.places, which)]
-        taken = np.full(length, -1, dtype=np.int64)
-        taken[places] = np.arange(len(places))
-        indices = pa.array(taken, mask=taken < 0)
-        return _Having([*compress(self.changes, which)], places, indices)
-
-
-def _having(changes: list[_Change], without: Collection[str]) -> _Having:
-    """The changes but those of some kinds."""
-    every = _Having(changes, range(len(changes)), None)
-    which = [change.kind not in without for change in changes]
-    return every if all(which) else every.of(which, len(changes))
+        return typed(rows, table, decoder)
+    except MisfitError as error:
+        some = [changes[place] for place in error.places]
+        raise _misfit(some, error.values, table, error.column, decoder) from None
+    except KeylessError as error:
+        raise _no_key(events[error.place], table) from None
 
 
 def _misfit(
-    changes: list[_Change], values: list[Any], table: TableSpec, name: str, decoder: Format
+    changes: list[_Change], values: Sequence[Any], table: TableSpec, name: str, decoder: Format
 ) -> DecodeError:
     """The error of the first value that does not fit, found one by one off the fast path."""
     column = table.schema.column(name)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from mview.schema import Column
 from mview_connectors.databases.postgresql_types import utc_clock
 from mview_connectors.formats import values as v
-from mview_connectors.formats.debezium_envelope import Form, by_form
+from mview_connectors.formats.debezium.envelope import Form, by_form
 
 #: Connector properties that change how values are written, and the modes that can be read.
 MODES: dict[str, tuple[str, ...]] = {

@@ -37,10 +37,10 @@ from mview.changelog import UNCHANGED, ChangeEvent, Kind
 from mview.connector import Message
 from mview.errors import DecodeError, shown
 from mview.schema import Column
-from mview_connectors.formats.debezium_avro import AvroEncoding, check_avro
-from mview_connectors.formats.debezium_envelope import read
-from mview_connectors.formats.debezium_json import JsonEncoding, Opened
-from mview_connectors.formats.debezium_values import MODES, DebeziumValues
+from mview_connectors.formats.debezium.avro import AvroEncoding, check_avro
+from mview_connectors.formats.debezium.encoding import JsonEncoding, Opened
+from mview_connectors.formats.debezium.envelope import read
+from mview_connectors.formats.debezium.values import MODES, DebeziumValues
 from mview_connectors.formats.messages import (
     format_options,
     milliseconds,

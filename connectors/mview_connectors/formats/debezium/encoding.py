@@ -10,7 +10,7 @@ import orjson
 
 from mview.changelog import UNCHANGED
 from mview.connector import Message
-from mview_connectors.formats.debezium_envelope import Reader, read, readers
+from mview_connectors.formats.debezium.envelope import Reader, read, readers
 from mview_connectors.formats.messages import (
     holds_reals,
     parse_object,

@@ -16,8 +16,8 @@ import orjson
 from mview.changelog import UNCHANGED
 from mview.connector import Message, place_of
 from mview.errors import ConfigError
-from mview_connectors.formats.debezium_envelope import read, readers
-from mview_connectors.formats.debezium_json import Columns, JsonEncoding, Opened
+from mview_connectors.formats.debezium.encoding import Columns, JsonEncoding, Opened
+from mview_connectors.formats.debezium.envelope import read, readers
 from mview_connectors.formats.messages import undecodable
 from mview_connectors.registry import SchemaRegistry, UnknownSchemaError
 

@@ -1,0 +1,1 @@
+"""From messages to change batches, typed by their tables: many at once, or one by one."""
