@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mview_connectors.databases.values import decimals, from_text
+from mview_connectors.formats import values
 
 from mview.connector import Message, load
 from mview.errors import DecodeError
 from mview.schema import Column, parse_type
+from tests.seeds import seeds
 
 FORMATS = ("debezium", "unified")
 
@@ -129,6 +132,52 @@ class TestNumbers:
                 continue
             exact = Decimal(token)
             assert found == (float(exact) if kind == "double" else exact), form
+
+
+def decimal_texts(random, precision, scale, *, plain):
+    """A text of a decimal as databases write it, or nearly so, of all sizes about the type's."""
+    wholes = [1, max(1, precision - scale), precision, precision + 1, 38, 39, 40]
+    whole = random.choice(wholes)
+    digits = "".join(
+        random.choices("0123456789", k=random.choice([whole, random.randint(1, whole)]))
+    )
+    places = [0, scale, random.randint(0, scale)] + ([] if plain else [scale + 1, 39])
+    fraction = "".join(random.choices("0019", k=random.choice(places)))
+    sign = random.choice(["", "", "-"] if plain else ["", "-", "+", " "])
+    text = f"{sign}{digits}{'.' if fraction else ''}{fraction}"
+    odd = ["NaN", "1e3", "", "1_0", "٣", "-", ".", "5.", "0x1", "1\n", "-0", "-0.00", "0012.50"]
+    return random.choice(odd) if not plain and random.random() < 0.1 else text
+
+
+@pytest.mark.parametrize("seed", seeds(200, 500))
+def test_decimals_of_many_texts_are_those_of_each(seed):
+    """Arrow casts many at once, and wraps around where a text has too many digits."""
+    random = Random(seed)
+    precision = random.choice([38, random.randint(1, 38)])
+    scale = random.choice([precision, random.randint(0, precision)])
+    kind = pa.decimal128(precision, scale)
+    plain = random.random() < 0.7
+    few = [decimal_texts(random, precision, scale, plain=plain) for _ in range(3)]
+    texts = [random.choice([*few, None]) for _ in range(60)]
+    if random.random() < 0.5:
+        texts = [text for text in texts if text is None or _fits(text, kind)]
+    texts *= 60 // max(1, len(texts)) + 1
+    if not all(text is None or _fits(text, kind) for text in texts):
+        with pytest.raises(ValueError, match=r"does not fit|decimal places|is not a|digits"):
+            values.decimals(texts, kind)
+        return
+    alone = [None if text is None else values.decimals([text], kind)[0] for text in texts]
+    found = values.decimals(texts, kind)
+    found.validate(full=True)
+    assert [value if value.is_valid else None for value in found] == alone
+
+
+def _fits(text, kind):
+    try:
+        values.decimals([text], kind)
+    except ValueError:
+        return False
+    return True
 
 
 def test_a_key_of_a_debezium_message():

@@ -325,6 +325,8 @@ def decimals(
     to_unscaled: Callable[[Any, int], int] = unscaled,
 ) -> pa.Array:
     """Decimals of `kind`; `to_unscaled(value, scale)` reads one value that is not None."""
+    if to_unscaled is unscaled and (plain := _plain_decimals(values, kind)) is not None:
+        return plain
     scale = kind.scale
     units = [None if v is None else to_unscaled(v, scale) for v in values]
     limit = 10**kind.precision
@@ -338,6 +340,28 @@ def decimals(
         whole = pa.array(wide, pa.decimal128(38, 0))
     # The same 128-bit integers, read with the scale: no arithmetic, no rounding.
     return pa.Array.from_buffers(kind, len(units), whole.buffers(), whole.null_count)
+
+
+#: Values that pay for the calls of a handful of functions of Arrow.
+_WORTH_AN_ARRAY = 50
+
+
+def _plain_decimals(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Decimals of texts, all at once; None: one of them is none, or may not fit.
+
+    Arrow wraps around where a text has too many digits, so it is given none of these.
+    """
+    if len(values) < _WORTH_AN_ARRAY or not set(map(type, values)) <= {str, _NONE}:
+        return None
+    texts = pa.array(values, pa.string())
+    fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+    number = rf"^-?[0-9]{{1,{max(1, kind.precision - kind.scale)}}}{fraction}$"
+    if not pc.all(pc.match_substring_regex(texts, number), min_count=0).as_py():
+        return None
+    try:
+        return texts.cast(kind)
+    except pa.ArrowException:
+        return None
 
 
 def lists(values: Sequence[Any], column: Column, convert_items: Converter) -> pa.Array:
