@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,8 @@ from mview.admin.mending.backfill import backfill
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
-from mview.errors import UserError
 from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.relation import RelationId
-from mview.secrets import Mask
-from mview.store.failure import failure_kept
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.cli.test_past import published
@@ -74,11 +70,12 @@ def test_a_run_is_waited_for(store: Store) -> None:
 
 
 def test_a_run_that_fails_by_it_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the run has ended, and has noted its failure: that takes seconds."""
+
     def fails(*_: object) -> Path:
-        file = RereadLog(store.rereads).ask(request)
-        file.unlink()
-        with suppress(UserError), failure_kept(store, 2, SystemClock(), Mask([])):
-            raise UserError("the table has another key")
+        log = RereadLog(store.rereads)
+        file = log.ask(request)
+        log.refuse(file, "the table has another key")
         return file
 
     request = RereadRequest(RelationId.of("shop.orders"))
@@ -86,6 +83,7 @@ def test_a_run_that_fails_by_it_is_told(store: Store, monkeypatch: pytest.Monkey
     (told,) = backfill(load_config("mview.yml"), ["shop.orders"], lambda text: None)
     assert told.state == "failed"
     assert told.why == "the run ended by an error: the table has another key"
+    assert not [*store.rereads.iterdir()]
 
 
 def test_what_cannot_be_read_anew(store: Store) -> None:

@@ -146,11 +146,13 @@ def test_rows_of_a_snapshot_are_passed_over_and_the_table_is_read_anew(following
 
 
 def test_a_request_that_cannot_be_done_ends_one_run_only(following):
-    following.requests.ask(RereadRequest(NOTES))
+    request = following.requests.ask(RereadRequest(NOTES))
     following.db.execute("alter table notes rename column body to text")
-    with pytest.raises(UserError, match=r"shop\.notes"):
+    with pytest.raises(UserError, match=r"shop\.notes") as raised:
         following.run()
     assert not following.requests.waiting()
+    # Who asked is told, however long the run takes to end.
+    assert following.requests.why_refused(request) == raised.value.what
     assert is_quiet(following.run())
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mview.admin.content import published
-from mview.admin.mending.awaiting import wait_for_run, why_ended
-from mview.clock import SystemClock
+from mview.admin.mending.awaiting import wait_for_run
 from mview.config import Config
 from mview.errors import UserError
 from mview.ingest.mending.rereads import RereadLog, RereadRequest
@@ -66,11 +65,11 @@ def backfill(
                 safe="nothing was changed",
                 hint="mview status",
             )
-    asked_ms, log = SystemClock().now(), RereadLog(store.rereads)
+    log = RereadLog(store.rereads)
     files = [(table, _asked(log, table)) for table in tables]
     if wait:
         say(f"waiting for the run to read {', '.join(map(str, tables))} anew")
-    return [_awaited(config, table, file, asked_ms, wait=wait) for table, file in files]
+    return [_awaited(config, table, file, wait=wait) for table, file in files]
 
 
 def _asked(log: RereadLog, table: RelationId) -> Path:
@@ -81,9 +80,7 @@ def _asked(log: RereadLog, table: RelationId) -> Path:
     return log.ask(RereadRequest(table))
 
 
-def _awaited(
-    config: Config, table: RelationId, file: Path, asked_ms: int, *, wait: bool
-) -> Backfilled:
+def _awaited(config: Config, table: RelationId, file: Path, *, wait: bool) -> Backfilled:
     store = Store(config.store)
     if wait:
         wait_for_run(store, file)
@@ -94,6 +91,6 @@ def _awaited(
         why = "nobody runs the store: the next run reads it" if wait else "the run reads it"
         return replace(told, state="asked", why=why)
     # A run that cannot read it takes the request back and ends.
-    if why := why_ended(store, manifest.epoch, asked_ms):
-        return replace(told, state="failed", why=why)
+    if why := RereadLog.why_refused(file):
+        return replace(told, state="failed", why=f"the run ended by an error: {why}")
     return told

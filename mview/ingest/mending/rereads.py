@@ -294,13 +294,12 @@ class Rereads:
         reading.marker = self._result(reading.request, reading.future)
         self._read_at = time.monotonic()
 
-    @staticmethod
-    def _result(request: Path, future: Future[V]) -> V:
+    def _result(self, request: Path, future: Future[V]) -> V:
         try:
             return future.result()
-        except UserError:
+        except UserError as error:
             # The run must not end by it again and again: who asked is told, and may ask again.
-            request.unlink(missing_ok=True)
+            self._log.refuse(request, error.what)
             raise
 
     def _discard(self, reading: _Reading) -> None:

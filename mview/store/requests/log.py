@@ -19,6 +19,9 @@ from mview.files.records import plain, record
 
 R = TypeVar("R")
 
+#: What the answer to a request ends with that cannot be done, beside the request.
+_REFUSED = ".refused"
+
 
 class RequestLog(Generic[R]):
     """The requests of one kind that are not done.
@@ -41,6 +44,26 @@ class RequestLog(Generic[R]):
         file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
         put(file, checked(plain(request)))
         return file
+
+    def refuse(self, file: Path, why: str) -> None:
+        """Take a request back that cannot be done; who asked for it finds why.
+
+        The answer is there before the request goes: nobody takes what was refused for done.
+        """
+        put(file.with_suffix(_REFUSED), checked({"why": why}))
+        file.unlink(missing_ok=True)
+
+    @staticmethod
+    def why_refused(file: Path) -> str:
+        """Why a request was refused, told once; empty: it was not."""
+        answer = file.with_suffix(_REFUSED)
+        if not answer.exists():
+            return ""
+        why: str = read_checked(
+            answer, lambda parts: parts["why"], "an answer cannot be read", "ask again"
+        )
+        answer.unlink(missing_ok=True)
+        return why
 
     def files(self) -> list[Path]:
         """The files of the requests, the oldest first."""
