@@ -32,9 +32,12 @@ from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest
+from mview.store.manifest import Cut, Manifest
 from mview.store.requests.asked import asked_views
 from mview.store.requests.paused import paused_tables
+
+#: Milliseconds after which a log that always tells the time is silent: a long epoch is not.
+_SILENT_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,15 @@ class SourceStatus:
         lag_ms: now minus the source time up to which every change was taken; None: unknown.
         whole: whether views show whole transactions; False: they show a part of one; None: the log
             does not tell of transactions.
+        silent: whether nothing of it was read for a minute, though it is a database's own log,
+            which tells the time when nothing changes, too: the database is away, or the run stands
+            still. Others may be silent.
     """
 
     name: str
     lag_ms: int | None
     whole: bool | None
+    silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,13 @@ def not_fresh(store: StoreStatus) -> list[str]:
     if store.running is None and by:
         views = f"{', '.join(by)} promise{'s' if len(by) == 1 else ''}"
         reasons.append(f"nobody runs the store, and {views} no freshness to go by")
+    elif by:
+        reasons += [
+            f"{source.name}: nothing of its log was read for {source.lag_ms // 1000:,} s, and "
+            f"{', '.join(by)} promise{'s' if len(by) == 1 else ''} no freshness to go by"
+            for source in store.sources
+            if source.silent and source.lag_ms is not None
+        ]
     reasons += [f"{name}: not built yet" for name in store.unbuilt]
     if not store.views and not store.lights and not store.unbuilt:
         reasons.append("no view was published yet")
@@ -276,12 +290,16 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         last_failure(store, manifest.epoch),
         light_statuses(config, store, now),
         tuple(name for name in asked_views(store) if name not in manifest.views),
-        tuple(
-            SourceStatus(name, None if cut.until is None else max(0, now - cut.until), cut.whole)
-            for name, cut in sorted(manifest.cuts.items())
-        ),
+        tuple(_source(config, name, cut, now) for name, cut in sorted(manifest.cuts.items())),
         environment_statuses(store),
     )
+
+
+def _source(config: Config, name: str, cut: Cut, now: int) -> SourceStatus:
+    lag = None if cut.until is None else max(0, now - cut.until)
+    changes = config.changes.get(name)
+    own = changes is not None and changes.is_own_log
+    return SourceStatus(name, lag, cut.whole, own and lag is not None and lag > _SILENT_MS)
 
 
 def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple[TableStatus, ...]:

@@ -12,11 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from mview.admin.lights import LightStatus
-from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus, not_fresh
+from mview.admin.status import (
+    SinkStatus,
+    SourceStatus,
+    StoreStatus,
+    TableStatus,
+    ViewStatus,
+    not_fresh,
+)
 from mview.admin.verify import VerifyResult
 from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.cli.render import status_text, verified_text
+from mview.clock import SystemClock
 from mview.epoch.views.cost import Costs, Ran, with_run
 from mview.errors import DecodeError, FencedError, UserError, concerning, several
 from mview.plan.definition import parse_view
@@ -27,7 +35,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.manifest import Cut, Manifest, TableState, ViewState
 from mview.store.requests.asked import keep_asked
 from tests.relations import rel
 
@@ -120,12 +128,16 @@ def test_what_is_not_fresh_is_told_for_each_reason():
     broken = SinkStatus("cache", "v", 3, 1, 10, 0, 0, error="refused")
     failure = Failure(BORN, 12, None, "MV3001", "the disk is full")
     light = LightStatus("l", "cache", "l", "live")
+    away = SourceStatus("crm", 96_126, True, True)
+    assert not not_fresh(fresh(sources=(replace(away, silent=False),))), "it may be silent"
+    assert not not_fresh(fresh(sources=(away,), views=(promised,))), "it has its promise to go by"
     for more, reason in (
         ({"running": None}, "nobody runs the store, and v promises no freshness"),
         (
             {"running": None, "views": (), "lights": (light, replace(light, sink="other"))},
             "nobody runs the store, and l promises no freshness",
         ),
+        ({"sources": (away,)}, "crm: nothing of its log was read for 96 s, and v promises no"),
         ({"failure": failure}, "the last run ended by an error: the disk is full"),
         ({"unbuilt": ("w",)}, "w: not built yet"),
         ({"views": (), "unbuilt": ("w",)}, "w: not built yet"),
@@ -136,6 +148,34 @@ def test_what_is_not_fresh_is_told_for_each_reason():
     ):
         (told,) = not_fresh(fresh(**more))
         assert reason in told
+
+
+_PG = "{drivername: postgresql+psycopg, host: localhost, database: shop}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "silent"),
+    [
+        ("{source: postgresql, T: 1s}", True),
+        ("{source: files, format: debezium, path: changes, T: 1s}", False),
+    ],
+)
+def test_a_database_that_is_away_is_not_fresh(publish, tmp_path, changes, silent):
+    """Its own log tells the time when nothing changes; files may have nothing to tell."""
+    publish(None)
+    text = f"store: data\nconnections: {{shop: {_PG}}}\nchanges: {{shop: {changes}}}\n"
+    (tmp_path / "mview.yml").write_text(text)
+    store, now = Store(tmp_path / "data"), SystemClock().now()
+    newest = replace(ManifestLog(store.manifests).latest(), epoch=2)
+    with Lease(store.lease, SystemClock()):
+        for epoch, age_ms, code in ((2, 5_000, 0), (3, 90_000, 5 if silent else 0)):
+            cuts = {"shop": Cut(now - age_ms, True)}
+            ManifestLog(store.manifests).publish(replace(newest, epoch=epoch, cuts=cuts))
+            result = mview("status", "--check-freshness")
+            assert result.exit_code == code, result.stderr
+    assert ("shop: nothing of its log was read for" in result.stderr) is silent
+    (source,) = json.loads(mview("status", "--json").stdout)["sources"]
+    assert source["silent"] is silent
 
 
 def test_views_that_are_asked_for_are_told_before_they_are_built(publish, tmp_path):
