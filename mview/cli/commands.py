@@ -25,6 +25,7 @@ from mview.cli.options import (
 from mview.errors import ExitCode, FreshnessError, UserError, several
 
 if TYPE_CHECKING:
+    from mview.admin.status import StoreStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked, Checker
     from mview.trial.files import TrialProject
@@ -244,8 +245,17 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
             f"not fresh: {'; '.join(reasons)}",
             where=told.store,
             safe="what was published is right as of its epoch",
-            hint=None if told.running else "nobody runs the store: mview run FILE…",
+            hint=_fresher(told),
         )
+
+
+def _fresher(told: StoreStatus) -> str:
+    """The command that helps where not all is fresh."""
+    if not told.running:
+        return "nobody runs the store: mview run FILE…"
+    if any(view.degraded for view in told.views):
+        return "mview quarantine list"
+    return "mview lag, and what the run says, tell what is waited for"
 
 
 @click.command()

@@ -174,6 +174,7 @@ def test_a_database_that_is_away_is_not_fresh(publish, tmp_path, changes, silent
             result = mview("status", "--check-freshness")
             assert result.exit_code == code, result.stderr
     assert ("shop: nothing of its log was read for" in result.stderr) is silent
+    assert ("next:    mview lag" in result.stderr) is silent
     (source,) = json.loads(mview("status", "--json").stdout)["sources"]
     assert source["silent"] is silent
 

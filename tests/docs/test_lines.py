@@ -14,6 +14,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -30,6 +31,7 @@ from mview.clock import SystemClock
 from mview.config.file import load_config
 from mview.errors import ConfigError, ExitCode
 from mview.session.lazy import Spark
+from mview.store.history import ManifestLog
 from mview.store.identity import FORMAT
 from mview.store.layout import Store
 from mview.store.lease import Lease
@@ -234,6 +236,18 @@ def interrupted(store: Store) -> Iterator[None]:
 
 
 @contextmanager
+def followed(store: Store) -> Iterator[None]:
+    """A run goes on, and has just read the logs."""
+    log, now = ManifestLog(store.manifests), SystemClock().now()
+    newest = log.latest()
+    assert newest is not None
+    cuts = {name: replace(cut, until=now) for name, cut in newest.cuts.items()}
+    log.publish(replace(newest, epoch=newest.epoch + 1, cuts=cuts))
+    with answered(store):
+        yield
+
+
+@contextmanager
 def folder_anew(store: Store) -> Iterator[None]:
     """Nobody has made a project yet."""
     Path("mview.yml").unlink()
@@ -244,8 +258,8 @@ def folder_anew(store: Store) -> Iterator[None]:
 #: What is there beside commands.
 BESIDE: dict[str, Callable[[Store], AbstractContextManager[Any]]] = {
     "apply": answered,
-    "doctor": answered,
-    "status": answered,
+    "doctor": followed,
+    "status": followed,
     "init": folder_anew,
     "live": interrupted,
 }
