@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from mview_connectors.changelogs.kafka import changelog, transactions
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
-from mview_connectors.changelogs.kafka.client import Reached, Topic
+from mview_connectors.changelogs.kafka.client import Topic
 from mview_connectors.changelogs.kafka.transactions import Part, whole_cut
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.debezium.transactions import transaction_end
@@ -22,6 +22,7 @@ from mview_connectors.formats.debezium.transactions import transaction_end
 from mview.config import ChangesSettings
 from mview.connector import NO_LIMIT, Align, Message
 from mview.errors import ConfigError, DecodeError
+from tests.connectors.kafka_doubles import KeepsNothing
 from tests.seeds import seeds
 
 TABLES = ("a", "b", "c")
@@ -42,7 +43,7 @@ class Clock:
         cls.now += seconds
 
 
-class Broker:
+class Broker(KeepsNothing):
     """Topics of one partition; of each, how much is seen."""
 
     def __init__(self, seed=0):
@@ -112,24 +113,9 @@ class Broker:
     def beginnings(self, partitions):
         return dict.fromkeys(partitions, 0)
 
-    def forget(self):
-        pass
-
     def read(self, spans):
         for span in spans:
             yield from self.log[span.partition[:-2]][span.start : span.end]
-
-    def reach(self, spans, most):
-        return {span.partition: self._reach(span, most) for span in spans}
-
-    def _reach(self, span, most):
-        size, end = 0, span.start
-        for message in self.read([span]):
-            size += len(message.value or b"")
-            if size > most and end > span.start:
-                break
-            end = message.offset + 1
-        return Reached(end, size, 1_000)
 
     def wait(self, places, seconds):
         pass

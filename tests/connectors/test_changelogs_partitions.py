@@ -13,13 +13,14 @@ from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings
 from mview.errors import DataLostError
+from tests.connectors.kafka_doubles import KeepsNothing
 
 SETTINGS = ChangesSettings(
     connection="shop", source="kafka", format="unified", bootstrap_servers="b", topic="{table}"
 )
 
 
-class Client:
+class Client(KeepsNothing):
     """A cluster with one topic: an id, and the first and last offset of every partition."""
 
     def __init__(self, made: str, **partitions: tuple[int, int]) -> None:
@@ -34,9 +35,6 @@ class Client:
 
     def ends(self, partitions: Iterable[str]) -> dict[str, int]:
         return {name: self.there[name][1] for name in partitions}
-
-    def forget(self) -> None:
-        pass
 
     def read(self, spans: Any) -> list[Any]:
         return []

@@ -22,6 +22,7 @@ from mview.errors import ConfigError, DataLostError
 from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec, open_changelog, open_format
 from mview.schema import Column, TableSchema, parse_type
+from tests.connectors.kafka_doubles import KeepsNothing
 from tests.patience import wait_for
 from tests.relations import rel
 
@@ -201,7 +202,7 @@ def test_a_folder_has_tables_of_one_name_in_several_databases(tmp_path: Path) ->
 # --- with a broker -------------------------------------------------------------------------------
 
 
-class MemoryKafka:
+class MemoryKafka(KeepsNothing):
     """Topics in memory, with the calls that the changelog makes of its client."""
 
     bootstrap = "memory:1"
@@ -237,9 +238,6 @@ class MemoryKafka:
 
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(partitions, 0)
-
-    def forget(self) -> None:
-        """Nothing is kept."""
 
     def read(self, spans: Sequence[Span]) -> Iterator[Message]:
         for partition, start, end in spans:

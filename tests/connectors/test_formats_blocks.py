@@ -225,7 +225,7 @@ def test_one_that_is_unusual_is_seen(table: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 1024])
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     log=logs(), mode=st.sampled_from(["raise", "halt", "reject"]), table=st.sampled_from([*TABLES])
 )

@@ -64,6 +64,9 @@ from mview_connectors.registry import registry_of
 #: Messages of one split at the most: a backlog in one partition is read by several tasks.
 _SPLIT = 10_000
 
+#: Messages that are read as soon as they are planned.
+_FEW = 5_000
+
 #: Seconds between looks for new partitions. Must be well below T: until it is seen, a new partition
 #: does not hold the watermark back.
 _LOOK_FOR_PARTITIONS_S = 2.0
@@ -272,7 +275,8 @@ class KafkaChangelog:
 
         Offsets say nothing of bytes, and what a batch reads must be known before it is read. So
         where as many messages of the largest size might be more than `max_bytes`, they are read
-        for their sizes, up to that many bytes, and kept: a `read` of this object gives them.
+        for their sizes, up to that many bytes, and kept: a `read` of this object gives them. So are
+        few, whose times are asked for next: that is one way to the brokers instead of three.
 
         Raises:
             DataLostError: what `start` asks for is not in the topic any more.
@@ -290,7 +294,9 @@ class KafkaChangelog:
         if self._caps is not None:
             capped = {p: min(end, self._caps[p]) for p, end in observed.items()}
         backlog = {p: end - begun[p] for p, end in capped.items() if end > begun[p]}
-        self._check_still_there(begun, observed)
+        self._check_not_behind(begun, observed)
+        if sum(backlog.values()) > _FEW:  # else they are read now, or not there
+            self._check_still_there(begun, observed)
         ends = self._limited(begun, backlog, observed, Portion(max_rows, max_bytes, align))
         if self._transactions is not None and backlog:
             bounds = Portion(max_rows, max_bytes, align)
@@ -355,7 +361,8 @@ class KafkaChangelog:
         """The ends of about so many messages and bytes, none too far ahead of others."""
         shares = fair_shares(backlog, bounds.rows)
         ends = {p: begun[p] + shares.get(p, 0) for p in observed}
-        if sum(shares.values()) * self._times.largest > bounds.size:
+        messages = sum(shares.values())
+        if 0 < messages <= _FEW or messages * self._times.largest > bounds.size:
             ends |= self._within(begun, ends, bounds.size)
         else:
             self._client.forget()
@@ -403,7 +410,11 @@ class KafkaChangelog:
     def _within(self, begun: Offsets, ends: Offsets, max_bytes: int) -> dict[str, int]:
         """The ends of as many messages as fit into some bytes, by partition."""
         spans = [Span(p, begun[p], end) for p, end in ends.items() if end > begun[p]]
-        reached = self._client.reach(spans, max_bytes // len(spans))
+        try:
+            reached = self._client.reach(spans, max_bytes // len(spans))
+        except DataLostError:
+            self._check_still_there(begun, ends)  # which says what there is
+            raise
         self._times.largest = max(self._times.largest, *(part.largest for part in reached.values()))
         return {partition: part.end for partition, part in reached.items()}
 
@@ -538,12 +549,14 @@ class KafkaChangelog:
                 gone(partition, how, self._topics.tables(topic_of(partition)))
         return {**dict.fromkeys(fresh, 0), **start}
 
-    def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
+    def _check_not_behind(self, start: Offsets, observed: Offsets) -> None:
         for partition, end in observed.items():
             if start[partition] > end:
                 # The same topic: its broker may not have found again all that it has.
                 tables = self._topics.tables(topic_of(partition))
                 behind(self._settings, partition, start[partition], end, tables)
+
+    def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
         news = [partition for partition, end in observed.items() if end > start[partition]]
         for partition, first in self._client.beginnings(news).items():
             if start[partition] < first:

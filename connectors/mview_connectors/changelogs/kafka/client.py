@@ -298,6 +298,12 @@ class KafkaClient:
             self._kept[name] = _KeptSpan(Span(name, start, ends[name]), messages[name])
         return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
 
+    def kept_before(self, partition: str, end: int) -> Iterator[Message]:
+        """The messages that are kept and stand right before an offset, the last one first."""
+        kept = self._kept.get(partition)
+        if kept is not None and kept.span.start < end <= kept.span.end:
+            yield from (m for m in reversed(kept.messages) if m.offset < end)
+
     def forget(self) -> None:
         """Keep no messages."""
         self._kept = {}

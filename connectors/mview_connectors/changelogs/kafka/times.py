@@ -87,8 +87,14 @@ class KafkaTimes:
 
     def last(self, ends: Offsets, find: Callable[[Message], _Found | None]) -> dict[str, _Found]:
         """What `find` says of the last message before each end of which it says something."""
-        firsts = self._client.beginnings(ends)
         last_of: dict[str, _Found] = {}
+        for partition, end in ends.items():
+            for message in self._client.kept_before(partition, end):
+                if (said := find(message)) is not None:
+                    last_of[partition] = said
+                    break
+        ends = {partition: end for partition, end in ends.items() if partition not in last_of}
+        firsts = self._client.beginnings(ends)
         for window in _WINDOWS:
             spans = [
                 Span(partition, max(firsts[partition], end - window), end)
