@@ -179,14 +179,22 @@ def test_a_chunk_is_read_again_where_changes_are_taken_out_of_quarantine(followi
 
     def waiting(log: MendLog, tables: object) -> dict[Path, MendRequest]:
         """The request comes when the chunk was read, and before it counts."""
-        if not asked and "0" in read:
+        if not asked and begun:
+            begun[0].future.result(60)
             asked.append(MendRequest(NOTES, "retry", ("1.1",)))
             following.db.execute("update notes set body = 'retried' where id = 3")
             return {following.folder / "asked.json": asked[0]}
         return {}
 
     read: list[str] = []
+    begun: list[rereads._Reading] = []
     monkeypatch.setattr(MendLog, "of", waiting)
+    begin = rereads.Rereads._read
+    monkeypatch.setattr(
+        rereads.Rereads,
+        "_read",
+        lambda self, *some: (begin(self, *some), begun.append(self._readings[-1])),
+    )
     take = rereads.Rereads._take
     monkeypatch.setattr(
         rereads.Rereads,
