@@ -199,7 +199,8 @@ class LiveQuery:
             return end, pieces, False
         if logs.backlog:
             end = logs.advance(at, most)
-        return end, logs.pieces(at, end), True
+            pieces = logs.pieces(at, end)
+        return end, pieces, True
 
     def _keep(self, rhythm: Rhythm) -> None:
         if not self._spec.once:

@@ -12,7 +12,7 @@ from mview.connector import Message
 class KeepsNothing:
     """A client that reads each message when it is asked for, and keeps none."""
 
-    def read(self, spans: Sequence[Span]) -> Iterable[Message]:
+    def read(self, spans: Sequence[Span], *, last: bool = False) -> Iterable[Message]:
         """The messages of spans."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, OffsetSpec
 from mview_connectors.changelogs.kafka import changelog as kafka_module
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
-from mview_connectors.changelogs.kafka.client import KafkaClient
+from mview_connectors.changelogs.kafka.client import KafkaClient, Span
 from mview_connectors.formats.debezium import DebeziumFormat
 from mview_connectors.formats.unified import UnifiedFormat
 
@@ -236,6 +236,25 @@ def test_what_was_read_for_its_size_is_not_read_again(make_log, kafka):
         ids(other, start, end)
     with pytest.raises(DataLostError):  # it is kept until it is read
         ids(changelog, start, end)
+
+
+def test_what_is_kept_answers_other_bounds_until_it_is_read_for_the_last_time(make_log, kafka):
+    """Whole transactions are looked for in parts of one backlog: it is read once for that."""
+    log = make_log()
+    client = log.open()._client
+    log.send(*(change(n, n) for n in range(30)))
+    whole, size = Span(f"{log.topic}/0", 0, 30), len(change(10, 10))
+    first = client.reach([whole], 10**6)[whole.partition]
+    kafka.admin().delete_records([TopicPartition(log.topic, 0, 30)])[
+        TopicPartition(log.topic, 0)
+    ].result(30)
+    assert client.reach([whole], 10**6)[whole.partition] == first
+    assert 3 < client.reach([whole._replace(end=20)], 6 * size)[whole.partition].end < 8
+    for _ in range(2):
+        assert [message.offset for message in client.read([whole])] == [*range(30)]
+    assert [message.offset for message in client.read([whole], last=True)] == [*range(30)]
+    with pytest.raises(DataLostError):
+        client.reach([whole], 10**6)
 
 
 def test_what_was_read_is_forgotten_when_it_is_planned_anew(make_log, kafka):

@@ -36,7 +36,7 @@ class Client(KeepsNothing):
     def ends(self, partitions: Iterable[str]) -> dict[str, int]:
         return {name: self.there[name][1] for name in partitions}
 
-    def read(self, spans: Any) -> list[Any]:
+    def read(self, spans: Any, *, last: bool = False) -> list[Any]:
         return []
 
     def stop_waiting(self) -> None: ...

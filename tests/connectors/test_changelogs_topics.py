@@ -239,7 +239,7 @@ class MemoryKafka(KeepsNothing):
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
         return dict.fromkeys(partitions, 0)
 
-    def read(self, spans: Sequence[Span]) -> Iterator[Message]:
+    def read(self, spans: Sequence[Span], *, last: bool = False) -> Iterator[Message]:
         for partition, start, end in spans:
             for offset in range(start, end):
                 yield Message(partition, offset, None, self.logs[partition][offset])

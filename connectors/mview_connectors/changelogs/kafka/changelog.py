@@ -281,6 +281,7 @@ class KafkaChangelog:
         Raises:
             DataLostError: what `start` asks for is not in the topic any more.
         """
+        self._client.forget()
         beats, made, start = self._heartbeat_ends, _ids(start), _places(start)
         ended = {name: at for name, at in start.items() if self._is_of_ends(name)}
         start = {name: at for name, at in start.items() if name not in ended}
@@ -297,9 +298,10 @@ class KafkaChangelog:
         self._check_not_behind(begun, observed)
         if sum(backlog.values()) > _FEW:  # else they are read now, or not there
             self._check_still_there(begun, observed)
-        ends = self._limited(begun, backlog, observed, Portion(max_rows, max_bytes, align))
-        if self._transactions is not None and backlog:
-            bounds = Portion(max_rows, max_bytes, align)
+        bounds = Portion(max_rows, max_bytes, align)
+        if self._transactions is None or not backlog:
+            ends = self._limited(begun, backlog, observed, bounds)
+        else:
             ends, ended = self._whole_ones(begun, backlog, observed, bounds, ended)
             if ends == begun and wait_ms:
                 time.sleep(min(wait_ms / 1000, _REST_S))
@@ -338,9 +340,8 @@ class KafkaChangelog:
 
     def read(self, splits: Sequence[Split]) -> Iterator[Message]:
         """The messages of splits, in order, transactions that were rolled back left out."""
-        return self._client.read(
-            [Span(split.partition, split.start, split.end) for split in splits]
-        )
+        spans = [Span(split.partition, split.start, split.end) for split in splits]
+        return self._client.read(spans, last=True)
 
     def caution(self) -> str | None:
         """A warning where the way to the brokers is not safe."""
@@ -364,8 +365,6 @@ class KafkaChangelog:
         messages = sum(shares.values())
         if 0 < messages <= _FEW or messages * self._times.largest > bounds.size:
             ends |= self._within(begun, ends, bounds.size)
-        else:
-            self._client.forget()
         return ends | self._aligned(begun, ends, backlog, bounds.align)
 
     def _whole_ones(

@@ -249,8 +249,12 @@ class KafkaClient:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def read(self, spans: Sequence[Span]) -> Iterator[Message]:
+    def read(self, spans: Sequence[Span], *, last: bool = False) -> Iterator[Message]:
         """The messages of spans of partitions, in order within each; offsets may have gaps.
+
+        Args:
+            spans: the spans.
+            last: nobody asks for these again: what was kept of them is kept no longer.
 
         Raises:
             DataLostError: the start of a span is not there any more.
@@ -259,11 +263,12 @@ class KafkaClient:
         """
         left = []
         for span in _joined(spans):
-            if (kept := self._kept.get(span.partition)) is None or not _has(kept.span, span):
+            if not self._has(span):
                 left.append(span)
                 continue
-            if span == kept.span:
-                del self._kept[span.partition]  # nobody asks again
+            kept = self._kept[span.partition]
+            if last and span == kept.span:
+                del self._kept[span.partition]
             yield from (m for m in kept.messages if span.start <= m.offset < span.end)
         while left:
             # A consumer is at one place of a partition: its second span waits for the next round.
@@ -276,27 +281,43 @@ class KafkaClient:
     def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
         """How far `most` bytes of messages reach in each span, one message at least.
 
-        These are kept until they are read, or `forget`.
+        These are kept until they are read for the last time, or `forget`: who asks for no more than
+        what is kept, with other bounds, is answered from there.
 
         Args:
             spans: of different partitions.
             most: bytes of keys and values, in each.
         """
-        self.forget()
         ends = {span.partition: span.end for span in spans}
         parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        is_kept = all(self._has(span) for span in spans)
         messages: dict[str, list[Message]] = {span.partition: [] for span in spans}
-        for name, record in self._read_together({span.partition: span for span in spans}, ends):
-            before, message = parts[name], _message(name, record)
-            size = len(message.key or b"") + len(message.value or b"")
+        for message in self.read(spans) if is_kept else self._read_anew(spans, ends):
+            name = message.partition
+            before, size = parts[name], len(message.key or b"") + len(message.value or b"")
+            if message.offset >= ends[name]:
+                continue
             if before.size and before.size + size > most:
                 ends[name] = message.offset  # nothing from here on is read
             else:
                 parts[name] = Reached(0, before.size + size, max(before.largest, size))
                 messages[name].append(message)
-        for name, start, _ in spans:
-            self._kept[name] = _KeptSpan(Span(name, start, ends[name]), messages[name])
+        if not is_kept:
+            self._kept = {
+                name: _KeptSpan(Span(name, start, ends[name]), messages[name])
+                for name, start, _ in spans
+            }
         return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
+
+    def _has(self, span: Span) -> bool:
+        """Whether all of a span is kept."""
+        kept = self._kept.get(span.partition)
+        return kept is not None and kept.span.start <= span.start and span.end <= kept.span.end
+
+    def _read_anew(self, spans: Sequence[Span], ends: Mapping[str, int]) -> Iterator[Message]:
+        self.forget()
+        for name, record in self._read_together({span.partition: span for span in spans}, ends):
+            yield _message(name, record)
 
     def kept_before(self, partition: str, end: int) -> Iterator[Message]:
         """The messages that are kept and stand right before an offset, the last one first."""
@@ -484,10 +505,6 @@ def _place(partition: str, offset: int | None = None) -> TopicPartition:
 
 def _places(at: Mapping[str, int]) -> str:
     return ", ".join(f"{name}, offset {offset}" for name, offset in at.items())
-
-
-def _has(span: Span, part: Span) -> bool:
-    return span.start <= part.start and part.end <= span.end
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
