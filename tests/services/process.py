@@ -24,11 +24,16 @@ class ServiceError(Exception):
     """A server cannot be had or does not start; the message has the reason."""
 
 
+#: Ports that were given: a server binds its own some time after it has asked for all.
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A free loopback port below the range that client connections take theirs from."""
-    for port in random.sample(range(20_000, 32_000), 200):
+    """A free loopback port below the range that client connections take theirs from; each once."""
+    for port in random.sample([*{*range(20_000, 32_000)} - _given], 200):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
     raise ServiceError("no free port between 20000 and 32000")
 
