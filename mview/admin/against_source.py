@@ -322,8 +322,11 @@ class Comparison:
             if why := still.why():
                 return f"{many} to be read anew, when changes are followed: {why}"
             time.sleep(_LOOK_S)
-        if why := RereadLog.why_refused(file):
-            return f"{many} to be read anew, which ended the run by an error: {why}"
+        if refused := log.why_refused(file):
+            return (
+                f"{many} to be read anew, which cannot be done: {refused.text}; next: "
+                f"{refused.hint}"
+            )
         return ""
 
     # --- row by row ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.source import ViewSource
 from mview.ingest.load_plan import read_plan
+from mview.ingest.mending.rereads import RereadLog
 from mview.ingest.pace import held
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
@@ -77,6 +78,9 @@ class TableStatus:
             `priority`; of its connection `connection_rows_per_second`, `connection_window`,
             `tables_at_once`.
         quarantined: changes of it that are in quarantine.
+        refused: why it could not be read anew when that was last asked for, within a day or until
+            it is; empty: it was, or nobody has asked.
+        next: what to do then.
     """
 
     name: str
@@ -88,6 +92,8 @@ class TableStatus:
     held: str = ""
     load: Mapping[str, object] = field(default_factory=dict)
     quarantined: int = 0
+    refused: str = ""
+    next: str = ""
 
 
 @dataclass(frozen=True)
@@ -309,6 +315,7 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
     open_ += sorted(paused - known.keys())
     open_ = [name for name in open_ if name.connection in config.connections]
     why = held(config, open_, paused, now)
+    refused = {request.table: halt for request, halt in RereadLog(store.rereads).refused()}
     told = []
     for name in [*known, *(name for name in open_ if name not in known)]:
         state, plan = known.get(name), None
@@ -316,6 +323,9 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
             # Its run may begin anew at this moment: then it is not told this time.
             with suppress(CorruptionError):
                 plan = read_plan(store.plan(manifest.generation, manifest.token, name)).chunks
+        # One that is loaded anew has all rows.
+        is_there = name in refused and state is not None and state.phase == "loaded"
+        is_there = is_there and state is not None and not state.halted
         told.append(
             TableStatus(
                 str(name),
@@ -327,6 +337,7 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
                 why.get(name, "") if state is None or not state.halted else state.halted,
                 _load_settings(config, name) if name in open_ else {},
                 0 if state is None or state.quarantine is None else state.quarantine.changes,
+                *((refused[name].text, refused[name].hint) if is_there else ()),
             )
         )
     return tuple(told)

@@ -179,7 +179,13 @@ def status_text(store: StoreStatus) -> str:
     ]
     if sources:
         lines += ["", "sources", *aligned(sources)]
-    lines += ["", "tables", *aligned(tables), "", "views"]
+    lines += ["", "tables"]
+    for line, table in zip(aligned(tables), store.tables, strict=True):
+        lines.append(line)
+        if table.refused:
+            lines.append(f"    not read anew: {one_line(table.refused)}")
+            lines.append(f"    next: {one_line(table.next)}")
+    lines += ["", "views"]
     lines += [f"  {one_line(name)}  asked for, not built yet" for name in store.unbuilt]
     for line, view in zip(aligned(views), store.views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]

@@ -44,6 +44,16 @@ class TableHalt:
         )
         return cls(error.what, where, got, hint, altered, error.code)
 
+    @property
+    def text(self) -> str:
+        """What failed, where, and what was got, in one line.
+
+        >>> TableHalt("no value fits", where="shop.t.a").text
+        'no value fits (shop.t.a)'
+        """
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.what}{where}" + (f": {self.got}" if self.got else "")
+
     def error(self) -> DecodeError:
         """The error, for people."""
         return DecodeError(

@@ -165,7 +165,7 @@ def check_table(database: Database, table: TableSpec) -> None:
         raise
     except UserError as error:
         changed = {
-            "what": f"{table.name} cannot be loaded any more: {error.what}",
+            "what": f"{table.name} cannot be read any more: {error.what}",
             "safe": safe,
             "hint": hint if error.hint is None else f"{error.hint}; else {hint}",
         }
@@ -175,7 +175,7 @@ def check_table(database: Database, table: TableSpec) -> None:
         there = columns.get(column.name)
         if there is None or _form(there) != _form(column):
             raise UserError(
-                f"column {table.name}.{column.name} was changed while its table is being loaded",
+                f"column {table.name}.{column.name} was changed since the load of its table began",
                 got="it is gone" if there is None else f"{there.source_type or there.type}",
                 allowed=f"{column.source_type or column.type}, as it was when the load began",
                 safe=safe,
@@ -183,7 +183,7 @@ def check_table(database: Database, table: TableSpec) -> None:
             )
     if now.key != table.schema.key:
         raise UserError(
-            f"the key of {table.name} was changed while it is being loaded",
+            f"the key of {table.name} was changed since its load began",
             got=", ".join(now.key),
             allowed=", ".join(table.schema.key),
             safe=safe,

@@ -144,19 +144,20 @@ class LiveQuery:
                     raise
                 # Only logs raise it; and what is asked of the quarantine needs none.
                 end, pieces, by_tasks, lost = at, [], False, error
-            if end != at or rereads.is_due(end["watermark"]) or mends:
+            if end != at or rereads.is_due(end["watermark"]) or mends or rereads.halts:
                 rhythm.begin()
                 with _reading():
                     read, halts, rejects = self._read(logs, pieces, by_tasks)
                     changes = rereads.without_snapshots(read)
                     anew = rereads.step(changes, end["watermark"])
+                    halts |= rereads.halts
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
                 number, wanted = (self._spec.generation, batch), [*mends.values()]
                 epochs.begin(Batch(changes, {}, offsets, *number, anew, halts, rejects, wanted))
                 at, batch = end, batch + 1
                 if batch > 1 and not logs.backlog:
                     self._caught_up.set()
-                if anew or mends:
+                if anew or mends or rereads.halts:
                     epochs.finish()
                     rereads.published()
                 for file in mends:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from mview.admin.mending.backfill import backfill
 from mview.cli import main
 from mview.clock import SystemClock
-from mview.config.file import load_config
+from mview.connector import TableHalt
 from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.relation import RelationId
+from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.cli.test_past import published
@@ -69,21 +70,85 @@ def test_a_run_is_waited_for(store: Store) -> None:
     assert "waiting for the run" in result.stderr
 
 
-def test_a_run_that_fails_by_it_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also before the run has ended, and has noted its failure: that takes seconds."""
-
-    def fails(*_: object) -> Path:
-        log = RereadLog(store.rereads)
-        file = log.ask(request)
-        log.refuse(file, "the table has another key")
+def test_one_that_is_refused_is_told_to_all_who_wait_and_by_status(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> Path:
         return file
 
-    request = RereadRequest(RelationId.of("shop.orders"))
-    monkeypatch.setattr("mview.admin.mending.backfill._asked", fails)
-    (told,) = backfill(load_config("mview.yml"), ["shop.orders"], lambda text: None)
-    assert told.state == "failed"
-    assert told.why == "the run ended by an error: the table has another key"
-    assert not [*store.rereads.iterdir()]
+    log = RereadLog(store.rereads)
+    file = log.ask(RereadRequest(RelationId.of("shop.orders")))
+    log.refuse(file, TableHalt("another key", "shop.db", "b", "mview drop shop.orders"))
+    monkeypatch.setattr("mview.admin.mending.backfill._asked", refused)
+    for _ in range(2):
+        result = mview("shop.orders")
+        assert result.exit_code == 1
+        assert result.stdout == (
+            "shop.orders: failed, another key (shop.db): b\n  next: mview drop shop.orders\n"
+        )
+    (told,) = json.loads(mview("shop.orders", "--json").stdout)
+    assert (told["state"], told["next"]) == ("failed", "mview drop shop.orders")
+    shown = CliRunner().invoke(main, ["status", "-c", "mview.yml"]).stdout
+    assert "    not read anew: another key (shop.db): b\n    next: mview drop" in shown
+
+
+def test_what_was_refused_is_forgotten_after_a_day_or_when_its_table_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, why = RereadLog(store.rereads), TableHalt("no")
+    orders, lines = (RelationId.of(f"shop.{name}") for name in ("orders", "order_lines"))
+    first, second = (log.ask(RereadRequest(table)) for table in (orders, lines))
+    for file in (first, second):
+        log.refuse(file, why)
+    assert [(request.table, why.what) for request, why in log.refused()] == [
+        (orders, "no"),
+        (lines, "no"),
+    ]
+    log.forget_refused(lambda request: request.table == orders)
+    assert (log.why_refused(first), log.why_refused(second)) == (None, why)
+    first.with_suffix(".refused").write_text("half")
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 3600)
+    third = log.ask(RereadRequest(orders))
+    assert log.why_refused(second) == why
+    monkeypatch.setattr("time.time", lambda: now + 86_500)
+    log.ask(RereadRequest(orders))
+    assert log.why_refused(second) is None
+    assert not [*store.rereads.glob("*.refused")]
+    log.refuse(third, why)
+    log.refuse(third, why)  # gone meanwhile
+    assert len(log.refused()) == 1
+
+
+def test_a_table_that_halts_is_waited_for_no_longer(store: Store) -> None:
+    def run() -> None:
+        with Lease(store.lease, SystemClock()):
+            held.set()
+            end = time.monotonic() + 20
+            while not RereadLog(store.rereads).waiting() and time.monotonic() < end:
+                time.sleep(0.01)
+            log = ManifestLog(store.manifests)
+            newest = log.latest()
+            assert newest is not None
+            tables = dict(newest.tables)
+            name = RelationId.of("shop.orders")
+            tables[name] = replace(tables[name], halted="no key\n  where: there")
+            log.publish(replace(newest, epoch=newest.epoch + 1, tables=tables))
+            ended.wait(20)
+
+    held, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert held.wait(20)
+    result = mview("shop.orders")
+    ended.set()
+    thread.join()
+    assert result.exit_code == 1
+    assert "shop.orders: failed, its table has halted meanwhile" in result.stdout
+    again = mview("shop.orders")
+    assert again.exit_code == 1
+    assert "shop.orders has halted: no key" in again.stderr
+    assert "run again: shop.orders is loaded anew" in again.stderr
 
 
 def test_what_cannot_be_read_anew(store: Store) -> None:

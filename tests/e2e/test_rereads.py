@@ -13,9 +13,11 @@ import pytest
 from mview.admin.against_source import verify_tables
 from mview.admin.content import StoredView, published
 from mview.admin.mending.backfill import Backfilled, backfill
+from mview.admin.status import status
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.config.file import load_config
+from mview.errors import MviewError
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.mirror import Mirror
@@ -177,3 +179,55 @@ def test_a_connector_that_reads_a_table_anew(shop: Shop) -> None:
     is_right(shop, config, {"bodies": "select body, count(*) from notes group by body"})
     assert published(config).views["bodies"].built_epoch == built
     assert not list(Store(config.store).rereads.glob("*"))
+
+
+def test_one_that_cannot_be_read_is_told_and_the_run_goes_on(shop: Shop) -> None:
+    config, table = shop.config(), rel("shop.customers")
+    with beating(shop), live(config, *views_of(**VIEWS)) as running:
+        running.epochs("spent", 1)
+        shop._db.execute("alter table customers rename column name to title")
+        told = backfill(config, ["shop.customers", "shop.lines"], running.notes.on_message)
+        assert [(t.table, t.state) for t in told] == [
+            ("shop.customers", "failed"),
+            ("shop.lines", "done"),
+        ]
+        assert "column shop.customers.name was changed" in told[0].why
+        assert told[0].next.endswith("mview backfill shop.customers")
+        known = {t.name: t for t in status(config).tables}
+        assert known["shop.customers"].refused == told[0].why
+        assert known["shop.customers"].phase == "loaded"
+        said = [text for text in running.notes.messages if told[0].why in text]
+        assert len(said) == 1
+        shop._db.execute("alter table customers rename column title to name")
+        (again,) = backfill(config, ["shop.customers"], running.notes.on_message)
+        assert again.state == "done"
+        running.to_the_end(shop)
+    assert not any(view.halted for view in published(config).views.values())
+    assert not published(config).tables[table].halted
+    assert not {t.refused for t in status(config).tables} - {""}
+    is_right(shop, config)
+
+
+def test_a_snapshot_of_a_connector_for_which_nothing_can_be_read_halts_the_table(
+    shop: Shop,
+) -> None:
+    config = shop.config()
+    file = config.path
+    file.write_text(file.read_text().replace("format: unified", "format: debezium"))
+    config = load_config(file)
+    bodies, named = "select body, count(*) as n from shop.notes group by body", VIEWS["spent"]
+    run_once(config, *views_of(bodies=bodies, spent=named))
+    place = {"connector": "postgresql", "table": "notes", "ts_ms": 1, "snapshot": "true"}
+    place["sequence"] = f'[null,"{shop.file.stat().st_size + 1}"]'
+    row = {"id": 1, "body": "x"}
+    shop.append(json.dumps({"op": "r", "before": None, "after": row, "source": place}))
+    shop._db.execute("insert into notes values (1, x'ff') on conflict do update set body = x'ff'")
+    run_once(config)  # what it reads then is for the next one
+    with pytest.raises(MviewError, match="as a snapshot of its connector asks"):
+        run_once(config)
+    manifest = published(config)
+    assert "stored as bytes" in manifest.tables[rel("shop.notes")].halted
+    assert {name: bool(view.halted) for name, view in manifest.views.items()} == {
+        "bodies": True,
+        "spent": False,
+    }

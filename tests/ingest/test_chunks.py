@@ -104,7 +104,7 @@ def test_one_that_stays_away_is_raised(shop: Shop, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        (["drop table t"], "shop.t cannot be loaded any more: unknown table"),
+        (["drop table t"], "shop.t cannot be read any more: unknown table"),
         (["alter table t drop column price"], "column shop.t.price was changed"),
         (["alter table t rename column name to title"], "column shop.t.name was changed"),
         (

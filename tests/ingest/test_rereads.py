@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from mview.config.file import load_config
-from mview.errors import CorruptionError, UserError
+from mview.errors import AwayError, CorruptionError, MviewError
 from mview.ingest.batches import Batch
 from mview.ingest.live import LiveQuery
 from mview.ingest.mending import rereads
 from mview.ingest.mending.rereads import RereadLog, RereadRequest, plan_anew
 from mview.ingest.spec import QuerySpec, TableSpec, open_changelog, open_database
+from mview.snapshot import Marker
 from mview.store.quarantine import MendLog, MendRequest
 from tests.relations import rel
 
@@ -29,6 +30,18 @@ changes: {shop: {source: files, format: debezium, path: changes, T: 10ms}}
 engine: {chunk_rows: 10}
 """
 NOTES = rel("shop.notes")
+
+
+class Lazy:
+    """A Spark that nobody starts."""
+
+    running = None
+
+    def begin(self) -> None:
+        """It is not needed."""
+
+    settle = begin
+    slots = 1
 
 
 class Following:
@@ -62,20 +75,26 @@ class Following:
 
     def run(self) -> list[Batch]:
         """What the epochs of a bounded run get."""
+        batches: list[Batch] = []
+        self.follow(lambda: False, batches, once=True)
+        return batches
+
+    def follow(
+        self, until: Callable[[], bool], batches: list[Batch], *, once: bool = False
+    ) -> None:
+        """Run until `until()` is true; the epochs get `batches`."""
         table = TableSpec(NOTES, self.schema, self.folder / "base", "stage", None, rereads=True)
         tables, start = {NOTES: table}, {"shop": self.begin}
-        spec = QuerySpec(1, self.config, tables, start, -1, 1, True)
-        batches: list[Batch] = []
+        spec = QuerySpec(1, self.config, tables, start, -1, 1, once)
         query = LiveQuery(
-            None,  # type: ignore[arg-type]  # for many changes
+            Lazy(),  # type: ignore[arg-type]  # for many changes
             spec,
             self.folder,
             batches.append,
             rereads=self.folder / "rereads",
             say=self.said.append,
         )
-        query.run(lambda: False)
-        return batches
+        query.run(until)
 
     def read(self, batches: list[Batch]) -> dict[int, tuple[list[int], int]]:
         """By chunk: the ids that were read, and how many keys do not count."""
@@ -145,15 +164,131 @@ def test_rows_of_a_snapshot_are_passed_over_and_the_table_is_read_anew(following
     assert sum("the connector reads shop.notes anew" in text for text in following.said) == 1
 
 
-def test_a_request_that_cannot_be_done_ends_one_run_only(following):
+def test_a_request_that_cannot_be_done_is_refused_and_the_run_goes_on(following):
     request = following.requests.ask(RereadRequest(NOTES))
     following.db.execute("alter table notes rename column body to text")
-    with pytest.raises(UserError, match=r"shop\.notes") as raised:
-        following.run()
+    following.send("c", {"id": 3, "body": "x"})
+    batches = following.run()
+    assert [len(batch.changes.get(NOTES, [])) for batch in batches if batch.changes] == [1]
+    assert not any(batch.rereads or batch.halts for batch in batches)
     assert not following.requests.waiting()
-    # Who asked is told, however long the run takes to end.
-    assert following.requests.why_refused(request) == raised.value.what
+    why = following.requests.why_refused(request)
+    assert "body" in why.what
+    assert "shop.notes" in why.what
+    assert why.hint.endswith("once it can be read: mview backfill shop.notes")
+    assert sum(why.what in text for text in following.said) == 1
+    following.begin = batches[-1].offsets.connections["shop"]
     assert is_quiet(following.run())
+    assert following.requests.why_refused(request) == why
+    # As soon as it can be read, it is right, and nothing is told of it any more.
+    following.db.execute("alter table notes rename column text to body")
+    following.requests.ask(RereadRequest(NOTES))
+    assert sorted(following.read(following.run())) == [0, 1, 2]
+    assert following.requests.refused() == []
+
+
+def test_chunks_that_count_stay_where_a_later_one_cannot_be_read(following):
+    """Each is a correction by itself; that it is not all, who asked is told."""
+    request = following.requests.ask(RereadRequest(NOTES))
+    following.db.execute(
+        "insert into notes values (12, x'ff') on conflict do update set body=x'ff'"
+    )
+    batches = following.run()
+    counted = following.read(batches)
+    assert 1 not in counted
+    why = following.requests.why_refused(request)
+    assert why.where == "shop.notes.body, row with id=12"
+    assert sum(f"{why.what} ({why.where})" in text for text in following.said) == 1
+    # Whatever of the table is in quarantine may be of rows that were not read.
+    assert not any(batch.mends for batch in [*batches, *following.run()])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_table_halts_whose_snapshot_was_passed_over_when_it_cannot_be_read(following, asked):
+    """Its rows were in no other message: which of ours are wrong then, nobody knows."""
+    people = following.requests.ask(RereadRequest(NOTES)) if asked else None
+    following.send("r", {"id": 1, "body": "x"}, snapshot="true")
+    following.db.execute("alter table notes rename column body to text")
+    (batch, *rest) = [batch for batch in following.run() if batch.changes or batch.halts]
+    following.begin = batch.offsets.connections["shop"]
+    halts = [b.halts[NOTES] for b in [batch, *rest, *following.run()] if NOTES in b.halts]
+    assert len(halts) == 1
+    assert "as a snapshot of its connector asks" in halts[0].what
+    assert "body" in halts[0].what
+    assert not following.requests.waiting()
+    assert len(following.requests.refused()) == 1 + asked
+    if people is not None:
+        assert following.requests.why_refused(people)
+
+
+def test_a_halt_that_is_not_published_is_told_again_by_the_next_run(following, monkeypatch):
+    following.requests.owe(NOTES)
+    following.db.execute("alter table notes rename column body to text")
+
+    def killed(self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rereads.Rereads, "published", killed)
+        with pytest.raises(KeyboardInterrupt):
+            following.run()
+    assert len(following.requests.waiting()) == 1
+    assert [b.halts.keys() for b in following.run() if b.halts] == [{NOTES}]
+    assert not following.requests.waiting()
+
+
+def test_a_database_that_is_away_is_asked_again_while_changes_go_on(following, monkeypatch):
+    away: list[str] = []
+
+    def lost(*_: object, **__: object) -> Marker:
+        away.append("once")
+        if len(away) > 4:
+            return read(*_, **__)
+        raise AwayError("the database does not answer")
+
+    read = rereads.read_chunk
+    monkeypatch.setattr(rereads, "read_chunk", lost)
+    monkeypatch.setattr(rereads, "_AWAY_S", 0.05)
+    following.requests.ask(
+        RereadRequest(NOTES, plan_anew(following.config, NOTES, following.schema), (0,))
+    )
+    batches: list[Batch] = []
+
+    def until() -> bool:
+        if away:
+            now = int(time.time() * 1000)
+            following.send("c", {"id": 3, "body": f"x{now}"}, ts_ms=now)
+        return not following.requests.waiting()
+
+    following.follow(until, batches)
+    assert [*following.read(batches)] == [0]
+    first = next(n for n, batch in enumerate(batches) if batch.changes)
+    assert first < next(n for n, batch in enumerate(batches) if batch.rereads)
+    assert sum("does not answer" in text for text in following.said) == 1
+    assert following.said[-1] == "shop.notes is as its database has it again"
+
+
+def test_a_bounded_run_waits_for_it_within_its_bounds(following, monkeypatch):
+    def lost(*_: object, **__: object) -> Marker:
+        raise AwayError("the database does not answer")
+
+    monkeypatch.setattr(rereads, "read_chunk", lost)
+    following.requests.ask(RereadRequest(NOTES))
+    with pytest.raises(AwayError):
+        following.run()
+    assert len(following.requests.waiting()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), CorruptionError("of the store")])
+def test_what_is_of_the_store_ends_the_run_and_the_request_stands(following, monkeypatch, error):
+    def fails(*_: object, **__: object) -> Marker:
+        raise error
+
+    monkeypatch.setattr(rereads, "read_chunk", fails)
+    following.requests.ask(RereadRequest(NOTES))
+    with pytest.raises(MviewError):
+        following.run()
+    assert len(following.requests.waiting()) == 1
 
 
 def test_a_table_that_is_not_followed_keeps_its_request(following):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mview.clock import SystemClock
@@ -14,10 +15,14 @@ from mview.store.lease import Lease
 _LOOK_S = 0.2
 
 
-def wait_for_run(store: Store, request: Path) -> None:
-    """Wait until a request is done, as long as somebody runs the store."""
+def wait_for_run(store: Store, request: Path, is_vain: Callable[[], bool] = lambda: False) -> None:
+    """Wait until a request is done, as long as somebody runs the store.
+
+    Args:
+        is_vain: whether it will not be done.
+    """
     lease = Lease(store.lease, SystemClock())
-    while request.exists() and lease.holder() is not None:
+    while request.exists() and lease.holder() is not None and not is_vain():
         time.sleep(_LOOK_S)
 
 

@@ -28,6 +28,7 @@ class Backfilled:
         rows: rows of our copy now.
         epoch: the newest epoch now.
         why: why it is not done; empty: it is.
+        next: what to do, where it failed; else empty.
     """
 
     table: str
@@ -35,6 +36,7 @@ class Backfilled:
     rows: int
     epoch: int
     why: str = ""
+    next: str = ""
 
 
 def backfill(
@@ -50,7 +52,8 @@ def backfill(
         wait: until it is done, as long as somebody runs the store.
 
     Raises:
-        UserError: nothing was published, or a table is not loaded; nothing was asked for.
+        UserError: nothing was published, or a table is not loaded, or has halted; nothing was asked
+            for.
     """
     store = Store(config.store)
     known = published(config).source_tables
@@ -59,6 +62,12 @@ def backfill(
         if table not in known:
             hint = did_you_mean(str(table), [str(name) for name in known])
             raise UserError(f"the store has no table {table}", where=str(config.store), hint=hint)
+        if known[table].halted:
+            raise UserError(
+                f"{table} has halted: {known[table].halted.splitlines()[0]}",
+                safe="nothing was changed",
+                hint=f"run again: {table} is loaded anew, where that can be done",
+            )
         if known[table].phase != "loaded":
             raise UserError(
                 f"{table} is being loaded: it is read anyway",
@@ -83,14 +92,22 @@ def _asked(log: RereadLog, table: RelationId) -> Path:
 def _awaited(config: Config, table: RelationId, file: Path, *, wait: bool) -> Backfilled:
     store = Store(config.store)
     if wait:
-        wait_for_run(store, file)
+        wait_for_run(store, file, lambda: _has_halted(config, table))
     manifest = published(config)
-    state = manifest.tables[table]
-    told = Backfilled(str(table), "done", state.rows, manifest.epoch)
+    state = manifest.tables.get(table)
+    rows = 0 if state is None else state.rows
+    told = Backfilled(str(table), "done", rows, manifest.epoch)
+    if refused := RereadLog(store.rereads).why_refused(file):
+        return replace(told, state="failed", why=refused.text, next=refused.hint)
+    if wait and _has_halted(config, table):
+        why = "its table has halted meanwhile, or was dropped"
+        return replace(told, state="failed", why=why, next="mview status")
     if file.exists():
         why = "nobody runs the store: the next run reads it" if wait else "the run reads it"
         return replace(told, state="asked", why=why)
-    # A run that cannot read it takes the request back and ends.
-    if why := RereadLog.why_refused(file):
-        return replace(told, state="failed", why=f"the run ended by an error: {why}")
     return told
+
+
+def _has_halted(config: Config, table: RelationId) -> bool:
+    state = published(config).tables.get(table)
+    return state is None or state.halted != ""

@@ -7,7 +7,7 @@ import sys
 import click
 
 from mview.cli.options import App, config_option, json_option
-from mview.errors import ExitCode, counted
+from mview.errors import ExitCode, counted, one_line
 
 _tables = click.argument("names", nargs=-1, required=True, metavar="TABLE…")
 
@@ -62,13 +62,12 @@ def backfill(app: App, names: tuple[str, ...], no_wait: bool, config_path: str) 
     from mview.admin.mending.backfill import backfill as read_anew
 
     told = read_anew(app.config(config_path), names, app.output.note, wait=not no_wait)
-    lines = [
-        f"{table.table}: {table.state}, {table.why}"
-        if table.why
-        else f"{table.table}: as its database has it, {counted(table.rows, 'row')} "
-        f"at epoch {table.epoch:,}"
-        for table in told
-    ]
+    lines = []
+    for table in told:
+        done = f"as its database has it, {counted(table.rows, 'row')} at epoch {table.epoch:,}"
+        said = f"{table.state}, {table.why}" if table.why else done
+        lines.append(one_line(f"{table.table}: {said}"))
+        lines += [f"  next: {one_line(table.next)}"] if table.next else []
     app.output.result(told, "\n".join(lines))
     if any(table.state == "failed" for table in told):
         sys.exit(ExitCode.CHECK_FAILED)

@@ -4,6 +4,13 @@ A request in the store names the chunks; the run that follows the changes takes 
 of the load: a chunk is read, and counts when every change up to its read has been seen, without the
 keys that these changes touched. The epoch then takes what differs from our copy as changes of the
 table. To do it once more changes nothing, so a request goes only when all of it is published.
+
+Whatever fails is the request's alone. Where the database is away, it is asked again while changes
+are followed on. Else the request is refused, with the reason: each chunk is a correction by itself,
+of rows as the source had them at one time, so those that have counted stay, and nothing is undone.
+Who wanted all of the table knows that it is not all. The table is no worse than it was before, but
+where a snapshot of its connector was passed over for the request (`ask_anew`): rows may be wrong
+then that nobody can name, so the table halts, and is loaded anew.
 """
 
 from __future__ import annotations
@@ -21,8 +28,9 @@ import pyarrow.compute as pc
 
 from mview.changelog import OP
 from mview.clock import steady_clock
-from mview.config import Config
-from mview.errors import UserError
+from mview.config import Config, secret_values
+from mview.connector import TableHalt
+from mview.errors import AwayError, MviewError, RetryableError, UserError, known_error
 from mview.ingest.batches import Reloaded
 from mview.ingest.chunks import read_chunk
 from mview.ingest.spec import QuerySpec, TableSpec, chunk_bytes, open_database
@@ -30,6 +38,7 @@ from mview.merge.rules import ChunkState, LoadingTable, Release, on_changes, rel
 from mview.relation import RelationId
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
+from mview.secrets import Mask
 from mview.snapshot import ChunkPlan, Marker
 from mview.store.quarantine import MendLog, MendRequest
 from mview.store.requests.log import RequestLog
@@ -40,6 +49,12 @@ V = TypeVar("V")
 
 #: Chunks that are being read, or wait for their changes: files beside our copy.
 _AHEAD = 4
+
+#: Seconds before a database that is away is asked again, beside what `read_chunk` tries.
+_AWAY_S = 10.0
+
+#: Marks requests for which rows of a snapshot were passed over.
+_OWED = "-owed"
 
 #: The kind of a row that a connector has read from the table, and not from its log.
 SNAPSHOT_ROW = "r"
@@ -73,6 +88,15 @@ class RereadLog(RequestLog[RereadRequest]):
         "remove the file, and ask again: mview verify --source --repair",
     )
 
+    def owe(self, table: RelationId) -> Path:
+        """Ask for a whole table that halts where it cannot be read."""
+        return self._put(RereadRequest(table), _OWED)
+
+    @staticmethod
+    def is_owed(file: Path) -> bool:
+        """Whether a request is of `owe`."""
+        return file.stem.endswith(_OWED)
+
 
 def plan_anew(config: Config, table: RelationId, schema: TableSchema) -> ChunkPlan:
     """The chunks of a table as it is now, each of as many rows as an epoch takes changes."""
@@ -105,24 +129,26 @@ class _Taken:
 
     Attributes:
         spec: the table, with the plan when that is made.
-        planning: makes the plan; None: it is made.
+        planning: makes the plan, where there is none; None: it is to begin.
         left: chunks to be read.
         unpublished: chunks that are read, and not known to be published.
         is_whole: the whole table is asked for.
         begun_ms: wall time, before anything of it was read.
+        again_at: nothing is asked before this time, as the database is away; None: it is not.
     """
 
     spec: TableSpec
-    planning: Future[ChunkPlan] | None
     left: list[int]
+    planning: Future[ChunkPlan] | None = None
     unpublished: set[int] = field(default_factory=set)
     is_whole: bool = False
     begun_ms: int = field(default_factory=lambda: int(steady_clock().now()))
+    again_at: float | None = None
 
     @property
     def is_read(self) -> bool:
         """Whether nothing is left to be read."""
-        return self.planning is None and not self.left
+        return self.spec.plan is not None and not self.left
 
 
 class Rereads:
@@ -146,6 +172,14 @@ class Rereads:
         self._seen: dict[RelationId, float] = {}
         self._read_at = time.monotonic()
         self._ended = False
+        self._mask = Mask(secret_values(spec.config))
+        self._halts: dict[Path, tuple[RelationId, TableHalt]] = {}
+        self._log.forget_refused()
+
+    @property
+    def halts(self) -> dict[RelationId, TableHalt]:
+        """Tables that halt with the next batch, as what they need cannot be read."""
+        return dict(self._halts.values())
 
     def end(self) -> None:
         """Begin nothing more: the logs end here, and what is read later may be beyond them."""
@@ -175,7 +209,7 @@ class Rereads:
             watermark: every change up to it was read; -1: unknown.
 
         Raises:
-            MviewError: a chunk cannot be read.
+            MviewError: the store takes no files; or the database is away, in a bounded run.
         """
         for reading in self._readings:
             for batch in changes.get(reading.table.table, ()):
@@ -206,45 +240,52 @@ class Rereads:
         return any(map(partial(_is_due, watermark=watermark), self._readings))
 
     def published(self) -> None:
-        """All that `step` has returned is published: requests that are done go."""
+        """All that `step` and `halts` gave is published: requests that are done go."""
+        halts, self._halts = self._halts, {}
+        lost = dict(halts.values())
+        for file, request in self._log.waiting().items() if lost else ():
+            if request.table in lost:
+                self._forget(file)
+                self._log.refuse(file, lost[request.table])
         for file, taken in [*self._taken.items()]:
             if taken.is_read and not taken.unpublished:
+                table = taken.spec.name
                 if taken.is_whole:
                     # By our clock, as what is in quarantine has it; who asked may have another.
-                    begun_ms = taken.begun_ms
-                    self._mends.ask(MendRequest(taken.spec.name, "reread", before_ms=begun_ms))
+                    self._mends.ask(MendRequest(table, "reread", before_ms=taken.begun_ms))
+                    self._log.forget_refused(partial(_is_of, table))
                 file.unlink(missing_ok=True)
                 del self._taken[file]
-                self._say(f"{taken.spec.name} is as its database has it again")
+                self._say(f"{table} is as its database has it again")
 
     def look(self) -> None:
         """Go on with reading; between two batches.
 
         Raises:
-            MviewError: a chunk cannot be read.
+            MviewError: as `step`.
         """
         for reading in [*self._readings]:
+            if reading.request not in self._taken:
+                continue  # refused just now
             if reading.marker is None and reading.future.done():
                 self._take(reading)
             # What was read before a TRUNCATE says nothing.
-            if reading.state.emptied or reading.is_outdated:
-                self._discard(reading)
-                self._readings.remove(reading)
-                taken = self._taken[reading.request]
-                taken.left.append(reading.number)
-                taken.unpublished.discard(reading.number)
+            elif reading.state.emptied or reading.is_outdated:
+                self._put_back(reading)
         if self._ended:
             return
         for file, request in self._log.waiting().items():
-            if file not in self._taken:
+            if file not in self._taken and file not in self._halts:
                 self._begin(file, request)
-        for file, taken in self._taken.items():
+        for file, taken in [*self._taken.items()]:
             if taken.planning is not None and taken.planning.done():
                 plan = self._result(file, taken.planning)
-                taken.planning, taken.spec = None, replace(taken.spec, plan=plan)
-                taken.left = list(range(len(plan.chunks)))
-            while taken.left and len(self._readings) < _AHEAD:
-                self._read(file, taken, taken.left.pop(0))
+                taken.planning = None
+                if plan is not None:
+                    taken.spec = replace(taken.spec, plan=plan)
+                    taken.left = list(range(len(plan.chunks)))
+            if file in self._taken and time.monotonic() >= (taken.again_at or 0):
+                self._ask(file, taken)
 
     def may_end(self) -> bool:
         """Whether a bounded run may take the logs as ended: nothing waits for a later watermark.
@@ -271,14 +312,22 @@ class Rereads:
         delay = self._spec.config.changes[spec.connection].delay
         if time.monotonic() - self._seen.get(spec.name, float("-inf")) < delay / 1000:
             return  # the connector still sends its snapshot
-        plan, planning = request.plan, None
-        if plan is None or not set(plan.columns) <= set(spec.schema.key):
-            planning = self._pool.submit(plan_anew, self._spec.config, spec.name, spec.schema)
-        what = "all" if planning else f"{len(request.chunks)}"
+        plan = request.plan
+        if plan is not None and not set(plan.columns) <= set(spec.schema.key):
+            plan = None
+        what = "all" if plan is None else f"{len(request.chunks)}"
         self._say(f"{spec.name}: {what} chunks are read anew, what differs is corrected")
-        left = [] if planning else list(request.chunks)
-        taken = _Taken(replace(spec, plan=plan), planning, left, is_whole=request.plan is None)
-        self._taken[file] = taken
+        left = [] if plan is None else list(request.chunks)
+        self._taken[file] = _Taken(replace(spec, plan=plan), left, is_whole=request.plan is None)
+
+    def _ask(self, file: Path, taken: _Taken) -> None:
+        """Have done what comes next of a request."""
+        spec = taken.spec
+        if spec.plan is None and taken.planning is None:
+            plan = partial(plan_anew, self._spec.config, spec.name, spec.schema)
+            taken.planning = self._pool.submit(plan)
+        while taken.left and len(self._readings) < _AHEAD:
+            self._read(file, taken, taken.left.pop(0))
 
     def _read(self, file: Path, taken: _Taken, number: int) -> None:
         spec = taken.spec
@@ -293,20 +342,78 @@ class Rereads:
     def _take(self, reading: _Reading) -> None:
         reading.marker = self._result(reading.request, reading.future)
         self._read_at = time.monotonic()
+        is_of_no_use = reading.marker is None or reading.state.emptied or reading.is_outdated
+        if is_of_no_use and reading.request in self._taken:
+            self._put_back(reading)
 
-    def _result(self, request: Path, future: Future[V]) -> V:
+    def _put_back(self, reading: _Reading) -> None:
+        """Have a chunk be read once more."""
+        self._discard(reading)
+        self._readings.remove(reading)
+        taken = self._taken[reading.request]
+        taken.left.append(reading.number)
+        taken.unpublished.discard(reading.number)
+
+    def _result(self, file: Path, future: Future[V]) -> V | None:
+        """What was read or planned; None: it was not, so it is asked for later, or not at all.
+
+        Raises:
+            MviewError: it is no matter of this request alone.
+        """
+        taken = self._taken[file]
         try:
-            return future.result()
-        except UserError as error:
-            # The run must not end by it again and again: who asked is told, and may ask again.
-            self._log.refuse(request, error.what)
-            raise
+            result = future.result()
+        except AwayError as error:
+            if self._spec.once:
+                raise  # the run waits for it, within bounds: it ends when all is done
+            if taken.again_at is None:
+                self._say(f"{taken.spec.name} is read anew when that can be done: {error.what}")
+            taken.again_at = time.monotonic() + _AWAY_S
+            return None
+        except Exception as error:
+            # Of the store: the chunk is written there.
+            if isinstance(error, OSError):
+                raise
+            if isinstance(error, MviewError) and not isinstance(error, UserError | RetryableError):
+                raise
+            self._refuse(file, known_error(error))
+            return None
+        taken.again_at = None
+        return result
+
+    def _refuse(self, file: Path, error: MviewError) -> None:
+        """Give a request up that cannot be done; what counts of it stays."""
+        table, why = self._taken[file].spec.name, TableHalt.of(error)
+        what, where, got, hint = map(self._mask, (why.what, why.where, why.got, why.hint))
+        why = replace(why, what=what, where=where, got=got, hint=hint)
+        self._forget(file)
+        if self._log.is_owed(file):
+            # Refused when that is published; it stands until then.
+            told = f"{table} cannot be read anew, as a snapshot of its connector asks: {why.what}"
+            self._halts[file] = table, replace(why, what=told)
+            return
+        again = f"mview backfill {table}"
+        hint = f"{hint}; once it can be read: {again}" if hint else f"mend that, then {again}"
+        self._log.refuse(file, replace(why, hint=hint))
+        self._say(f"{table} is not read anew: {why.text}; it is as it was, and followed on")
+
+    def _forget(self, file: Path) -> None:
+        """Go on without a request; what was read of it and does not count yet is of no use."""
+        self._taken.pop(file, None)
+        for reading in [reading for reading in self._readings if reading.request == file]:
+            self._discard(reading)
+            self._readings.remove(reading)
 
     def _discard(self, reading: _Reading) -> None:
         future = reading.future
+        future.cancel()
         done = future.done() and not future.cancelled() and future.exception() is None
         if done and (name := future.result().file):
             (reading.spec.base / name).unlink(missing_ok=True)
+
+
+def _is_of(table: RelationId, request: RereadRequest) -> bool:
+    return request.table == table
 
 
 def _is_due(reading: _Reading, watermark: int) -> bool:
@@ -331,11 +438,15 @@ def without_snapshots(
 
 
 def ask_anew(log: RereadLog, tables: Collection[RelationId], say: Callable[[str], None]) -> None:
-    """Have tables read anew as a whole, unless that is asked for already."""
-    asked = {request.table for request in log.waiting().values() if request.plan is None}
+    """Have tables read anew as a whole, unless that is asked for already.
+
+    A table halts where that cannot be done: rows of the snapshot that calls for it are passed over.
+    """
+    waiting = log.waiting().items()
+    asked = {request.table for file, request in waiting if log.is_owed(file)}
     for table in tables:
         if table not in asked:
-            log.ask(RereadRequest(table))
+            log.owe(table)
             say(
                 f"the connector reads {table} anew: rows that were deleted while it did not follow "
                 "are in no message, so the table is read anew here, too"

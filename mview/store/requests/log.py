@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from mview.connector import TableHalt
 from mview.errors import CorruptionError
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
-from mview.files.records import plain, record
+from mview.files.records import fields, plain, record
 
 R = TypeVar("R")
 
 #: What the answer to a request ends with that cannot be done, beside the request.
 _REFUSED = ".refused"
+
+#: Seconds for which such an answer is kept: who waits reads it at once, others by `mview status`.
+_KEPT_S = 86_400
 
 
 class RequestLog(Generic[R]):
@@ -40,30 +46,64 @@ class RequestLog(Generic[R]):
 
     def ask(self, request: R) -> Path:
         """Note a request; its file goes when it is done."""
+        return self._put(request)
+
+    def _put(self, request: R, mark: str = "") -> Path:
+        """Note a request.
+
+        Args:
+            mark: what the stem of its file's name ends with.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
+        self.forget_refused()
+        file = self._folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}{mark}.json"
         put(file, checked(plain(request)))
         return file
 
-    def refuse(self, file: Path, why: str) -> None:
-        """Take a request back that cannot be done; who asked for it finds why.
+    def refuse(self, file: Path, why: TableHalt) -> None:
+        """Take a request back that cannot be done; who asked for it finds why, and so do others.
 
         The answer is there before the request goes: nobody takes what was refused for done.
         """
-        put(file.with_suffix(_REFUSED), checked({"why": why}))
+        with suppress(CorruptionError):  # it is not there any more
+            answer = {"at_s": int(time.time()), "why": plain(why), "of": plain(self.read(file))}
+            put(file.with_suffix(_REFUSED), checked(answer))
         file.unlink(missing_ok=True)
 
-    @staticmethod
-    def why_refused(file: Path) -> str:
-        """Why a request was refused, told once; empty: it was not."""
+    def why_refused(self, file: Path) -> TableHalt | None:
+        """Why a request was refused; None: it was not, or that was long ago."""
         answer = file.with_suffix(_REFUSED)
-        if not answer.exists():
-            return ""
-        why: str = read_checked(
-            answer, lambda parts: parts["why"], "an answer cannot be read", "ask again"
-        )
-        answer.unlink(missing_ok=True)
-        return why
+        return self._answer(answer)[1] if answer.exists() else None
+
+    def refused(self) -> list[tuple[R, TableHalt]]:
+        """The requests that were refused not long ago, and why; the oldest first."""
+        told = []
+        for answer in sorted(self._folder.glob(f"*{_REFUSED}")):
+            with suppress(CorruptionError):  # it only tells of the past, or has gone meanwhile
+                told.append(self._answer(answer)[:2])
+        return told
+
+    def forget_refused(self, which: Callable[[R], bool] = lambda _: False) -> None:
+        """Delete answers that are old, or that nobody needs any more.
+
+        Args:
+            which: of which requests nobody needs them.
+        """
+        for answer in self._folder.glob(f"*{_REFUSED}"):
+            try:
+                request, _, at_s = self._answer(answer)
+            except CorruptionError:
+                answer.unlink(missing_ok=True)
+                continue
+            if abs(time.time() - at_s) > _KEPT_S or which(request):
+                answer.unlink(missing_ok=True)
+
+    def _answer(self, answer: Path) -> tuple[R, TableHalt, int]:
+        def of(form: Any) -> tuple[R, TableHalt, int]:
+            told = fields(form, {"at_s": int, "why": TableHalt, "of": self.kind})
+            return told["of"], told["why"], told["at_s"]
+
+        return read_checked(answer, of, "an answer cannot be read", "ask again")
 
     def files(self) -> list[Path]:
         """The files of the requests, the oldest first."""
