@@ -289,6 +289,31 @@ def test_retention_loss_is_an_error_at_planning_and_at_reading(make_log, kafka):
         list(changelog.read([split]))
 
 
+@pytest.mark.parametrize("left", [0, 3])
+def test_retention_that_takes_what_was_read_while_its_time_is_asked_for(
+    make_log, kafka, monkeypatch, left
+):
+    """Nothing is lost by it, so no run may end by it."""
+    log = make_log(heartbeat_topic=None)
+    changelog = log.open()
+    log.send(*(change(n, n) for n in range(10)))
+    start = changelog.begin()
+    client = changelog._client
+    beginnings = client.beginnings
+
+    def then_taken(partitions):
+        if told := beginnings(partitions):
+            place = TopicPartition(log.topic, 0)
+            up_to = TopicPartition(log.topic, 0, 10 - left)
+            kafka.admin().delete_records([up_to])[place].result(30)
+        return told
+
+    monkeypatch.setattr(client, "beginnings", then_taken)
+    progress = changelog.advance(start, 100, 0)
+    assert progress.offsets == start
+    assert progress.watermark == (8 if left else None)
+
+
 @pytest.fixture
 def soon_believed(monkeypatch):
     """What a broker says that has forgotten a topic is believed sooner."""

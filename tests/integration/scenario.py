@@ -184,7 +184,7 @@ def _bad_messages_are_put_aside(shop: Shop, folder: Path) -> None:
                 (answer,) = mend(config, "retry", change.table, [change.id], run.messages.append)
                 assert (answer.state, "cannot hold the value" in answer.why) == ("stays", True)
         (read,) = backfill(config, ["shop.orders"], run.messages.append)
-        assert (read.state, read.why) == ("done", "")
+        assert (read.state, read.why) == ("done", ""), (read, run.check())
         wait_until(lambda: not quarantined(config), "nothing in quarantine", PATIENCE, run.check)
         assert not any(view.degraded for view in status(config).views)
         joined = "orders o JOIN customers c ON c.id = o.customer_id"

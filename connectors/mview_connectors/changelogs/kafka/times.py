@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from mview.clock import SourceMs
 from mview.connector import Format, Message, Offsets
-from mview.errors import DecodeError
+from mview.errors import DataLostError, DecodeError
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span
 from mview_connectors.changelogs.times import Beat, heartbeat, lower_bound, sender
 
@@ -95,17 +95,34 @@ class KafkaTimes:
                     break
         ends = {partition: end for partition, end in ends.items() if partition not in last_of}
         firsts = self._client.beginnings(ends)
-        for window in _WINDOWS:
+        windows = list(reversed(_WINDOWS))
+        while windows:
             spans = [
-                Span(partition, max(firsts[partition], end - window), end)
+                Span(partition, max(firsts[partition], end - windows[-1]), end)
                 for partition, end in ends.items()
                 if partition not in last_of
             ]
-            for message in self._client.read([span for span in spans if span.start < span.end]):
-                self.largest = max(self.largest, len(message.value or b""))
-                said = find(message)
-                if said is not None:
-                    last_of[message.partition] = said
+            try:
+                told = self._said([span for span in spans if span.start < span.end], find)
+            except DataLostError:
+                # Retention takes what was read long ago at any moment, also since `firsts`.
+                before, firsts = firsts, self._client.beginnings(ends)
+                if firsts == before:
+                    raise
+                continue
+            last_of |= told
+            windows.pop()
             if all(span.start == firsts[span.partition] for span in spans):
                 break
+        return last_of
+
+    def _said(
+        self, spans: Sequence[Span], find: Callable[[Message], _Found | None]
+    ) -> dict[str, _Found]:
+        """What `find` says of the last message of each span of which it says something."""
+        last_of: dict[str, _Found] = {}
+        for message in self._client.read(spans):
+            self.largest = max(self.largest, len(message.value or b""))
+            if (said := find(message)) is not None:
+                last_of[message.partition] = said
         return last_of
