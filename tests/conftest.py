@@ -70,11 +70,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 # First: xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`).
 
-    Tests that have their day are for the long lane on all others. Those that may take half an hour
-    come first: at the end one worker would wait for the other.
+    Tests that have their day are for the long lane on all others, which has each on one day in two,
+    unless it is told by name. Those that may take half an hour come first: at the end one worker
+    would wait for the other.
     """
     for item in items:
         if item.get_closest_marker("service"):
@@ -82,10 +83,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         days = item.get_closest_marker("days")
         if days and not has_its_day(item.nodeid, days.args[0]):
             item.add_marker(pytest.mark.long)
+    if not _are_told(config):
+        others = [item for item in items if not _is_for_today(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _is_for_today(item)]
     items.sort(key=lambda item: not _is_long(item))
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("service"):
             item.add_marker(pytest.mark.timeout(HANGS), append=False)
+
+
+def _are_told(config: pytest.Config) -> bool:
+    """Whether files or tests are named, or the day has to make no difference."""
+    return bool(config.option.file_or_dir) or os.environ.get("MVIEW_DAYS") == "all"
+
+
+def _is_for_today(item: pytest.Item) -> bool:
+    """Whether a test for the long lane has its day today; `long(days=1)` has every day."""
+    if (mark := item.get_closest_marker("long")) is None:
+        return True
+    # Another name than the everyday lane's: a test that has its day in neither would wait longer.
+    return has_its_day(f"long {item.nodeid}", mark.kwargs.get("days", 2))
 
 
 def _is_long(item: pytest.Item) -> bool:

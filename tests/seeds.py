@@ -1,7 +1,8 @@
 """Seeds of random tests: new ones every day, in one place, so that a failure can be run again.
 
-Which of many cases the everyday lane runs comes from the day, too; the long lane has them all, but
-for the few lists of which each case has its day there (`of_today`).
+Which of many cases the everyday lane runs comes from the day, too. The long lane has the half of
+the others, by the day as well (`MVIEW_DAYS=all`: all), and of a few lists the cases of today alone
+(`of_today`).
 
 The report's header and every failure say `MVIEW_SEED=…`; with it in the environment the same cases
 run again on any day.

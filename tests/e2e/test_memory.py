@@ -15,7 +15,7 @@ MEMORY = 32 << 20
 BESIDE = 96 << 20
 
 
-@pytest.mark.long
+@pytest.mark.long(days=1)
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak")
 def test_the_driver_of_a_run_stays_within(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ class Gate:
         self._is_open, self._speaks = threading.Event(), threading.Event()
         self._is_open.set()
         self._speaks.set()
+        #: Bytes that the server may still say before it falls silent; None: it does not.
+        self._left: int | None = None
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._door.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True, name="gate").start()
@@ -41,8 +43,20 @@ class Gate:
         self._speaks.clear()
         self.hold()
 
+    def fall_silent_after(self, size: int) -> None:
+        """Fall silent in the middle of what the server says from now on.
+
+        Who reads slowly has megabytes of it in the system's buffers: to fall silent after the first
+        of them was read may be after the last was sent.
+
+        Args:
+            size: bytes that still pass, at most a block less.
+        """
+        self._left = size
+
     def let_go(self) -> None:
         """Pass on what was held, and all that comes."""
+        self._left = None
         self._speaks.set()
         self._is_open.set()
 
@@ -75,6 +89,10 @@ class Gate:
     def _pass(self, source: socket.socket, sink: socket.socket, is_sent: bool) -> None:
         with contextlib.suppress(OSError):  # one of the two has gone
             while block := source.recv(_BLOCK):
+                if not is_sent and self._left is not None:
+                    self._left -= len(block)
+                    if self._left < 0:
+                        self.fall_silent()
                 (self._is_open if is_sent else self._speaks).wait()
                 sink.sendall(block)
         for end in (source, sink):

@@ -22,7 +22,7 @@ EPOCHS = int(os.environ.get("MVIEW_TPCH_EPOCHS", "2"))
 QUERIES = Path(__file__).parents[2] / "sql" / "tpch"
 
 
-@pytest.mark.long
+@pytest.mark.long(days=1)
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_every_query_equals_batch_at_every_epoch(spark: SparkSession) -> None:
