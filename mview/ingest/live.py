@@ -22,16 +22,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from mview.changelog import STREAM_DDL
-from mview.connector import TableHalt
 from mview.errors import AwayError, DataLostError, MviewError, RetryableError, of_the_system
 from mview.files.records import fields
-from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, sorted_rows
+from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, Sorted, sorted_rows
 from mview.ingest.changelogs import Changelogs, Piece
-from mview.ingest.mending.reject import Reject
 from mview.ingest.mending.rereads import Rereads
 from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
-from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
 from mview.session.worker import settle_worker, short_turns, without_collections
@@ -128,32 +125,39 @@ class LiveQuery:
         batch, ends = 0, False
         while not until():
             with _reading():
-                rereads.look()
-                if self._spec.once and not ends and rereads.may_end():
-                    logs.finish()
-                    rereads.end()
-                    ends = True
-            with _reading():
                 mends = self._mends.of(self._spec.tables)
                 rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
-            lost: DataLostError | None = None
+            read: Sorted = Sorted({}, {}, {}, [])
+            lost: AwayError | DataLostError | None = None
             try:
+                with _reading():
+                    rereads.look()
+                    if self._spec.once and not ends and rereads.may_end():
+                        logs.finish()
+                        rereads.end()
+                        ends = True
                 end, pieces, by_tasks = self._next(logs, at, epochs, rhythm)
-            except DataLostError as error:
+                if end != at:
+                    rhythm.begin()
+                    with _reading():
+                        read = self._read(logs, pieces, by_tasks)
+            except (AwayError, DataLostError) as error:
                 if not mends:
                     raise
-                # Only logs raise it; and what is asked of the quarantine needs none.
-                end, pieces, by_tasks, lost = at, [], False, error
+                # Of a source; and what is asked of the quarantine needs none.
+                end, lost = at, error
             if end != at or rereads.is_due(end["watermark"]) or mends or rereads.halts:
-                rhythm.begin()
+                if end == at:
+                    rhythm.begin()
                 with _reading():
-                    read, halts, rejects = self._read(logs, pieces, by_tasks)
-                    changes = rereads.without_snapshots(read)
+                    changes = rereads.without_snapshots(read.changes)
                     anew = rereads.step(changes, end["watermark"])
-                    halts |= rereads.halts
+                    halts = {**read.halts, **rereads.halts}
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
                 number, wanted = (self._spec.generation, batch), [*mends.values()]
-                epochs.begin(Batch(changes, {}, offsets, *number, anew, halts, rejects, wanted))
+                epochs.begin(
+                    Batch(changes, {}, offsets, *number, anew, halts, read.rejects, wanted)
+                )
                 at, batch = end, batch + 1
                 if batch > 1 and not logs.backlog:
                     self._caught_up.set()
@@ -207,19 +211,15 @@ class LiveQuery:
         if not self._spec.once:
             time.sleep(rhythm.left_s())
 
-    def _read(
-        self, logs: Changelogs, pieces: list[Piece], by_tasks: bool
-    ) -> tuple[dict[RelationId, list[pa.Table]], dict[RelationId, TableHalt], list[Reject]]:
+    def _read(self, logs: Changelogs, pieces: list[Piece], by_tasks: bool) -> Sorted:
         """Changes by table, the tables that halt, and what goes into quarantine."""
         spark = self._spark.running if by_tasks else None
         if spark is None:
-            near: dict[RelationId, list[pa.Table]] = {}
-            halts: dict[RelationId, TableHalt] = {}
-            rejects: list[Reject] = []
+            near = Sorted({}, {}, {}, [])
             for piece in pieces:
-                for decoded in logs.changes(piece, halts, rejects):
-                    near.setdefault(decoded.table, []).append(decoded.changes)
-            return near, halts, rejects
+                for decoded in logs.changes(piece, near.halts, near.rejects):
+                    near.changes.setdefault(decoded.table, []).append(decoded.changes)
+            return near
 
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for number in (n for batch in numbers for n in batch["id"].to_pylist()):
@@ -227,8 +227,7 @@ class LiveQuery:
             settle_worker()
 
         tasks = spark.range(len(pieces), numPartitions=len(pieces))
-        told = sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())
-        return told.changes, told.halts, told.rejects
+        return sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())
 
 
 def _messages(pieces: list[Piece]) -> int:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from mview.config import Config
-from mview.errors import CorruptionError, DataLostError, RetryableError
+from mview.errors import AwayError, CorruptionError, DataLostError, RetryableError
 from mview.ingest import live
-from mview.ingest.batches import Batch, BatchOffsets
+from mview.ingest.batches import Batch, BatchOffsets, Sorted
 from mview.ingest.live import ENOUGH, WORTH_A_JOB, WORTH_READING_BESIDE, Epochs, LiveQuery
-from mview.ingest.spec import QuerySpec
+from mview.ingest.spec import QuerySpec, TableSpec
+from mview.schema import TableSchema
+from mview.store.quarantine import MendLog, MendRequest
+from tests.relations import rel
 
 OFFSETS = BatchOffsets({}, -1, {})
 
@@ -171,7 +174,7 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
     def read(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
         if pieces[0].messages > 1:
             asked.set()
-        return {}, {}, []
+        return Sorted({}, {}, {}, [])
 
     monkeypatch.setattr(LiveQuery, "_read", read)
     spec = QuerySpec(1, Config(path=tmp_path / "mview.yml", store=tmp_path), {}, {}, -1, 1, True)
@@ -215,7 +218,7 @@ def test_many_are_read_by_tasks_and_others_in_parts(
 
     def look(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
         told.append((pieces[0].messages, by_tasks))
-        return {}, {}, []
+        return Sorted({}, {}, {}, [])
 
     monkeypatch.setattr(LiveQuery, "_read", look)
     spark = SimpleNamespace(running=object() if has_spark else None, begin=lambda: None)
@@ -235,3 +238,40 @@ def test_errors_of_sources(run, monkeypatch, raised, kind) -> None:
     monkeypatch.setattr(Logs, "fails", raised)
     with pytest.raises(kind, match=r"gone|changelogs cannot be read"):
         run(lambda: False)
+
+
+@pytest.mark.parametrize("place", ["finish", "advance", "pieces", "changes"])
+@pytest.mark.parametrize("once", [True, False])
+def test_what_is_asked_of_the_quarantine_is_done_while_a_source_is_away(
+    tmp_path, monkeypatch, place, once
+) -> None:
+    """Of any table, as nothing of it is in the source."""
+
+    def away(*_: object) -> Any:
+        raise AwayError("Kafka does not answer")
+
+    monkeypatch.setattr(live, "Changelogs", Logs)
+    monkeypatch.setattr(Logs, "pieces", lambda *_: ["some"])
+    monkeypatch.setattr(live, "_messages", len)
+    monkeypatch.setattr(Logs, place, away, raising=False)
+    table = TableSpec(rel("a.t"), TableSchema((), ()), tmp_path, "stage", None)
+    tables = {table.name: table}
+    config = Config(path=tmp_path / "mview.yml", store=tmp_path)
+    spec = QuerySpec(1, config, tables, {}, -1, 1, once)
+    log, request = MendLog(tmp_path / "mends"), MendRequest(table.name, "retry", ("1.1",))
+    log.ask(request)
+    batches: list[Batch] = []
+    spark = SimpleNamespace(running=None, begin=lambda: None, settle=lambda: None, slots=1)
+    query = LiveQuery(spark, spec, tmp_path, batches.append)  # type: ignore[arg-type]
+    if place == "finish" and not once:
+        ends = iter([False, False, True])
+        monkeypatch.setattr(Logs, "changes", lambda *_: (), raising=False)
+        query.run(lambda: next(ends))
+    else:
+        with pytest.raises(AwayError):
+            query.run(lambda: False)
+    (batch,) = [batch for batch in batches if batch.mends]
+    assert [*batch.mends] == [request]
+    assert not log.waiting()
+    if place != "finish":
+        assert batch.offsets.connections == {"a": {"p": 0}}

@@ -268,15 +268,27 @@ def test_a_database_that_is_away_is_asked_again_while_changes_go_on(following, m
     assert following.said[-1] == "shop.notes is as its database has it again"
 
 
-def test_a_bounded_run_waits_for_it_within_its_bounds(following, monkeypatch):
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_bounded_run_waits_for_it_within_its_bounds(following, monkeypatch, planned):
     def lost(*_: object, **__: object) -> Marker:
         raise AwayError("the database does not answer")
 
-    monkeypatch.setattr(rereads, "read_chunk", lost)
+    monkeypatch.setattr(rereads, "read_chunk" if planned else "plan_anew", lost)
     following.requests.ask(RereadRequest(NOTES))
+    log, mends = MendLog(following.folder / "mends"), list[MendRequest]()
+    batches: list[Batch] = []
+
+    def until() -> bool:
+        if not log.waiting() and not mends:
+            mends.append(MendRequest(NOTES, "discard", ("1.1",)))
+            log.ask(mends[0])
+        return False
+
     with pytest.raises(AwayError):
-        following.run()
+        following.follow(until, batches, once=True)
     assert len(following.requests.waiting()) == 1
+    # What is asked of the quarantine needs no database.
+    assert [mend for batch in batches for mend in batch.mends] == mends
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), CorruptionError("of the store")])

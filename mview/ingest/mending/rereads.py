@@ -172,6 +172,7 @@ class Rereads:
         self._seen: dict[RelationId, float] = {}
         self._read_at = time.monotonic()
         self._ended = False
+        self._lost: AwayError | None = None
         self._mask = Mask(secret_values(spec.config))
         self._halts: dict[Path, tuple[RelationId, TableHalt]] = {}
         self._log.forget_refused()
@@ -209,12 +210,12 @@ class Rereads:
             watermark: every change up to it was read; -1: unknown.
 
         Raises:
-            MviewError: the store takes no files; or the database is away, in a bounded run.
+            MviewError: the store takes no files.
         """
         for reading in self._readings:
             for batch in changes.get(reading.table.table, ()):
                 reading.state = on_changes(reading.state, batch, reading.table)
-        self.look()
+        self._go_on()
         for number, reading in enumerate(self._readings):
             if not _is_due(reading, watermark):
                 continue
@@ -263,7 +264,15 @@ class Rereads:
 
         Raises:
             MviewError: as `step`.
+            AwayError: a database is away, and the run a bounded one: it ends when all is done, so
+                it waits for that, within its bounds.
         """
+        self._go_on()
+        if (lost := self._lost) is not None:
+            self._lost = None
+            raise lost
+
+    def _go_on(self) -> None:
         for reading in [*self._readings]:
             if reading.request not in self._taken:
                 continue  # refused just now
@@ -279,8 +288,8 @@ class Rereads:
                 self._begin(file, request)
         for file, taken in [*self._taken.items()]:
             if taken.planning is not None and taken.planning.done():
-                plan = self._result(file, taken.planning)
-                taken.planning = None
+                planning, taken.planning = taken.planning, None
+                plan = self._result(file, planning)
                 if plan is not None:
                     taken.spec = replace(taken.spec, plan=plan)
                     taken.left = list(range(len(plan.chunks)))
@@ -365,8 +374,8 @@ class Rereads:
             result = future.result()
         except AwayError as error:
             if self._spec.once:
-                raise  # the run waits for it, within bounds: it ends when all is done
-            if taken.again_at is None:
+                self._lost = error
+            elif taken.again_at is None:
                 self._say(f"{taken.spec.name} is read anew when that can be done: {error.what}")
             taken.again_at = time.monotonic() + _AWAY_S
             return None
