@@ -129,6 +129,49 @@ def test_a_value_that_does_not_fit_halts_with_its_place() -> None:
     assert "12.345" in str(error.value.got)
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (pa.ArrowInvalid("Could not convert 'x': tried to convert to int64"), None),
+        (pa.ArrowTypeError("Expected bytes, got a 'int' object"), None),
+        (OverflowError("int too big to convert"), None),
+        (TypeError("'int' object is not iterable"), None),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), None),
+        (KeyError("a"), None),
+        (ValueError("'x' is not a text"), "'x' is not a text"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_in_our_words(
+    raised: Exception, said: str | None
+) -> None:
+    class Raising:
+        """A format whose columns take no value."""
+
+        def __init__(self) -> None:
+            self._unified = load("formats", "unified")({})
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "decode_block":
+                raise AttributeError
+            return getattr(self._unified, name)
+
+        def convert(self, values: list[Any], column: Column) -> pa.Array:
+            if column.name == "name":
+                raise raised
+            return self._unified.convert(values, column)
+
+    bad = message(2, table="orders", op="insert", after=row(2, "x" * 300))
+    with pytest.raises(DecodeError) as error:
+        decode_split([bad], Raising(), {"orders": LIVE})
+    short = "'" + "x" * 76 + "..."
+    assert error.value.what == (
+        "column shop.orders.name (string) cannot hold the value: "
+        + (said or f"{short} is no such value")
+    )
+    assert str(raised) == said or str(raised) not in str(error.value)
+    assert "correct the row at the source" in str(error.value.hint)
+
+
 @pytest.mark.parametrize("table", [LIVE, LOADING])
 def test_rows_that_a_connector_reads_anew_halt_as_they_tell_of_no_deletes(table: TableSpec) -> None:
     def read(number: int, **source: Any) -> Message:

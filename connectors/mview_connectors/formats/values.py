@@ -105,13 +105,13 @@ def _built(
     """`build(values)`; when Arrow refuses them, the error names the first value it refuses."""
     try:
         return build(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError):
         for value in values:
             try:
                 build([value])
             except (pa.ArrowException, OverflowError):
                 raise misfit(value, f"does not fit {what}") from None
-        raise ValueError(str(error)) from None
+        raise ValueError(f"the values do not fit {what} together") from None
 
 
 def booleans(values: Sequence[Any]) -> pa.Array:

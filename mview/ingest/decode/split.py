@@ -573,7 +573,7 @@ def _misfit(
         except Exception as error:
             return DecodeError(
                 f"column {table.name}.{name} ({column.type}) cannot hold the value: "
-                f"{_reason(error)}",
+                f"{_reason(error, value)}",
                 where=_place(change.event),
                 got=shown(value),
                 safe=_SAFE,
@@ -588,7 +588,7 @@ def _misfit(
     )
 
 
-def _reason(error: Exception) -> str:
-    # Those that a converter means say what is wrong.
-    known = isinstance(error, ValueError | TypeError | OverflowError | pa.ArrowException)
-    return str(error) if known else type(error).__name__
+def _reason(error: Exception, value: Any) -> str:
+    # What a converter means is a ValueError itself. All others are of libraries, whose words are
+    # about their own types and arguments.
+    return str(error) if type(error) is ValueError else f"{shown(value, 80)} is no such value"
