@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from mview.errors import ConfigError, printable
 from mview.files.textfile import first_bytes
@@ -22,17 +22,30 @@ REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 TELLING = (
     r"passw|passphrase|\bpwd|secret|token|credential|access[._-]?key|api[._-]?key"
     r"|account[._-]?key|(?:master|sas)[._-]?key|key[._-]?base64|connection[._-]?string"
-    r"|private|key[._-]?pem|\bjaas\b"
+    r"|private|key[._-]?pem|\bjaas\b|user[._-]?info|oauthbearer[._-]config"
+    r"|(?:^|header[._-])authorization|(?:^|[._-])(?:pass|sas|sig|signature)(?:$|[._-])"
 )
 _TELLING = re.compile(TELLING, re.IGNORECASE)
 
 #: What an option is that has such a name and is no secret: it says where one is, or who asks.
-_PUBLIC = re.compile(r"(location|file|path|url|uri|[._-]id|provider|type)$", re.IGNORECASE)
+_PUBLIC = re.compile(r"(location|file|path|url|uri|[._-]id|provider|type|source)$", re.IGNORECASE)
 
-#: A password in a URL, whoever it belongs to.
-_IN_URL = re.compile(r"(://[^\s/@:]*:)[^\s/@]+(?=@)")
+#: A password in a URL, whoever it belongs to; some have a slash, and a port is none.
+_IN_URL = re.compile(
+    r"(?P<before>://(?!\[)[^\s/@:]*:)"
+    r"(?P<secret>[^\s/@]+|(?!\d{1,5}[/,?#])[^\s/@\"'][^\s@\"']*)(?=@)"
+)
+#: A parameter of a URL.
+_IN_QUERY = re.compile(r"(?P<before>[?&](?P<name>[^\s=&?#\"']+)=)(?P<secret>[^\s&#\"',;)\]}]+)")
+#: A setting in the value of another one: `-c password=x`, `sv=1&sig=x`, `{"secret": "x"}`.
+_ASSIGNED = re.compile(
+    r"(?P<before>(?P<name>[\w.-]+)(?:[\"']\s*:|\s*=)\s*[\"']?)(?P<secret>[^\s&;,\"'}]+)"
+)
+_WITHIN = (_IN_URL, _IN_QUERY, _ASSIGNED)
 
 _MASK = "******"
+#: Values of settings with telling names that are no secrets, and words of every text.
+_WORDS = {"true", "false", "none", "null"}
 #: A shorter secret is a part of common words: it is hidden where it stands as a value only.
 _LONG = 4
 #: A line of a longer secret (a key, a certificate) is one by itself from this length on.
@@ -51,6 +64,7 @@ def is_secret(name: str, value: str) -> bool:
         is_telling(name)
         and _PUBLIC.search(name) is None
         and bool(value)
+        and value.lower() not in _WORDS
         and REFERENCE.search(value) is None
     )
 
@@ -99,7 +113,8 @@ def _of_file(name: str, where: str) -> str:
 def secrets_of(name: str, value: object) -> set[str]:
     """What must not be seen of an option's value, or of the options in it, resolved.
 
-    That is what a `${env:…}` or `${file:…}` stands for, and a plain value under a telling name.
+    That is what a `${env:…}` or `${file:…}` stands for, a plain value under a telling name, and
+    what is one within a value: see `plain_secrets`.
     """
     if isinstance(value, dict):
         return {secret for key, part in value.items() for secret in secrets_of(str(key), part)}
@@ -108,15 +123,41 @@ def secrets_of(name: str, value: object) -> set[str]:
     if not isinstance(value, str):
         return set()
     references = [match.group(0) for match in REFERENCE.finditer(value)]
-    if not references:
-        return {value} if is_telling(name) else set()
-    secrets = set()
+    if not references and is_telling(name):
+        return set() if value.lower() in _WORDS else {value}
+    secrets = plain_secrets(value)
     for reference in references:
         try:
             secrets.add(reveal(reference, name))
         except ConfigError:
             continue  # not set: there is nothing to hide, and the command will say so
     return secrets
+
+
+def plain_secrets(text: str) -> set[str]:
+    """What is a secret in the text of a setting: a password in a URL, a parameter with such a name.
+
+    >>> sorted(plain_secrets("postgresql://me:a/b@host/db?password=c%21&sslmode=require"))
+    ['a/b', 'c!', 'c%21']
+    """
+    parts = (match for pattern in _WITHIN for match in pattern.finditer(text))
+    secrets = {match["secret"] for match in parts if _hides(match)}
+    return secrets | {unquote(secret) for secret in secrets}
+
+
+def starred(text: str) -> str:
+    """The text of a setting with stars in the place of its plain secrets."""
+    for pattern in _WITHIN:
+        text = pattern.sub(_hide, text)
+    return text
+
+
+def _hides(match: re.Match[str]) -> bool:
+    return is_secret(match.groupdict().get("name", "password"), match["secret"])
+
+
+def _hide(match: re.Match[str]) -> str:
+    return f"{match['before']}{_MASK}" if _hides(match) else match[0]
 
 
 class Mask:
@@ -138,7 +179,7 @@ class Mask:
     def __call__(self, text: str) -> str:
         """The text without secrets."""
         hidden = self._hidden.sub(_MASK, text) if self._hidden else text
-        return _IN_URL.sub(rf"\g<1>{_MASK}", hidden)
+        return _IN_QUERY.sub(_hide, _IN_URL.sub(rf"\g<before>{_MASK}", hidden))
 
 
 def _pattern(form: str) -> str:

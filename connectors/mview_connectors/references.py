@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from mview.secrets import REFERENCE, is_secret
+from mview.secrets import REFERENCE, is_secret, plain_secrets
 
 
 def by_reference(values: dict[str, str]) -> dict[str, str]:
@@ -18,6 +16,6 @@ def by_reference(values: dict[str, str]) -> dict[str, str]:
             raise ValueError(
                 f"{name}: write ${{env:NAME}} or ${{file:PATH}}, not the secret itself"
             )
-        if re.search(r"://[^/@]*:[^/@]*@", REFERENCE.sub("", text)):
+        if plain_secrets(REFERENCE.sub("", text)):
             raise ValueError(f"{name}: write the password in the URL as ${{env:NAME}}")
     return values

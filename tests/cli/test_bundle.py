@@ -113,6 +113,64 @@ def test_no_secret_is_in_it(store: Store) -> None:
     assert not any(secret.encode() in raw for secret in (*SECRETS.values(), PLAIN))
 
 
+#: Settings with a secret in the text of a value, as users write them.
+WITHIN = """
+store: data
+connections:
+  shop:
+    drivername: postgresql
+    host: db.example.org
+    username: reader
+    password: ${env:PASSWORD}
+    database: shop
+    query: {options: "-c auth.password=W1thin0"}
+changes:
+  shop:
+    source: kafka
+    format: debezium
+    bootstrap_servers: kafka:9092
+    topic: pg.{table}
+    T: 1s
+    connect: http://connect.example.org:8083/?token=W1thin1
+sinks:
+  a: {type: postgresql, url: "postgresql://w:aa/W1thin2@other:5432/cache"}
+  b: {type: postgresql, url: "postgresql://w@other/cache?sslmode=require&sslpassword=W1thin3%21"}
+  c: {type: clickhouse, url: "http://ch.example.org:8123/?user=w&password=W1thin4"}
+  d: {type: delta, path: "https://blob.example.org/t?sv=1&sig=W1thin5"}
+  e: {type: delta, path: "abfss://a/b", options: {sas: "sv=1&sig=W1thin6"}}
+  f: {type: iceberg, catalog: {type: rest, uri: "http://c", header.Authorization: "Bearer W1thin7"}}
+  g: {type: delta, path: "gs://b/p", options: {settings: '{"client_secret": "W1thin8", "n": 1}'}}
+spark:
+  conf:
+    spark.hadoop.fs.azure.sas.c.x.blob.core.windows.net: sv=2&st=W1thin9
+    spark.executorEnv.DB_PASS: W1thina
+    spark.hadoop.javax.jdo.option.ConnectionURL: jdbc:mysql://h/d?user=a&password=W1thinb
+"""
+
+
+def test_no_secret_within_a_value_is_in_it(store: Store) -> None:
+    Path("mview.yml").write_text(WITHIN)
+    with (
+        pytest.raises(DataError),
+        failure_kept(store, 2, SystemClock(), Mask([])),
+    ):
+        raise DataError(
+            "cannot log in with aa/W1thin2 and W1thin3!, nor at http://x/?a=b&token=W1thinc"
+        )
+    result = mview()
+    assert result.exit_code == 0, result.output
+    told = contents(Path("mview-support.zip"))
+    assert not [
+        (name, line)
+        for name, text in told.items()
+        for line in text.splitlines()
+        if "W1thin" in line
+    ]
+    assert "******@other:5432/cache" in told["config.yml"], "what is no secret is told"
+    assert "sslmode=require&sslpassword=******" in told["config.yml"]
+    assert "http://x/?a=b&token=******" in told["status.json"]
+
+
 def test_what_is_in_it(store: Store) -> None:
     result = mview("--output", "other.zip", "--json")
     told = json.loads(result.stdout)

@@ -20,7 +20,7 @@ import yaml
 from mview.cli.options import App, config_option, json_option
 from mview.cli.output import without_secrets
 from mview.errors import UserError, counted, known_error, one_line
-from mview.secrets import REFERENCE, is_telling
+from mview.secrets import REFERENCE, is_telling, starred
 
 if TYPE_CHECKING:
     from mview.config import Config
@@ -209,9 +209,11 @@ def _redacted(name: str, value: Any) -> Any:
         return {key: _redacted(str(key), part) for key, part in value.items()}
     if isinstance(value, list):
         return [_redacted(name, part) for part in value]
-    if is_telling(name) and isinstance(value, str) and not REFERENCE.fullmatch(value):
+    if not isinstance(value, str):
+        return value
+    if is_telling(name) and not REFERENCE.fullmatch(value):
         return "******"
-    return value
+    return starred(value)
 
 
 def _files(root: Path) -> Iterator[str]:

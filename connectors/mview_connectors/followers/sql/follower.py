@@ -49,7 +49,7 @@ from mview.follower import (
     state_by_mark,
 )
 from mview.schema import type_name
-from mview.secrets import REFERENCE, Mask, reveal, secrets_of
+from mview.secrets import REFERENCE, Mask, plain_secrets, reveal, secrets_of
 from mview_connectors import silence
 from mview_connectors.followers.sql.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
@@ -71,6 +71,8 @@ def _no_password(url: str) -> str:
     with suppress(sa.exc.ArgumentError):
         if (password := sa.make_url(url).password) and not REFERENCE.search(str(password)):
             raise ValueError("must not hold a password: write it as password: ${env:NAME}")
+    if plain_secrets(REFERENCE.sub("", url)):
+        raise ValueError("must not hold a secret: write it as ${env:NAME}")
     return url
 
 
