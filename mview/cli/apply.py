@@ -42,7 +42,9 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
     checker = Checker(config, False, app.output.note)
     given, unread = read_views(named)
     checked = checker.check(given, unread)
-    planned = plan_run(config, checked, checker.manifest, checker.schemas)
+    stored = () if checker.manifest is None or not prune else checker.manifest.views
+    remove = sorted(set(stored) - {view.name for view in given})
+    planned = plan_run(config, checked, checker.manifest, checker.schemas).without(remove)
     app.output.line(planned_text(planned))
     if planned.refuses:
         raise UserError(
@@ -50,8 +52,6 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
             safe="nothing was changed; the run goes on as it was",
             hint=f"mview check {' '.join(named)}",
         )
-    stored = () if checker.manifest is None or not prune else checker.manifest.views
-    remove = sorted(set(stored) - {view.name for view in given})
     if remove:
         app.output.note(f"to be removed, with their data: {', '.join(remove)}")
         if not yes:

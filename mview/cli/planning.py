@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -81,6 +81,14 @@ class Planned:
     environment: str = ""
     shared: tuple[str, ...] = ()
 
+    def without(self, gone: Collection[str]) -> Planned:
+        """The same, where these views go: they are not built, and do not go on."""
+        return replace(
+            self,
+            views=tuple(view for view in self.views if view.view not in gone),
+            not_given=tuple(name for name in self.not_given if name not in gone),
+        )
+
     @property
     def rebuilds(self) -> bool:
         """Whether a view that is there is built anew."""
@@ -142,7 +150,7 @@ def plan_run(
         tuple(planned),
         () if config.environment else missing,
         {str(name): why for name, why in anew.items()},
-        tuple(sorted(name for name in kept if not told[name].why)),
+        tuple(sorted(kept)),
         config.environment,
         missing if config.environment else (),
     )

@@ -12,7 +12,7 @@ import yaml
 from mview.cli.display.progress import duration_text
 from mview.cli.options import default_config
 from mview.clock import utc_text
-from mview.errors import MviewError, counted, one_line
+from mview.errors import MviewError, counted, one_line, printable
 
 if TYPE_CHECKING:
     from mview.admin.against_source import TableVerified
@@ -325,8 +325,9 @@ def planned_text(planned: Planned) -> str:
     """What a run would do: a line per view, what it breaks and costs below; then tables."""
     lines = []
     for view in planned.views:
-        why = f": {view.why}" if view.why else ""
-        lines.append(f"{view.fate:9} view {one_line(view.view)}{one_line(why)}")
+        why, *where = printable(view.why).split("\n")
+        lines.append(f"{view.fate:9} view {one_line(view.view)}{': ' if why else ''}{why}")
+        lines += [f"          {line}" for line in where]  # of the query, with a mark below
         lines += [f"          breaks  {one_line(what)}" for what in view.breaking]
         if view.strategy and view.strategy_before not in ("", view.strategy):
             lines.append(f"          strategy  {view.strategy_before} -> {view.strategy}")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from mview.admin import apply as asking
+from mview.catalog.definitions import digest_of, save_definition
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
+from mview.plan.definition import parse_view
+from mview.schema import Column, TableSchema
+from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from mview.store.manifest import Manifest, ViewState
 from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
 from mview.store.requests.asked import keep_asked
 from tests.e2e.shop import Shop
@@ -81,6 +88,37 @@ def test_the_files_that_the_run_was_given_are_read_again(run: Answering) -> None
     assert [view.name for view in run.asked[0].views] == ["names"]
     assert run.asked[0].remove == ()
     assert not [*run.store.applies.iterdir()]
+
+
+def publish(store: Store, **texts: str) -> None:
+    """A store that shows these views."""
+    state = ViewState("", "LINEAR", TableSchema((Column("id", pa.int64()),), ("id",)), {}, 1)
+    views = {}
+    for name, sql in texts.items():
+        save_definition(store, view := parse_view(sql, name))
+        views[name] = replace(state, definition=digest_of(view))
+    ManifestLog(store.manifests).publish(Manifest(1, 1, 1, 1, 0, tables={}, views=views))
+
+
+def test_prune_removes_what_the_files_do_not_have_when_it_is_answered(run: Answering) -> None:
+    publish(run.store, names="select id from shop.customers", gone="select id from names")
+    refused = mview("apply", "views", "--prune", input="n\n")
+    assert "to be removed, with their data: gone" in refused.stderr
+    assert (refused.exit_code, run.asked) == (1, [])
+    run.answers = [DONE]
+    told = mview("apply", "views", "--prune", "--yes")
+    assert told.exit_code == 0, told.output
+    assert "changed   view names" in told.stdout
+    assert "view gone" not in told.stdout, "it is neither built anew nor goes on"
+    assert run.asked[0].remove == ("gone",)
+
+
+def test_without_prune_what_the_files_do_not_have_goes_on(run: Answering) -> None:
+    publish(run.store, names="select id from shop.customers", gone="select id from names")
+    run.answers = [DONE]
+    told = mview("apply", "views")
+    assert "goes on   view gone" in told.stdout
+    assert run.asked[0].remove == ()
 
 
 def test_as_json(run: Answering) -> None:

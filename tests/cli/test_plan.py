@@ -86,6 +86,13 @@ def state(*columns, strategy="LINEAR"):
     return ViewState("", strategy, schema, {}, 1, rows=41)
 
 
+def goes_on(view):
+    return (
+        f"goes on   view {view}: it is in the store and not in these files; "
+        f"to remove it: mview drop {view}"
+    )
+
+
 def test_all_is_new_in_an_empty_store(project):
     result = project.plan(lower_view=LOWER)
     assert result.exit_code == 0, result.output
@@ -170,8 +177,7 @@ def test_an_edit_tells_what_it_breaks_and_costs(project):
         "          strategy  LINEAR -> SELF_MAINTAINED",
         "          reads  20,000 rows, about 4 s",
         "          rollback  mview rollback v, to the text that it has now",
-        "goes on   view other: it is in the store and not in these files; "
-        "to remove it: mview drop other",
+        goes_on("other"),
     ]
     told = json.loads(project.plan("--json").stdout)
     assert told["views"][0]["fate"] == "changed"
@@ -204,6 +210,7 @@ def test_a_view_that_another_begins_to_read_is_built_anew(project):
         "rebuilt   view lower_view: upper_view reads it now, so its rows are kept in the store, "
         "too",
         "new       view upper_view: it is not in the store yet",
+        goes_on("lower_view"),
     ]
 
 
@@ -214,7 +221,11 @@ def test_readers_of_a_changed_view_are_built_anew_though_they_are_not_given(proj
     assert project.plan(lower_view=LOWER).exit_code == 0
     result = project.plan(lower_view=f"{LOWER} WHERE order_id > 1")
     assert result.exit_code == 6
-    assert "rebuilt   view upper_view: it reads lower_view" in result.stdout
+    assert result.stdout.splitlines()[-2:] == [
+        "rebuilt   view upper_view: it reads lower_view",
+        goes_on("upper_view"),
+    ]
+    assert json.loads(project.plan("--json").stdout)["not_given"] == ["upper_view"]
 
 
 def test_a_halted_view_is_built_anew_though_it_is_not_given(project):
@@ -229,8 +240,7 @@ def test_a_halted_view_is_built_anew_though_it_is_not_given(project):
         "rebuilt   view upper_view: it reads lower_view",
         "new       view mine: it is not in the store yet",
         "          reads  20,000 rows, not measured yet",
-        "goes on   view other: it is in the store and not in these files; "
-        "to remove it: mview drop other",
+        *map(goes_on, ("lower_view", "other", "upper_view")),
     ]
 
 
@@ -264,4 +274,8 @@ def test_a_new_view_sees_columns_that_a_table_got_later(project):
 def test_what_a_run_would_refuse(project):
     result = project.plan(v="SELECT nothing FROM shop.orders")
     assert result.exit_code == 1
-    assert result.stdout.startswith("refused   view v: ")
+    assert result.stdout.splitlines()[:3] == [
+        "refused   view v: unknown column 'nothing'",
+        "          1 | SELECT nothing FROM shop.orders",
+        "                     ^^^^^^^",
+    ]
