@@ -6,12 +6,13 @@ import sys
 
 import click
 
+from mview.cli.completing import files as files_here
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.errors import ExitCode, UserError
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]", shell_complete=files_here)
 @config_option
 @env_option
 @json_option

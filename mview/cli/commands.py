@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mview.cli.completing import files as files_here
+from mview.cli.completing import names as names_of
 from mview.cli.options import (
     App,
     config_option,
@@ -60,7 +62,7 @@ def check(
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]", shell_complete=files_here)
 @config_option
 @json_option
 @click.pass_obj
@@ -110,7 +112,7 @@ def explain(
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]", shell_complete=files_here)
 @config_option
 @offline_option
 @env_option
@@ -142,7 +144,7 @@ def plan(
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]")
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]", shell_complete=files_here)
 @config_option
 @offline_option
 @json_option
@@ -356,7 +358,7 @@ def _project(app: App, config_path: str) -> TrialProject:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="FILE|FOLDER|TABLE…")
+@click.argument("names", nargs=-1, metavar="FILE|FOLDER|TABLE…", shell_complete=files_here)
 @config_option
 @env_option
 @json_option
@@ -477,7 +479,7 @@ def completion(app: App, shell: str) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[VIEW…]")
+@click.argument("names", nargs=-1, metavar="[VIEW…]", shell_complete=names_of(views=True))
 @config_option
 @json_option
 @click.pass_obj
@@ -500,7 +502,9 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="NAME…")
+@click.argument(
+    "names", nargs=-1, metavar="NAME…", shell_complete=names_of(views=True, tables=True)
+)
 @config_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(
@@ -562,7 +566,9 @@ def _drop_environment(app: App, config_path: str, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="VIEW…")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="VIEW…", shell_complete=names_of(views=True)
+)
 @config_option
 @json_option
 @click.pass_obj

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mview.cli.completing import files, names
 from mview.cli.output import Output
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ env_option = click.option(
 )
 
 #: FILE…: view files and folders.
-views_argument = click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER…")
+views_argument = click.argument(
+    "files", nargs=-1, required=True, metavar="FILE|FOLDER…", shell_complete=files
+)
 
 #: `--select`: some of the views of these files.
 select_option = click.option(
@@ -95,6 +98,7 @@ select_option = click.option(
     "selectors",
     multiple=True,
     metavar="VIEW|tag:NAME|changed",
+    shell_complete=names(views=True),
     help="Only these views of the files; again for more. '+VIEW': with the views that it reads; "
     "'VIEW+': with those that read it; changed: those that the store does not have so.",
 )
@@ -109,5 +113,6 @@ def config_option(command: F) -> F:
         default=default_config,
         show_default="conf/mview.yml, else mview.yml",
         metavar="FILE",
+        shell_complete=files,
         help="Configuration file.",
     )(debug_option(command))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mview.cli.completing import names
 from mview.cli.display.progress import duration_text
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.cli.render import aligned, sink_lines
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("views", nargs=-1, metavar="[VIEW…]")
+@click.argument("views", nargs=-1, metavar="[VIEW…]", shell_complete=names(views=True))
 @click.option("--since", metavar="TIME", help=f"From this time on: {MOMENT_EXAMPLES}.")
 @click.option("--until", metavar="TIME", help="Up to this time, written alike.")
 @click.option(

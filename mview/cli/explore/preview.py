@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mview.cli.completing import files
 from mview.cli.options import App, config_option, json_option
 from mview.cli.render import aligned
 from mview.errors import counted, one_line
@@ -18,7 +19,7 @@ _CHARACTERS = 40
 
 
 @click.command()
-@click.argument("what", metavar="FILE|VIEW|SQL")
+@click.argument("what", metavar="FILE|VIEW|SQL", shell_complete=files)
 @click.option(
     "--with",
     "beside",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mview.cli.completing import names
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.clock import utc_text
 from mview.errors import ExitCode, counted, one_line
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=names(views=True))
 @click.option(
     "-k",
     "--key",

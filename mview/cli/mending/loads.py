@@ -6,10 +6,13 @@ import sys
 
 import click
 
+from mview.cli.completing import names as names_of
 from mview.cli.options import App, config_option, json_option
 from mview.errors import ExitCode, counted, one_line
 
-_tables = click.argument("names", nargs=-1, required=True, metavar="TABLE…")
+_tables = click.argument(
+    "names", nargs=-1, required=True, metavar="TABLE…", shell_complete=names_of(tables=True)
+)
 
 
 @click.command()

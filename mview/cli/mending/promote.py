@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import click
 
+from mview.cli.completing import names
 from mview.cli.options import App, config_option, env_option, json_option
 from mview.errors import ExitCode, UserError, one_line
 
 
 @click.command()
-@click.argument("views", nargs=-1, metavar="[VIEW…]")
+@click.argument("views", nargs=-1, metavar="[VIEW…]", shell_complete=names(views=True))
 @click.option("--plan", "plan_only", is_flag=True, help="Show what it would do, and do nothing.")
 @config_option
 @env_option

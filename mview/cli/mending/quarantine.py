@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
+from mview.cli.completing import names
 from mview.cli.options import App, config_option, json_option
 from mview.errors import ExitCode
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("action", type=click.Choice(["list", "retry", "discard"]))
-@click.argument("table", required=False)
+@click.argument("table", required=False, shell_complete=names(tables=True))
 @click.argument("ids", nargs=-1, metavar="[ID…]")
 @click.option("--messages", is_flag=True, help="With list: show what the changes came in, too.")
 @click.option("--no-wait", is_flag=True, help="Ask for it, and do not wait until it is done.")

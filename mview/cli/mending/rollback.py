@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import click
 
+from mview.cli.completing import names
 from mview.cli.options import App, config_option, json_option
 from mview.errors import ExitCode, UserError
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=names(views=True))
 @click.option("--plan", "plan_only", is_flag=True, help="Show what it would do, and do nothing.")
 @config_option
 @json_option
