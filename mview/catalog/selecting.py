@@ -50,6 +50,12 @@ def selected(
     return [view for view in views if view.name in chosen]
 
 
+def is_name(selector: str) -> bool:
+    """Whether a selector is a view's name, perhaps with a `+`: that does without its file."""
+    means = selector.removeprefix("+").removesuffix("+")
+    return means != _CHANGED and not means.startswith(_TAG)
+
+
 def _meant(config: Config, views: dict[str, ViewDefinition], means: str) -> set[str]:
     if means == _CHANGED and means not in views:
         return _changed(config, list(views.values()))

@@ -167,15 +167,21 @@ def lineage(
 
     Without files: of the views that the store has.
     """
+    from mview.catalog.selecting import is_name, selected
     from mview.cli.explore.lineage import lineage_of, lineage_text, mermaid_text
 
-    if selectors and not files:
-        raise click.UsageError("--select is for the views of files: name them")
     if files:
         checker, views = _check(app, files, config_path, offline, selectors)
     else:
+        if any(not is_name(selector) for selector in selectors):
+            raise click.UsageError(
+                "files have tags and what has changed, the store has none: name them"
+            )
         checker = _checker(app, config_path, offline)
         views = checker.check_kept()
+        kept = [view.definition for view in views]
+        meant = {view.name for view in selected(checker.config, kept, selectors)}
+        views = [view for view in views if view.definition.name in meant]
     if wrong := [view.error for view in views if view.error]:
         raise several(wrong)
     if openlineage:
@@ -206,7 +212,10 @@ def _check(
     views, unread = read_views(files or files_of_run(checker.config))
     if checker.config.environment:
         views = [*map(unpublished, views)]
-    return checker, checker.check(selected(checker.config, views, selectors), unread)
+    chosen = selected(checker.config, views, selectors)
+    if views and not chosen:
+        app.output.note("none of these views has changed")
+    return checker, checker.check(chosen, unread)
 
 
 def _checker(app: App, config_path: str, offline: bool) -> Checker:

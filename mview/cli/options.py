@@ -99,7 +99,7 @@ select_option = click.option(
     multiple=True,
     metavar="VIEW|tag:NAME|changed",
     shell_complete=names(views=True),
-    help="Only these views of the files; again for more. '+VIEW': with the views that it reads; "
+    help="Only these views; again for more. '+VIEW': with the views that it reads; "
     "'VIEW+': with those that read it; changed: those that the store does not have so.",
 )
 

@@ -124,6 +124,42 @@ def test_a_tag_has_no_signs_of_selectors() -> None:
         parse_view("CREATE MATERIALIZED VIEW v WITH (tags = 'a+') AS SELECT 1 AS a", "v")
 
 
+def of_the_store(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["lineage", "--offline", *arguments, "-c", "mview.yml"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "views"),
+    [("low", ["low"]), ("low+", ["low"]), ("+other", ["other"])],
+)
+def test_lineage_of_some_views_of_the_store(selector: str, views: list[str]) -> None:
+    everything = json.loads(of_the_store("--json").stdout)
+    assert [view["view"] for view in everything] == ["low", "other"]
+    result = of_the_store("--json", "--select", selector)
+    assert [view["view"] for view in json.loads(result.stdout)] == views
+
+
+@pytest.mark.parametrize("selector", ["tag:daily", "+changed"])
+def test_only_files_tell_of_tags_and_changes(selector: str) -> None:
+    result = of_the_store("--select", selector)
+    assert (result.exit_code, "name them" in result.stderr) == (2, True)
+
+
+def test_a_view_that_the_store_does_not_have_has_no_lineage_there() -> None:
+    result = of_the_store("--select", "mid")
+    assert (result.exit_code, "none of the views is called 'mid'" in result.stderr) == (1, True)
+
+
+def test_that_nothing_has_changed_is_said() -> None:
+    (Path("sql") / "other.sql").write_text("SELECT id FROM shop.orders")
+    for name in ("mid", "high"):
+        (Path("sql") / f"{name}.sql").unlink()
+    for command in ("check", "explain", "plan", "lineage"):
+        result = mview(command, "--select", "changed")
+        assert result.exit_code == 0, result.output
+        assert "none of these views has changed" in result.stderr
+
+
 def test_events_of_openlineage(project: Path) -> None:
     result = mview("lineage", "--openlineage", "--select", "+mid")
     low, mid = map(json.loads, result.stdout.splitlines())
