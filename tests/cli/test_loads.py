@@ -75,6 +75,8 @@ def test_a_load_is_paused_and_goes_on(store: Store) -> None:
             "tables_at_once": 2,
         },
         "quarantined": 0,
+        "refused": "",
+        "next": "",
     }
     told = mview("pause", "shop.lines")
     assert (told.exit_code, told.stdout) == (0, "shop.lines: paused\n")
