@@ -180,6 +180,15 @@ def test_the_alerting_rules_name_metrics_and_labels_that_exist(made):
             assert set(labels_joined.split(", ")) <= labels, rule["alert"]
 
 
+def test_what_somebody_is_called_for_is_on_the_dashboard():
+    rules = yaml.safe_load((ROOT / "docs/watch/alerts.yml").read_text())
+    board = json.loads((ROOT / "docs/watch/grafana.json").read_text())
+    drawn = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    for rule in rules["groups"][0]["rules"]:
+        for name in re.findall(r"\bmview_\w+", rule["expr"]):
+            assert any(name in expr for expr in drawn), (rule["alert"], name)
+
+
 @pytest.mark.service
 @pytest.mark.long
 def test_prometheus_answers_each_panel_and_takes_each_alert(made):
