@@ -351,7 +351,41 @@ def test_what_all_have_published_is_pruned(shop, monkeypatch):
         step(log, at)
 
 
+def test_a_file_that_takes_the_place_is_read_on(shop):
+    """Of the same database: a copy that somebody has put there while the log was followed."""
+    log = shop.installed()
+    at = log.begin()
+    shop.run("INSERT INTO t VALUES (1, 'a')")
+    changes, batch = step(log, at)
+    shutil.copy(shop.file, shop.folder / "copy.db")
+    (shop.folder / "copy.db").replace(shop.file)
+    shop.run("INSERT INTO t VALUES (2, 'b')")
+    changes, _ = step(log, batch.offsets)
+    assert len(changes) == 1, "the file that was replaced is not read on"
+
+
+def test_a_file_that_is_gone_is_told_though_it_was_open(shop):
+    log = shop.installed()
+    at = log.begin()
+    shop.file.rename(shop.folder / "elsewhere.db")
+    with pytest.raises(ConfigError, match="failed while connecting"):
+        log.advance(at, 9, 0)
+    (shop.folder / "elsewhere.db").rename(shop.file)
+    shop.run("INSERT INTO t VALUES (1, 'a')")
+    assert len(step(log, at)[0]) == 1
+
+
 class TestLost:
+    def test_an_older_copy_while_it_is_followed(self, shop):
+        log = shop.installed()
+        shutil.copy(shop.file, shop.folder / "copy.db")
+        start = log.begin()
+        shop.run("INSERT INTO t VALUES (1, 'a')")
+        at = step(log, start)[1].offsets
+        (shop.folder / "copy.db").replace(shop.file)
+        with pytest.raises(DataLostError):
+            log.advance(at, 9, 0)
+
     def test_an_older_copy(self, shop):
         log = shop.installed()
         start = log.begin()

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlalchemy as sa
 
 from mview.errors import ConfigError, UserError
 from mview.relation import TableName
@@ -84,6 +85,30 @@ class SqliteDatabase(SqlDatabase):
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._prepare(connection)
         return connection
+
+    def _connected(self) -> sa.Engine:
+        if self._engine is None:
+            pool = super()._connected()
+            # Who has a file open reads on in it, though another one has taken its place or none
+            # is there any more: that would be silent, and look fresh.
+            sa.event.listen(pool, "connect", lambda _, record: self._note_file(record))
+            sa.event.listen(pool, "checkout", lambda _, record, __: self._check_file(record))
+        return super()._connected()
+
+    def _note_file(self, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.info["file"] = self._file_there()
+
+    def _check_file(self, record: sa.pool.ConnectionPoolEntry) -> None:
+        if record.info.get("file") != self._file_there():
+            raise sa.exc.DisconnectionError("the file was replaced")
+
+    def _file_there(self) -> tuple[int, int] | None:
+        """Which file it is that has the path now."""
+        try:
+            file = Path(self._part("database") or "").expanduser().stat()
+        except OSError:
+            return None
+        return file.st_dev, file.st_ino
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.isolation_level = None
