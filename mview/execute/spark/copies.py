@@ -10,6 +10,7 @@ it goes when its file has gone, and with the executor: Spark deletes the folder.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -101,7 +102,9 @@ def _rows_of(
     """What is found in each file: in its copy, or in itself where there is no room for one."""
     for file in files:
         try:
-            rows = look(_opened(file, table))
+            copy = _opened(file, table)
+            rows = look(copy)
+            copy.let_go()
         except OSError as error:
             print(f"no local copy of {file}, it is read whole: {error}", file=sys.stderr)
             rows = scan(file)
@@ -116,6 +119,7 @@ def make_copies(files: Sequence[str], table: pa.Schema, columns: Sequence[tuple[
             copy = _opened(file, table)
             for names in columns:
                 copy.index(tuple(name for name in table.names if name in names))
+            copy.let_go()
         except OSError:  # the look-up says so
             return
 
@@ -144,7 +148,10 @@ class FileCopy:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._rows = pa.ipc.open_file(pa.memory_map(str(folder / _ROWS))).read_all()
+        with (folder / _ROWS).open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._rows = pa.ipc.open_file(pa.py_buffer(mapping)).read_all()
+        self._mappings = [mapping]
         self._indexes: dict[tuple[str, ...], SortedIndex] = {}
 
     def look_up(self, needles: Needles, select: Sequence[str]) -> pa.Table:
@@ -167,6 +174,14 @@ class FileCopy:
         rows = self.index((wanted.column,)).between(*wanted.hashes)[:most]
         return self._rows.select(select).take(pa.array(rows))
 
+    def let_go(self) -> None:
+        """Give the pages that were looked at back: they stay in the system's cache.
+
+        Mapped, they count as memory of every worker that has the file, more with each look-up.
+        """
+        for mapping in self._mappings:
+            mapping.madvise(mmap.MADV_DONTNEED)
+
     def index(self, names: tuple[str, ...]) -> SortedIndex:
         """The index over some columns, in the order of the table; made on first use."""
         known = self._indexes.get(names)
@@ -178,8 +193,13 @@ class FileCopy:
         places = self._file(names, "rows")
         if not places.exists():
             return None
-        rows = _mapped(places)
-        return SortedIndex(_mapped(self._file(names, "hashes")), rows if len(rows) else None)
+        rows, hashes = self._mapped(places), self._mapped(self._file(names, "hashes"))
+        return SortedIndex(hashes, rows if len(rows) else None)
+
+    def _mapped(self, file: Path) -> NDArray[np.int64]:
+        values = np.load(file, mmap_mode="r")
+        self._mappings.append(values.base)
+        return np.asarray(values)
 
     def _build(self, names: tuple[str, ...]) -> SortedIndex:
         index = SortedIndex.build(hash_rows(self._rows.select(names).columns))
@@ -194,11 +214,6 @@ class FileCopy:
     def _file(self, names: tuple[str, ...], what: str) -> Path:
         numbers = "-".join(str(self._rows.schema.get_field_index(name)) for name in names)
         return self._folder / f"{numbers}-{what}.npy"
-
-
-def _mapped(file: Path) -> NDArray[np.int64]:
-    values: NDArray[np.int64] = np.asarray(np.load(file, mmap_mode="r"))
-    return values
 
 
 def _write(file: Path, write: Callable[[Path], object]) -> None:

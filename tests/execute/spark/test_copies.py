@@ -168,3 +168,28 @@ def test_copies_are_private(disk: Path, tmp_path: Path) -> None:
     make_copies([str(file)], _SCHEMA, [("name",)])
     keys = pa.table({"id": pa.array([1], pa.int64())})
     look_up_files([str(file)], _SCHEMA, _SCHEMA, keys, True)
+
+
+def test_what_was_looked_at_is_no_memory_of_the_worker(disk: Path, tmp_path: Path) -> None:
+    """It is in the system's cache, once: every worker that maps it would count all of it."""
+    rows = pa.table({"id": range(400_000), "at": range(400_000)})
+    file = tmp_path / "rows.parquet"
+    pq.write_table(rows, file)
+    make_copies([str(file)], rows.schema, [("id",)])
+    assert _mapped_of(disk) < 1_000_000
+    keys = pa.table({"id": range(0, 400_000, 100)})
+    found = look_up_files([str(file)], rows.schema, rows.schema, keys, True)
+    assert found.num_rows == keys.num_rows
+    assert _mapped_of(disk) < 1_000_000
+
+
+def _mapped_of(folder: Path) -> int:
+    """Bytes of files below a folder that count as memory of this process."""
+    size, is_here = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, *rest = line.split()
+        if "-" in head:
+            is_here = str(folder) in line
+        elif head == "Rss:" and is_here:
+            size += int(rest[0]) * 1024
+    return size
