@@ -239,7 +239,7 @@ class Production:
                 mirror = self._mirror(name, state)
                 ids[name] = _id_of(mirror)
                 own[name] = engine.mirror(name, state.schema).copy(
-                    mirror, state, manifest.epoch + 1, after.generation, engine.memory.folded
+                    mirror, state, manifest.epoch + 1, engine.memory.folded
                 )
         except Exception:
             _put_back(engine)  # a run that goes on has what it has published

@@ -142,6 +142,10 @@ class Mirror:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def new_file(self, epoch: int) -> Path:
+        """Where this runner writes a file that `take` takes; no older version names one there."""
+        return self.base.folder / self.base.new_file(f"b{epoch:012d}")
+
     def staged(self, name: str) -> Path:
         """The staged file that a marker names.
 
@@ -198,7 +202,7 @@ class Mirror:
 
         Args:
             epoch: the epoch that shows them; the same epoch twice is the same as once.
-            files: Parquet files of the table's columns.
+            files: Parquet files of the table's columns, where `new_file` has said.
 
         Returns:
             The version of the base that holds them.
@@ -212,9 +216,7 @@ class Mirror:
         note = {"mview": "take", "epoch": epoch}
         return self.base.commit(added, [], note, transaction=(_REGISTER, epoch))
 
-    def copy(
-        self, other: Mirror, state: TableState, epoch: int, generation: int, most: int
-    ) -> TableState:
+    def copy(self, other: Mirror, state: TableState, epoch: int, most: int) -> TableState:
         """Begin anew with the rows that another mirror has at an epoch of its own.
 
         The files of its base are linked, not copied; what its tail says comes into the base here.
@@ -223,18 +225,15 @@ class Mirror:
             other: on the same file system; only read.
             state: what is published of it.
             epoch: the epoch that shows the rows here.
-            generation: of the query that goes on from there.
             most: bytes of changes to hold; see `compact`.
 
         Raises:
             FileNotFoundError: a file of it is gone: a newer state has others.
         """
         begun = self.create()
-        folder, files = self.stage_folder(generation), []
-        for number, (path, _) in enumerate(other.files(state).base):
-            # Files of several folders may have one name.
-            files.append(folder / f"{number:06d}-{Path(path).name}")
-            files[-1].unlink(missing_ok=True)
+        files = []
+        for path, _ in other.files(state).base:
+            files.append(self.new_file(epoch))
             os.link(path, files[-1])
         version, rest = self.take(epoch, files), state
         while (tail := other._oldest(rest, most)).num_rows:

@@ -134,6 +134,21 @@ def test_views_come_change_and_go_while_all_goes_on(shop: Shop) -> None:
     assert set(truth.check_end().views) == {"names", "spent"}
 
 
+def test_a_view_is_changed_again_while_nothing_else_changes(shop: Shop) -> None:
+    """Its state begins anew each time, beside the files of the one before."""
+    config = shop.config()
+    texts = [TEXTS["spent"], f"{TEXTS['spent']} having count(*) > 0", TEXTS["spent"]]
+    truth = Truth(config, shop, [*EVERY, *views_of(spent=texts[1])])
+    with live(config, view("names")) as running:
+        running.to_the_end(shop)
+        for text in texts:
+            answer = ask(running, [*views_of(spent=text), view("above")])
+            assert (answer.state, answer.halted) == ("done", {})
+    truth.check()
+    run_once(config)
+    assert set(truth.check_end().views) == {"names", "spent", "above"}
+
+
 def test_a_view_of_a_new_table(new_shop: Shop) -> None:
     """It is loaded while the published views go on; the answer comes when it is live."""
     config = new_shop.config(chunk_rows=8, chunks_per_epoch=1)

@@ -73,7 +73,7 @@ def test_a_copy_follows_through_all_that_happens(tmp_path: Path, seed: int) -> N
         read.changelog.refresh()
         if state is None or read.cleaned > at or driver.rng.random() < 0.1:
             most = driver.rng.choice([0, 20_000, 1 << 30])
-            state, anew = own.copy(read, driver.state, epoch, 1, most), anew + 1
+            state, anew = own.copy(read, driver.state, epoch, most), anew + 1
         else:
             delta = delta_of(read.changes(driver.state, at), SCHEMA.key)
             state = replace(state, changelog_version=own.append(epoch, delta.changelog))
@@ -96,7 +96,7 @@ def test_files_are_linked_and_stay(tmp_path: Path) -> None:
         driver.publish(driver.epoch_once())
     driver.forget()
     own = Mirror(tmp_path / "copy", SCHEMA)
-    state = own.copy(Mirror(tmp_path / "m", SCHEMA), driver.state, 1, 1, 1 << 30)
+    state = own.copy(Mirror(tmp_path / "m", SCHEMA), driver.state, 1, 1 << 30)
     files = own.files(state).base
     assert files
     assert all(Path(path).stat().st_nlink == 2 for path, _ in files)

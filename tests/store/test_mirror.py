@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -171,6 +172,19 @@ def test_create_begins_anew_and_leaves_what_was(mirror: Mirror) -> None:
     assert mirror.scan(replace(anew, changelog_version=again))["id"].to_pylist() == [2]
     mirror.restore(published)
     assert mirror.scan(published).num_rows == 1
+
+
+def test_what_is_copied_again_leaves_what_was(mirror: Mirror, tmp_path: Path) -> None:
+    """Also where the other one has written its file anew, under the name that it had."""
+    copied = []
+    for epoch, value in enumerate(("old", "new"), 1):
+        shutil.rmtree(tmp_path / "other", ignore_errors=True)
+        other = Mirror(tmp_path / "other", SCHEMA)
+        state = other.create()
+        version = other.register(1, [stage(other, [(value, 1, "a", None)])], {})
+        state = replace(state, base_version=version, rows=1, phase="loaded")
+        copied.append(mirror.copy(other, state, epoch, 1 << 20))
+    assert [mirror.scan(state)["v"].to_pylist() for state in copied] == [["old"], ["new"]]
 
 
 def test_compaction_beside_running_epochs(mirror: Mirror) -> None:

@@ -447,11 +447,10 @@ class Building:
             kept.close()
         engine.executors.forget(relation)
         mirror = engine.mirror(relation, built.schema)
-        state = mirror.create()
-        folder, files = mirror.stage_folder(engine.manifest.generation), []
+        state, files = mirror.create(), []
         for path, rows in built.base_files:
             if rows:
-                files.append(folder / Path(path).name)
+                files.append(mirror.new_file(epoch))
                 os.link(path, files[-1])
         version = mirror.take(epoch, files)
         # All that is published so far is in the base, whatever the mirror had of it before.

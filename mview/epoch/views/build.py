@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,7 +40,7 @@ from mview.epoch.views.in_process import InProcess, read_by
 from mview.errors import MviewError, UserError, concerning
 from mview.execute.numbered import kept_as, number_first
 from mview.failpoints import failpoint
-from mview.files.durable import later, naming
+from mview.files.durable import naming
 from mview.ivm.plan import ViewPlan
 from mview.plan.clocks import is_clock
 from mview.plan.definition import ViewDefinition
@@ -426,14 +425,6 @@ def _check_key(engine: Engine, view: LiveView, folder: Path) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _File:
-    file: str
-    rows: int
-    size: int
-    digest: str
-
-
 def _as_mirror(
     engine: Engine, relation: RelationId, schema: TableSchema, files: Sequence[Path]
 ) -> TableState:
@@ -442,20 +433,14 @@ def _as_mirror(
         kept.close()
     mirror = engine.mirror(relation, schema)
     state = mirror.create()
-    folder = mirror.stage_folder(engine.manifest.generation)
-    staged = []
+    epoch, taken, count = engine.manifest.epoch + 1, [], 0
     for file in files:
-        shutil.copy2(file, folder / file.name)
-        later(folder / file.name)
-        data = file.read_bytes()
-        rows = pq.read_metadata(file).num_rows
-        name = str((folder / file.name).relative_to(mirror.base.folder))
-        if rows:
-            staged.append(_File(name, rows, len(data), f"{zlib.crc32(data):08x}"))
-    version = mirror.register(engine.manifest.epoch + 1, staged, {})
-    return replace(
-        state, base_version=version, rows=sum(file.rows for file in staged), phase="loaded"
-    )
+        if rows := pq.read_metadata(file).num_rows:
+            taken.append(mirror.new_file(epoch))
+            shutil.copy2(file, taken[-1])
+            count += rows
+    version = mirror.take(epoch, taken)
+    return replace(state, base_version=version, rows=count, phase="loaded")
 
 
 def _build_state(
