@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of, load_definition
 from mview.catalog.sinks import open_sink, sink_options
-from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of
+from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of, utc_text
 from mview.config import Config
 from mview.connector import Sink
 from mview.epoch.halts import has_halted
@@ -66,17 +66,27 @@ def manifest_at(config: Config, when: When) -> Manifest:
     """The manifest of an epoch, or the newest one up to a time.
 
     Raises:
-        UserError: it is not kept, or is none.
+        UserError: it is not kept, is yet to come, or is none.
     """
     log = ManifestLog(Store(config.store).manifests)
     if isinstance(when, SupportsIndex) and not isinstance(when, bool):
         return log.read(index(when))  # also a number of NumPy
-    ms = moment_of(str(when), SystemClock().now())
+    now = int(SystemClock().now())
+    ms = moment_of(str(when), now)
     if ms is None:
         raise UserError(
             "neither an epoch nor a time", got=when, allowed=f"e.g. 41, {MOMENT_EXAMPLES}"
         )
-    return log.at(ms)
+    manifest = log.at(ms)
+    # What is shown then may be another thing. The clock of who publishes may be ahead of ours.
+    if ms > max(now, published(config).created_ms):
+        raise UserError(
+            f"{utc_text(ms)} UTC is yet to come",
+            where=str(config.store),
+            allowed=f"times up to now, {utc_text(now)} UTC",
+            hint=f"without a time the newest epoch is read, which is {manifest.epoch}",
+        )
+    return manifest
 
 
 def sink_path(config: Config, store: Store, definition: ViewDefinition) -> str:

@@ -128,6 +128,12 @@ class ManifestLog:
 
     def _not_kept(self, what: str, epoch: int) -> UserError:
         epochs = self.epochs()
+        if epochs and epoch > epochs[-1]:
+            return UserError(
+                f"{what} is not published yet",
+                where=str(self.folder),
+                allowed=f"up to epoch {epochs[-1]}, the newest",
+            )
         allowed = None
         if epochs:
             ends = (

@@ -163,6 +163,28 @@ def test_a_time_of_day_is_the_last_one_that_has_passed(tmp_path: Path) -> None:
     assert last_time_of_day("10", now) is None
 
 
+def test_what_is_yet_to_come_is_refused(tmp_path: Path) -> None:
+    now = int(SystemClock().now())
+    shelf = Shelf(tmp_path)
+    shelf.publish(ROWS, ms=now)
+    view, tomorrow = (
+        shelf.project["v"],
+        dt.datetime.fromtimestamp(now / 1000 + 86_400, dt.timezone.utc),
+    )
+    for ask in (view.as_of, view.changes, shelf.project.at, shelf.project.table("shop.t").as_of):
+        for when in (f"{tomorrow:%Y-%m-%d %H:%M}", tomorrow):
+            with pytest.raises(
+                UserError, match=rf"(?s){tomorrow:%Y-%m-%d %H:%M}.* UTC is yet to come"
+            ):
+                ask(when)
+        with pytest.raises(UserError, match=r"(?s)epoch 2 is not published yet.*up to epoch 1,"):
+            ask(2)
+    # The clock of who publishes is ahead of ours.
+    shelf.publish(ROWS[:1], ms=now + 60_000)
+    ahead = dt.datetime.fromtimestamp(now / 1000 + 60, dt.timezone.utc)
+    assert shelf.project.at(ahead.isoformat(timespec="milliseconds")).epoch == 2
+
+
 def test_changes_read_the_files_alone_that_differ(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
