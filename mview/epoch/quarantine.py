@@ -38,6 +38,7 @@ from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
 from mview.store.quarantine import (
+    MendLog,
     MendRequest,
     Overtaken,
     Quarantine,
@@ -246,6 +247,8 @@ class Quarantines:
                 many = counted(len(gone), "change")
                 said += [f"{name}: {many} in quarantine {what}"] if gone else []
                 continue
+            taken: dict[str, Quarantined] = {}
+            lost: set[str] = set()
             near = _of_the_same_rows([*left.values()], schema)
             for id_ in sorted(gone, key=lambda gone_id: _order(left[gone_id])):
                 change = left.pop(id_)
@@ -262,7 +265,16 @@ class Quarantines:
                     needed_ms = other.needed_ms if other.keys else self._now_ms
                     left[other.id] = replace(other, needed_ms=needed_ms)
                 applied += told
-                said.append(f"{name}: change {id_} is taken out of quarantine")
+                # What was taken just before of the same rows is older.
+                older = [taken[other] for other in near[id_] if other in taken]
+                lost |= {other.id for other in older if _replaces(change, told, other, schema)}
+                lost |= {id_} if change.is_overtaken else set()
+                taken[id_] = change
+            for id_ in taken:
+                end = ", without effect: newer changes have overtaken it" if id_ in lost else ""
+                said.append(f"{name}: change {id_} is taken out of quarantine{end}")
+            if lost and request.file is not None:
+                MendLog(request.file.parent).note_overtaken(request.file, lost)
         return [left[change.id] for change in changes if change.id in left], applied, said
 
     def _retried(
@@ -404,6 +416,23 @@ def _mark(change: Quarantined, cells: Mapping[str, Any]) -> Overtaken:
     if not is_newer:
         return "no"
     return "partly" if cells["__unchanged"] else "wholly"
+
+
+def _replaces(
+    change: Quarantined, told: Sequence[pa.Table], older: Quarantined, schema: TableSchema
+) -> bool:
+    """Whether a change that is taken leaves nothing of an older one that was taken before it.
+
+    Args:
+        told: its rows.
+    """
+    is_newer = (change.position and older.position) or change.partition == older.partition
+    if not told or not is_newer or older.rows is None or any(map(_has_unsent, told)):
+        return False
+    rows = pa.concat_tables([_keys(part, schema) for part in told])
+    mine, theirs = row_codes([_keys(older.rows, schema), rows])
+    marks = zip(older.overtaken, np.isin(mine, theirs), strict=True)
+    return all(mark == "wholly" or is_told for mark, is_told in marks)
 
 
 def with_retried(netted: Netted, applied: Sequence[pa.Table], schema: TableSchema) -> Netted:

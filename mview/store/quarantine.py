@@ -7,10 +7,11 @@ the manifest that names the list, and never changed: another epoch writes anothe
 from __future__ import annotations
 
 import re
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,9 @@ Overtaken = Literal["no", "partly", "wholly"]
 
 #: Its files: epoch and token of their writer, so that no two runners write one.
 FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
+
+#: What the answer to a request ends with, and for how long it is kept where nobody reads it.
+_OVERTAKEN, _KEPT_NS = ".overtaken", 86_400_000_000_000
 
 _HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
 
@@ -223,12 +227,14 @@ class MendRequest:
             needed since before `before_ms` only are right, as their table was read anew.
         ids: of the changes, but for `reread`.
         before_ms: wall time of the runner, when it began to read the table anew.
+        file: the request's, where it was read from one.
     """
 
     table: RelationId
     action: Literal["retry", "discard", "reread"]
     ids: tuple[str, ...] = ()
     before_ms: int = 0
+    file: Path | None = field(default=None, compare=False)
 
 
 class MendLog(RequestLog[MendRequest]):
@@ -253,4 +259,30 @@ class MendLog(RequestLog[MendRequest]):
         for file in [file for file, request in requests.items() if request.table not in tables]:
             file.unlink(missing_ok=True)
             del requests[file]
-        return requests
+        return {file: replace(request, file=file) for file, request in requests.items()}
+
+    def note_overtaken(self, file: Path, ids: Collection[str]) -> None:
+        """Note which changes of a request to take them again have had no effect.
+
+        Newer changes of all their rows count. It is known when the request is done, and before that
+        may change with each try.
+        """
+        for answer in self._folder.glob(f"*{_OVERTAKEN}"):
+            if abs(time.time_ns() - int(answer.name.split("-")[0])) > _KEPT_NS:
+                answer.unlink(missing_ok=True)  # nobody has waited for it
+        put(file.with_suffix(_OVERTAKEN), checked({"ids": sorted(ids)}))
+
+    @staticmethod
+    def overtaken(file: Path) -> list[str]:
+        """Which changes of a request that is done have had no effect; told once."""
+        answer = file.with_suffix(_OVERTAKEN)
+        if not answer.exists():
+            return []
+        ids = read_checked(
+            answer,
+            lambda data: list(fields(data, {"ids": list[str]})["ids"]),
+            "an answer cannot be read",
+            "mview quarantine list",
+        )
+        answer.unlink(missing_ok=True)
+        return ids

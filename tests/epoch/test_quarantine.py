@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -538,6 +539,65 @@ def test_a_request_of_a_table_that_is_loaded_anew_is_not_told_as_taken(
     else:
         assert answer.state == "discarded"
         assert "its table has halted" in answer.why
+
+
+@pytest.mark.parametrize("when", ["before", "with", "after", "another row", "half"])
+def test_it_is_told_whether_a_change_that_is_taken_again_was_overtaken(
+    log: Log, learn: Any, when: str
+) -> None:
+    log.epoch(log.message("c", id=1, n="five"))
+    newer = log.message("u", id=2 if when == "another row" else 1, n=6)
+    if when == "half":
+        newer = log.message("u", id=1, n=6, big=UNSENT)
+    if when == "before":
+        log.epoch(newer)
+    (change,) = log.aside
+    learn()
+
+    def meanwhile(_: str) -> None:
+        messages = [] if when in ("before", "after") else [newer]
+        log.epoch(*messages, mends=[*MendLog(log.store.mends).of([TABLE]).values()])
+        if when == "after":
+            log.epoch(newer)
+        MendLog(log.store.mends).of([])
+
+    (answer,) = mend(log.config, "retry", str(TABLE), [change.id], meanwhile)
+    expected = {"before": "overtaken", "with": "overtaken", "half": "stays"}
+    assert answer.state == expected.get(when, "taken")
+    assert ("had no effect" in answer.why) == (answer.state == "overtaken")
+    assert not [*log.store.mends.iterdir()]
+
+
+def test_of_two_of_one_row_the_newer_has_overtaken_the_older(log: Log, learn: Any) -> None:
+    log.epoch(log.message("c", id=1, n="five"), log.message("c", id=2, n="five"))
+    log.epoch(log.message("u", id=1, n="five"))
+    ids = [change.id for change in log.aside]
+    learn()
+
+    def meanwhile(_: str) -> None:
+        log.epoch(mends=[*MendLog(log.store.mends).of([TABLE]).values()])
+        MendLog(log.store.mends).of([])
+
+    answers = mend(log.config, "retry", str(TABLE), [], meanwhile)
+    assert [(answer.id, answer.state) for answer in answers] == [
+        (ids[0], "overtaken"),
+        (ids[1], "taken"),
+        (ids[2], "taken"),
+    ]
+
+
+def test_answers_for_which_nobody_waits_are_forgotten_after_a_day(tmp_path: Path) -> None:
+    log = MendLog(tmp_path)
+    first = log.ask(MendRequest(TABLE, "retry", ("1.1",)))
+    log.note_overtaken(first, ["1.1"])
+    old = first.with_name(f"{time.time_ns() - 90_000 * 10**9:020d}-a.json")
+    first.rename(old)
+    first.with_suffix(".overtaken").rename(old.with_suffix(".overtaken"))
+    second = log.ask(MendRequest(TABLE, "retry", ("1.2",)))
+    log.note_overtaken(second, ["1.2"])
+    assert log.overtaken(old) == []
+    assert log.overtaken(second) == ["1.2"]
+    assert log.overtaken(second) == []
 
 
 # --- any order of all of it -----------------------------------------------------------------------

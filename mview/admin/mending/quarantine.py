@@ -24,6 +24,9 @@ from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
 
 T = TypeVar("T")
 
+#: What is said of a change that was taken again, and had no effect.
+_OVERTAKEN = "newer changes of its rows count, so it had no effect"
+
 #: Reads of a list that a runner replaces at the same time.
 _TRIES = 5
 
@@ -68,14 +71,17 @@ class QuarantineAnswer:
     Attributes:
         table: its table.
         id: of the table's changes in quarantine.
-        state: `taken`: it counts, where no newer change of its key does; `discarded`: it is gone;
-            `stays`: it still cannot be taken, see `why`; `asked`: the next run does it.
-        why: why it is still there, or is gone though that was not asked for; else empty.
+        state: `taken`: it counts, for rows of which no newer change does; `overtaken`: newer
+            changes of all its rows count, so it had no effect, and is gone; `discarded`: it is
+            gone; `stays`: it still cannot be taken, see `why`; `asked`: the next run does it, which
+            tells whether it was overtaken.
+        why: why it is still there, had no effect, or is gone though that was not asked for; else
+            empty.
     """
 
     table: str
     id: str
-    state: Literal["taken", "discarded", "stays", "asked"]
+    state: Literal["taken", "overtaken", "discarded", "stays", "asked"]
     why: str = ""
 
 
@@ -192,12 +198,16 @@ def _awaited(
     why = ""
     if action == "retry" and _has_halted(store, table, asked_at):
         done, why = "discarded", "its table has halted: it is loaded anew, with all rows"
-    return [
-        QuarantineAnswer(str(table), id_, "stays", _stays(table, left[id_]))
-        if id_ in left
-        else QuarantineAnswer(str(table), id_, done, why)
-        for id_ in ids
-    ]
+    overtaken = MendLog.overtaken(file) if done == "taken" else ()
+
+    def answer(id_: str) -> QuarantineAnswer:
+        if id_ in left:
+            return QuarantineAnswer(str(table), id_, "stays", _stays(table, left[id_]))
+        if id_ in overtaken:
+            return QuarantineAnswer(str(table), id_, "overtaken", _OVERTAKEN)
+        return QuarantineAnswer(str(table), id_, done, why)
+
+    return [answer(id_) for id_ in ids]
 
 
 def _has_halted(store: Store, table: RelationId, since: int) -> bool:

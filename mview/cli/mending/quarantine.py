@@ -38,8 +38,8 @@ def quarantine(
     """Changes that could not be taken, where a connection says `on_error: quarantine`.
 
     `retry` has the run take changes of a table again, once what was wrong is mended: newer changes
-    of the same key win. `discard` leaves them out for good. Without IDs: all of the table. Ends
-    with 1 when a change stays in quarantine.
+    of the same key win, and it is told where these leave nothing to do. `discard` leaves them out
+    for good. Without IDs: all of the table. Ends with 1 when a change stays in quarantine.
     """
     from mview.admin.mending.quarantine import mend, quarantined
 
