@@ -251,6 +251,7 @@ def test_what_a_log_lacks_is_told_at_once(folder, monkeypatch, postgresql):
         blind = mview(*command)
         assert blind.exit_code == 1
         assert 'GRANT SELECT ON "public"."orders" TO "init_reader"' in blind.stdout
+        assert 'ALTER ROLE "init_reader" REPLICATION' in blind.stdout
         assert not (folder / "mview.yml").exists()
         postgresql.execute("GRANT SELECT ON orders TO init_reader", database)
         result = mview(*command)
@@ -260,6 +261,24 @@ def test_what_a_log_lacks_is_told_at_once(folder, monkeypatch, postgresql):
         assert 'ALTER ROLE "init_reader" REPLICATION' in role
         assert 'FOR TABLE "public"."orders"' in publication
         postgresql.execute("DROP OWNED BY init_reader; DROP ROLE init_reader", database)
+
+
+@pytest.mark.service
+def test_all_rights_that_are_missing_are_told_at_once(folder, monkeypatch, mariadb):
+    with mariadb.new_database() as database:
+        mariadb.execute("CREATE TABLE orders (id bigint PRIMARY KEY)", database)
+        mariadb.execute("CREATE OR REPLACE USER init_reader@'%' IDENTIFIED BY 'r'", database)
+        monkeypatch.setenv("CRM_PASSWORD", "r")
+        settings = mariadb.settings(database)
+        mariadb.execute(f"GRANT SHOW VIEW ON {database}.* TO init_reader@'%'", database)
+        where = f"init_reader@{settings['host']}:{settings['port']}/{database}"
+        blind = mview("init", f"mariadb://{where}", "--name", "crm")
+        assert blind.exit_code == 1
+        assert not (folder / "mview.yml").exists()
+        rights = ("SELECT ON ", "BINLOG MONITOR", "REPLICA MONITOR", "PROCESS", "REPLICATION SLAVE")
+        for right in rights:
+            assert f"GRANT {right}" in blind.stdout
+        mariadb.execute("DROP USER init_reader@'%'", database)
 
 
 @pytest.mark.service

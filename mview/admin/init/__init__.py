@@ -67,7 +67,7 @@ class NewProject:
         view: the file of the first view; empty: no table can be read.
         password: the variable of the environment that the password is read from; empty: none.
         triggers: tables for which triggers were made.
-        missing: what must be set or granted before the tables that can be read can be followed.
+        missing: what must be set or granted before tables that can be read can be followed.
     """
 
     connection: str
@@ -316,8 +316,11 @@ def _free(name: str) -> Iterator[str]:
 
 
 def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tuple[str, ...]:
-    """What a log lacks: the database's own, or that which Debezium reads."""
-    if not tables:
+    """What a log lacks: the database's own, or that which Debezium reads.
+
+    Of a server also where no table can be read yet: who grants the one can grant the other.
+    """
+    if not tables and dialect == "sqlite":
         return ()
     if dialect not in OWN_LOGS:
         return tuple(dict.fromkeys(_unsent(config, name, tables)))

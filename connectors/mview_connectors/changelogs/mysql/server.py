@@ -6,11 +6,11 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
 from mview.clock import SourceMs
-from mview.errors import AwayError, ConfigError, DataLostError, UserError
+from mview.errors import AwayError, ConfigError, DataLostError, UserError, several
 from mview.relation import TableName
 from mview_connectors import silence
 from mview_connectors.changelogs.mysql.events import (
@@ -279,21 +279,43 @@ class MysqlServer(MysqlDatabase):
     def check_server(self, tables: Sequence[str]) -> None:
         """Refuse a server that sends no log, or not all of it, or not to this user.
 
+        All of it at once: one restart is enough, and rights may take another administrator.
+
         Args:
             tables: that are read.
 
         Raises:
-            ConfigError: with what to set or to grant.
+            UserError: with what to set or to grant.
         """
+        questions: list[Callable[[], object]] = [
+            partial(self._check_filters, tables),
+            *(partial(self._check_setting, name) for name in _SETTINGS),
+            self._check_primary,
+            self._writers,
+            self._check_replication,
+        ]
+        faults: list[UserError] = []
+        for question in questions:
+            try:
+                question()
+            except UserError as error:
+                faults.append(error)
+        if faults:
+            raise several(faults)
+        self.birth(self.state(()))
+
+    def _check_setting(self, name: str) -> None:
+        wanted = _SETTINGS[name]
+        got = self.variables.get(name, wanted)
+        if got.upper() != wanted:
+            self._refuse_server(
+                f"{name} = {got}",
+                f"SET GLOBAL {name} = '{wanted}', and the same in its configuration; clients "
+                "that are connected keep the old setting until they connect anew",
+            )
+
+    def _check_filters(self, tables: Sequence[str]) -> None:
         _, _, only, without, *_ = self._log_end()
-        for name, wanted in _SETTINGS.items():
-            got = self.variables.get(name, wanted)
-            if got.upper() != wanted:
-                self._refuse_server(
-                    f"{name} = {got}",
-                    f"SET GLOBAL {name} = '{wanted}', and the same in its configuration; clients "
-                    "that are connected keep the old setting until they connect anew",
-                )
         listed = [name.strip() for name in only.split(",") if name.strip()]
         left = [name.strip() for name in without.split(",")]
         for database in dict.fromkeys(self._named(table).schema for table in tables):
@@ -303,6 +325,8 @@ class MysqlServer(MysqlDatabase):
                     f"let it write the log of {database}: change them in its configuration and "
                     "restart it",
                 )
+
+    def _check_primary(self) -> None:
         right = "REPLICA MONITOR" if self._is_mariadb else "REPLICATION CLIENT"
         is_old = not self._is_mariadb and self._numbers < (8, 4)
         word = "SLAVE" if is_old or self._is_mariadb else "REPLICA"
@@ -315,8 +339,19 @@ class MysqlServer(MysqlDatabase):
                 "it is a replica that does not write down what it is sent",
                 "name the primary, or set log_slave_updates = ON (log_replica_updates) and restart",
             )
-        self._writers()
-        self.birth(self.state(()))
+
+    def _check_replication(self) -> None:
+        """Refuse a user who may not be sent the log, wherever that ends."""
+        from pymysql.err import MySQLError
+
+        # No server has a file of this name: who may be sent the log is told so.
+        nowhere = self.open_replication(self._identity(), "none", _FIRST, 0, _AT_ONCE)
+        with closing(nowhere) as connection:
+            try:
+                next(events_of(connection), None)
+            except MySQLError as error:
+                if _DENIED in str(error):
+                    self._refuse_right("REPLICATION SLAVE")
 
     def _refuse_server(self, got: str, hint: str) -> NoReturn:
         raise ConfigError(
