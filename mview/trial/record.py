@@ -34,6 +34,7 @@ Place = tuple[int, int | None]
 
 _SAFE = "the file is as it was"
 _SHARED = "tests share parts (&name, *name), and what is put into one comes into others"
+_NO_END = "its last line has no end, and with one the text that stands there would be another"
 _ELSEWHERE = "write these expects by hand, or its tests and steps as docs/testing.md has them"
 
 _FEWER = "write these expects by hand, of fewer columns or views; choose the other tests by -k"
@@ -122,6 +123,8 @@ class Recorder:
             why = one_line(first.what.replace(str(staged), "the file"))
             raise self._refused(f"with it the file could not be read: {why}", _FEWER) from None
         if _said(made) != _said(wanted):
+            if not self._file.text.endswith(("\n", "\r")):
+                raise self._refused(_NO_END, "end the file with a newline, and record again")
             has_alias = any(isinstance(t, yaml.AliasToken) for t in _tokens(self._file.text))
             why = _SHARED if has_alias else "it does not fit into the layout of the file"
             raise self._refused(why, _ELSEWHERE)

@@ -280,7 +280,10 @@ def test_what_tests_share_is_refused(tried):
 def test_what_would_change_what_is_there_is_refused(tried):
     """An end of the line would be one of the text, too."""
     text = HEAD + "tests:\n- name: |\n    a"
-    refused(tried, "it does not fit into the layout of the file", text)
+    refused(tried, "its last line has no end", text)
+    Path("t.yml").write_text(f"{text}\n")
+    tried(view=VIEW)
+    assert Path("t.yml").read_text() == f"{text}\n  expect:\n    v: []\n"
 
 
 def test_values_that_no_test_file_has_are_refused(tried, monkeypatch):
