@@ -173,7 +173,10 @@ def _quoted(name: str) -> str:
 
 def _words(error: Exception) -> str:
     """The first lines of a message, which say what is wrong and not where it was noticed."""
-    return str(error).strip().partition("\n\n")[0]
+    words = str(error).strip().partition("\n\n")[0]
+    if "Table with name" in words:  # DuckDB knows nothing of ours, and proposes its own
+        return words.partition("\nDid you mean")[0]
+    return words
 
 
 def _allowed(relations: Mapping[str, object]) -> str:

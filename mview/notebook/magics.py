@@ -22,7 +22,9 @@ class _Options(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """See `ArgumentParser`."""
-        raise UserError(f"{self.prog}: {message}", allowed=self.format_usage().strip())
+        raise UserError(
+            f"{self.prog}: {message}", allowed=self.format_usage().removeprefix("usage: ").strip()
+        )
 
 
 def _cell_options() -> _Options:

@@ -16,7 +16,7 @@ from mview.admin.status import ViewStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, UserError, counted
+from mview.errors import CorruptionError, UserError, counted, one_line
 from mview.notebook.extra import needed
 from mview.notebook.frames import Decimals, query, to_pandas, to_polars
 from mview.store.history import ManifestLog
@@ -111,7 +111,8 @@ class Readable:
             matplotlib's axes.
 
         Raises:
-            UserError: matplotlib is not installed, a column is none, or there are too many rows.
+            UserError: matplotlib is not installed, a column is none, there are too many rows, or
+                pandas cannot draw them so.
         """
         needed("matplotlib", "plot()")
         if len(self) > _DRAWN:
@@ -129,7 +130,15 @@ class Readable:
         rows = self.df(decimals="float")
         if isinstance(how.get("x"), str):
             rows = rows.sort_values(how["x"])
-        return rows.plot(**how)
+        try:
+            return rows.plot(**how)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.name} cannot be drawn so: {one_line(str(error))}",
+                got=", ".join(f"{name}={value!r}" for name, value in how.items()) or None,
+                hint="x and y are columns, y of numbers; kind is 'line', 'bar', 'hist' or another "
+                "of pandas' plot",
+            ) from None
 
     def __repr__(self) -> str:
         return f"<{self._kind} {self.name}, epoch {self.epoch}: {counted(len(self), 'row')}>"

@@ -351,6 +351,10 @@ def test_a_plot_has_the_rows_in_order(tmp_path: Path) -> None:
     assert line.get_ydata().tolist() == [1, 4, 9]
     with pytest.raises(UserError, match=r"(?s)no column 'nope'.*big"):
         view.plot(x="id", y=["big", "nope"])
+    for how in ({"kind": "foo"}, {"x": "id", "y": "tags"}, {"x": "id", "y": "big", "foo": 1}):
+        with pytest.raises(UserError, match=r"(?s)v cannot be drawn so: .*kind is") as told:
+            view.plot(**how)
+        assert told.value.__suppress_context__
 
 
 def test_nothing_of_a_notebook_is_imported_before_it_is_used() -> None:

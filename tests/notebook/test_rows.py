@@ -327,7 +327,7 @@ def test_a_query_reads_what_it_names(shelf: Shelf, monkeypatch: pytest.MonkeyPat
     ("text", "told"),
     [
         ("SELECT nope FROM v", "(?s)the query is wrong.*nope"),
-        ("SELECT 1 FROM w", r"(?s)the query is wrong.*over v, shop.t"),
+        ("SELECT 1 FROM w", r"(?s)the query is wrong.*name w does not exist!\n.*over v, shop.t"),
         ("SELEC", "not one query"),
         ("SELECT (", "cannot be read"),
         ("", "not one query"),
