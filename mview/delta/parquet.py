@@ -139,7 +139,7 @@ def read_parquet(
         wanted = [schema.field(f.name) if f.name in schema.names else f for f in table.schema]
         return table.cast(pa.schema(wanted))
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise _unreadable(where or str(file), error) from None
+        raise unreadable(where or str(file), error) from None
 
 
 def _check_scale(stored: pa.Field, wanted: pa.Field) -> None:
@@ -209,7 +209,7 @@ def read_footer(file: Path | pa.NativeFile, where: str = "") -> pq.FileMetaData:
     try:
         return pq.read_metadata(file)
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(where or str(file), error) from None
+        raise unreadable(where or str(file), error) from None
 
 
 def check_columns(file: Path, schema: pa.Schema) -> None:
@@ -304,7 +304,8 @@ def _bounds_as_json(footer: pq.FileMetaData, name: str, bounds: Bounds) -> tuple
     return texts[0], texts[1]
 
 
-def _unreadable(where: str, error: Exception) -> CorruptionError:
+def unreadable(where: str, error: Exception | str) -> CorruptionError:
+    """The error of a data file that cannot be read."""
     return CorruptionError(
         "a data file cannot be read",
         where=where,

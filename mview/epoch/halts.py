@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
+from mview.delta.parquet import unreadable
 from mview.errors import (
     AlreadyRunningError,
     CorruptionError,
@@ -34,7 +35,12 @@ from mview.relation import RelationId
 from mview.secrets import Mask
 from mview.session.jvm import SparkEndedError
 from mview.session.lazy import Spark
-from mview.session.spark_errors import WorkerEndedError, WorkerStartError, first_words
+from mview.session.spark_errors import (
+    WorkerEndedError,
+    WorkerStartError,
+    first_words,
+    unread_file,
+)
 from mview.store.layout import Store
 from mview.store.manifest import NEVER, ViewState
 
@@ -138,6 +144,8 @@ def told_of(
     elif (refused := of_the_system(error)) is not None:
         what = f"{subject} fails: {refused.what}"
         told = TargetError(**{**refused.parts, "what": what, "safe": safe})
+    elif (file := unread_file(error)) is not None:
+        told = about(unreadable(file, "it is no whole Parquet file, or may not be read"), subject)
     else:
         told = UserError(f"{subject} fails: {first_words(error)}", safe=safe, hint=hint or _UNKNOWN)
     told.__cause__ = error

@@ -25,6 +25,9 @@ _WORKER_GONE = (
 )
 _WAITED = "Exception thrown in awaitResult"
 
+#: Of a file that Spark could not read, in whatever it raises for it.
+_UNREAD = re.compile(r"\[FAILED_READ_FILE[.A-Z_]*\] [^\n]*?file:/*(/[^\n]*?\.parquet)\b")
+
 #: A field of an error's block, and what goes on in the next line.
 _FIELD = re.compile(r"  (in|where|got|allowed|data|next|code): +(.*)")
 _MORE = re.compile(r" {11}(.*)")
@@ -57,6 +60,16 @@ def unwrapped(error: PySparkException) -> PySparkException:
     while isinstance(cause, PySparkException) and _WAITED in str(error):
         error, cause = cause, getattr(cause, "_cause", None)
     return error
+
+
+def unread_file(error: BaseException) -> str | None:
+    """The data file that Spark could not read, where it failed by that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if said := _UNREAD.search(str(cause)):
+            return said.group(1)
+        cause = getattr(cause, "_cause", None)
+    return None
 
 
 def first_words(error: Exception) -> str:

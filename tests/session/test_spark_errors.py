@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from mview.catalog.spark_functions import function_errors
-from mview.errors import DataLostError, DecodeError, ExitCode, RetryableError, of_the_system
+from mview.epoch.halts import told_of
+from mview.errors import (
+    CorruptionError,
+    DataLostError,
+    DecodeError,
+    ExitCode,
+    RetryableError,
+    of_the_system,
+    subject_of,
+)
 from mview.session.spark_errors import (
     SPARK_ERRORS,
     WorkerEndedError,
     WorkerStartError,
     translate_failure,
+    unread_file,
     unwrapped,
 )
 
@@ -98,3 +113,19 @@ def test_a_ring_of_causes_is_gone_through_once() -> None:
     inner, outer = ValueError("inner"), ValueError("outer")
     inner.__cause__, outer.__cause__ = outer, inner
     assert of_the_system(outer) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("collect", ["toArrow", "count", "collect"])
+def test_a_file_that_spark_cannot_read_is_named(
+    spark: SparkSession, tmp_path: Path, collect: str
+) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": range(1000)}), file)
+    file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(SPARK_ERRORS) as failed:
+        getattr(spark.read.schema("id bigint").parquet(str(file)), collect)()
+    told = told_of(failed.value, "view v")
+    assert isinstance(told, CorruptionError)
+    assert (told.where, subject_of(told)) == (str(file), "view v")
+    assert unread_file(RuntimeError(f"{file} is away")) is None
