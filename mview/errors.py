@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
@@ -305,6 +305,22 @@ class MistakesError(UserError):
     def render(self) -> str:
         """One block after another."""
         return "\n\n".join([self.what + ":", *(error.render() for error in self.errors)])
+
+
+def ask_all(questions: Iterable[Callable[[], object]]) -> None:
+    """Ask all of them, whatever one of them raises.
+
+    Raises:
+        UserError: all that they have raised, as one.
+    """
+    errors: list[UserError] = []
+    for question in questions:
+        try:
+            question()
+        except UserError as error:
+            errors += error.errors if isinstance(error, MistakesError) else [error]
+    if errors:
+        raise several(errors)
 
 
 def several(errors: Sequence[UserError], kind: str = "mistakes") -> UserError:

@@ -39,7 +39,7 @@ _IN_URL = re.compile(
 _IN_QUERY = re.compile(r"(?P<before>[?&](?P<name>[^\s=&?#\"']+)=)(?P<secret>[^\s&#\"',;)\]}]+)")
 #: A setting in the value of another one: `-c password=x`, `sv=1&sig=x`, `{"secret": "x"}`.
 _ASSIGNED = re.compile(
-    r"(?P<before>(?P<name>[\w.-]+)(?:[\"']\s*:|\s*=)\s*[\"']?)(?P<secret>[^\s&;,\"'}]+)"
+    r"(?P<before>(?<![\w.-])(?P<name>[\w.-]+)(?:[\"']\s*:|\s*=)\s*[\"']?)(?P<secret>[^\s&;,\"'}]+)"
 )
 _WITHIN = (_IN_URL, _IN_QUERY, _ASSIGNED)
 

@@ -79,7 +79,7 @@ def manifest_at(config: Config, when: When) -> Manifest:
         )
     manifest = log.at(ms)
     # What is shown then may be another thing. The clock of who publishes may be ahead of ours.
-    if ms > max(now, published(config).created_ms):
+    if ms > now and ms > published(config).created_ms:
         raise UserError(
             f"{utc_text(ms)} UTC is yet to come",
             where=str(config.store),

@@ -324,8 +324,8 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
             with suppress(CorruptionError):
                 plan = read_plan(store.plan(manifest.generation, manifest.token, name)).chunks
         # One that is loaded anew has all rows.
-        is_there = name in refused and state is not None and state.phase == "loaded"
-        is_there = is_there and state is not None and not state.halted
+        is_there = state is not None and state.phase == "loaded" and not state.halted
+        why_not = refused.get(name) if is_there else None
         told.append(
             TableStatus(
                 str(name),
@@ -337,7 +337,7 @@ def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple
                 why.get(name, "") if state is None or not state.halted else state.halted,
                 _load_settings(config, name) if name in open_ else {},
                 0 if state is None or state.quarantine is None else state.quarantine.changes,
-                *((refused[name].text, refused[name].hint) if is_there else ()),
+                *(() if why_not is None else (why_not.text, why_not.hint)),
             )
         )
     return tuple(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
@@ -25,8 +26,11 @@ _WORKER_GONE = (
 )
 _WAITED = "Exception thrown in awaitResult"
 
-#: Of a file that Spark could not read, in whatever it raises for it.
-_UNREAD = re.compile(r"\[FAILED_READ_FILE[.A-Z_]*\] [^\n]*?file:/*(/[^\n]*?\.parquet)\b")
+#: Of a file that Spark could not read, in whatever it raises for it; not of one that is gone, as
+#: a run may have replaced it meanwhile.
+_UNREAD = re.compile(
+    r"\[FAILED_READ_FILE(?!\.FILE_NOT_EXIST)[.A-Z_]*\] [^\n]*?file:/*(/[^\n]*?\.parquet)\b"
+)
 
 #: A field of an error's block, and what goes on in the next line.
 _FIELD = re.compile(r"  (in|where|got|allowed|data|next|code): +(.*)")
@@ -67,7 +71,7 @@ def unread_file(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if said := _UNREAD.search(str(cause)):
-            return said.group(1)
+            return unquote(said.group(1))  # a URL
         cause = getattr(cause, "_cause", None)
     return None
 

@@ -7,7 +7,6 @@ the manifest that names the list, and never changed: another epoch writes anothe
 from __future__ import annotations
 
 import re
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -35,8 +34,8 @@ Overtaken = Literal["no", "partly", "wholly"]
 #: Its files: epoch and token of their writer, so that no two runners write one.
 FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
 
-#: What the answer to a request ends with, and for how long it is kept where nobody reads it.
-_OVERTAKEN, _KEPT_NS = ".overtaken", 86_400_000_000_000
+#: What the answer to a request ends with, beside the request.
+_OVERTAKEN = ".overtaken"
 
 _HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
 
@@ -267,9 +266,7 @@ class MendLog(RequestLog[MendRequest]):
         Newer changes of all their rows count. It is known when the request is done, and before that
         may change with each try.
         """
-        for answer in self._folder.glob(f"*{_OVERTAKEN}"):
-            if abs(time.time_ns() - int(answer.name.split("-")[0])) > _KEPT_NS:
-                answer.unlink(missing_ok=True)  # nobody has waited for it
+        self.forget_old(_OVERTAKEN)
         put(file.with_suffix(_OVERTAKEN), checked({"ids": sorted(ids)}))
 
     @staticmethod

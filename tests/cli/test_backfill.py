@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,25 +49,38 @@ def test_without_a_run_it_is_for_the_next_one(store: Store) -> None:
     assert (str(request.table), request.plan) == ("shop.orders", None)
 
 
-def test_a_run_is_waited_for(store: Store) -> None:
+@contextmanager
+def a_run(store: Store, answers: Callable[[list[Path]], None]) -> Iterator[None]:
+    """Somebody runs the store, and answers the first requests that wait."""
+
     def run() -> None:
         with Lease(store.lease, SystemClock()):
             held.set()
             end = time.monotonic() + 20
             while not (waiting := RereadLog(store.rereads).waiting()) and time.monotonic() < end:
                 time.sleep(0.01)
-            time.sleep(0.3)
-            for file in waiting:
-                file.unlink()
+            answers([*waiting])
             ended.wait(20)
 
     held, ended = threading.Event(), threading.Event()
     thread = threading.Thread(target=run)
     thread.start()
     assert held.wait(20)
-    result = mview("shop.orders")
-    ended.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_run_is_waited_for(store: Store) -> None:
+    def done(requests: list[Path]) -> None:
+        time.sleep(0.3)
+        for file in requests:
+            file.unlink()
+
+    with a_run(store, done):
+        result = mview("shop.orders")
     assert "shop.orders: as its database has it, 0 rows at epoch 6" in result.stdout
     assert "waiting for the run" in result.stderr
 
@@ -121,28 +136,17 @@ def test_what_was_refused_is_forgotten_after_a_day_or_when_its_table_is_read(
 
 
 def test_a_table_that_halts_is_waited_for_no_longer(store: Store) -> None:
-    def run() -> None:
-        with Lease(store.lease, SystemClock()):
-            held.set()
-            end = time.monotonic() + 20
-            while not RereadLog(store.rereads).waiting() and time.monotonic() < end:
-                time.sleep(0.01)
-            log = ManifestLog(store.manifests)
-            newest = log.latest()
-            assert newest is not None
-            tables = dict(newest.tables)
-            name = RelationId.of("shop.orders")
-            tables[name] = replace(tables[name], halted="no key\n  where: there")
-            log.publish(replace(newest, epoch=newest.epoch + 1, tables=tables))
-            ended.wait(20)
+    def halts(_: list[Path]) -> None:
+        log = ManifestLog(store.manifests)
+        newest = log.latest()
+        assert newest is not None
+        tables = dict(newest.tables)
+        name = RelationId.of("shop.orders")
+        tables[name] = replace(tables[name], halted="no key\n  where: there")
+        log.publish(replace(newest, epoch=newest.epoch + 1, tables=tables))
 
-    held, ended = threading.Event(), threading.Event()
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert held.wait(20)
-    result = mview("shop.orders")
-    ended.set()
-    thread.join()
+    with a_run(store, halts):
+        result = mview("shop.orders")
     assert result.exit_code == 1
     assert "shop.orders: failed, its table has halted meanwhile" in result.stdout
     again = mview("shop.orders")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.errors import DataError
-from mview.secrets import Mask
+from mview.secrets import Mask, plain_secrets, starred
 from mview.store.failure import failure_kept
 from mview.store.layout import Store
 from tests.cli.test_past import published
@@ -204,3 +204,10 @@ def test_nothing_is_written_over(store: Store) -> None:
     assert result.exit_code == 1
     assert "is there already" in result.stderr
     assert Path("mine.zip").read_text() == "mine"
+
+
+def test_a_long_value_is_looked_through_in_no_time() -> None:
+    """As of a key store in one line: each of its places must not be gone on from to its end."""
+    value = "kx" * 150_000
+    assert starred(f"{value} and token={value}") == f"{value} and token=******"
+    assert plain_secrets(f"{value} and token={value}") == {value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -593,11 +594,14 @@ def test_answers_for_which_nobody_waits_are_forgotten_after_a_day(tmp_path: Path
     old = first.with_name(f"{time.time_ns() - 90_000 * 10**9:020d}-a.json")
     first.rename(old)
     first.with_suffix(".overtaken").rename(old.with_suffix(".overtaken"))
+    os.utime(old.with_suffix(".overtaken"), (0, time.time() - 90_000))
+    (tmp_path / "notes.overtaken").touch()  # somebody else's
     second = log.ask(MendRequest(TABLE, "retry", ("1.2",)))
     log.note_overtaken(second, ["1.2"])
     assert log.overtaken(old) == []
     assert log.overtaken(second) == ["1.2"]
     assert log.overtaken(second) == []
+    assert (tmp_path / "notes.overtaken").exists()
 
 
 # --- any order of all of it -----------------------------------------------------------------------

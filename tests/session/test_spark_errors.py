@@ -120,7 +120,8 @@ def test_a_ring_of_causes_is_gone_through_once() -> None:
 def test_a_file_that_spark_cannot_read_is_named(
     spark: SparkSession, tmp_path: Path, collect: str
 ) -> None:
-    file = tmp_path / "rows.parquet"
+    file = tmp_path / "ä 50%" / "rows.parquet"
+    file.parent.mkdir()
     pq.write_table(pa.table({"id": range(1000)}), file)
     file.write_bytes(file.read_bytes()[:300])
     with pytest.raises(SPARK_ERRORS) as failed:
@@ -129,3 +130,8 @@ def test_a_file_that_spark_cannot_read_is_named(
     assert isinstance(told, CorruptionError)
     assert (told.where, subject_of(told)) == (str(file), "view v")
     assert unread_file(RuntimeError(f"{file} is away")) is None
+    rows = spark.read.schema("id bigint").parquet(str(file))
+    file.unlink()  # as a run that compacts does
+    with pytest.raises(SPARK_ERRORS) as gone:
+        getattr(rows, collect)()
+    assert unread_file(gone.value) is None

@@ -25,7 +25,7 @@ R = TypeVar("R")
 #: What the answer to a request ends with that cannot be done, beside the request.
 _REFUSED = ".refused"
 
-#: Seconds for which such an answer is kept: who waits reads it at once, others by `mview status`.
+#: Seconds for which an answer is kept: who waits reads it at once, others by `mview status`.
 _KEPT_S = 86_400
 
 
@@ -66,7 +66,7 @@ class RequestLog(Generic[R]):
         The answer is there before the request goes: nobody takes what was refused for done.
         """
         with suppress(CorruptionError):  # it is not there any more
-            answer = {"at_s": int(time.time()), "why": plain(why), "of": plain(self.read(file))}
+            answer = {"why": plain(why), "of": plain(self.read(file))}
             put(file.with_suffix(_REFUSED), checked(answer))
         file.unlink(missing_ok=True)
 
@@ -80,7 +80,7 @@ class RequestLog(Generic[R]):
         told = []
         for answer in sorted(self._folder.glob(f"*{_REFUSED}")):
             with suppress(CorruptionError):  # it only tells of the past, or has gone meanwhile
-                told.append(self._answer(answer)[:2])
+                told.append(self._answer(answer))
         return told
 
     def forget_refused(self, which: Callable[[R], bool] = lambda _: False) -> None:
@@ -89,19 +89,23 @@ class RequestLog(Generic[R]):
         Args:
             which: of which requests nobody needs them.
         """
+        self.forget_old(_REFUSED)
         for answer in self._folder.glob(f"*{_REFUSED}"):
-            try:
-                request, _, at_s = self._answer(answer)
-            except CorruptionError:
-                answer.unlink(missing_ok=True)
-                continue
-            if abs(time.time() - at_s) > _KEPT_S or which(request):
-                answer.unlink(missing_ok=True)
+            with suppress(CorruptionError):  # it goes when it is old
+                if which(self._answer(answer)[0]):
+                    answer.unlink(missing_ok=True)
 
-    def _answer(self, answer: Path) -> tuple[R, TableHalt, int]:
-        def of(form: Any) -> tuple[R, TableHalt, int]:
-            told = fields(form, {"at_s": int, "why": TableHalt, "of": self.kind})
-            return told["of"], told["why"], told["at_s"]
+    def forget_old(self, suffix: str) -> None:
+        """Delete answers that nobody has read for a day, whoever has put them there."""
+        for answer in self._folder.glob(f"*{suffix}"):
+            with suppress(FileNotFoundError):
+                if abs(time.time() - answer.stat().st_mtime) > _KEPT_S:
+                    answer.unlink()
+
+    def _answer(self, answer: Path) -> tuple[R, TableHalt]:
+        def of(form: Any) -> tuple[R, TableHalt]:
+            told = fields(form, {"why": TableHalt, "of": self.kind})
+            return told["of"], told["why"]
 
         return read_checked(answer, of, "an answer cannot be read", "ask again")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from mview.clock import SourceMs
@@ -93,36 +93,33 @@ class KafkaTimes:
                 if (said := find(message)) is not None:
                     last_of[partition] = said
                     break
-        ends = {partition: end for partition, end in ends.items() if partition not in last_of}
-        firsts = self._client.beginnings(ends)
-        windows = list(reversed(_WINDOWS))
-        while windows:
+        left = {partition: end for partition, end in ends.items() if partition not in last_of}
+        firsts = self._client.beginnings(left)
+        while True:
+            try:
+                return last_of | self._last_since(firsts, left, find)
+            except DataLostError:
+                # Retention takes what was read long ago at any moment, also since `firsts`.
+                before, firsts = firsts, self._client.beginnings(left)
+                if firsts == before:
+                    raise
+
+    def _last_since(
+        self, firsts: Offsets, ends: Offsets, find: Callable[[Message], _Found | None]
+    ) -> dict[str, _Found]:
+        """As `last`, of messages that are to be read; no older ones than the first ones are."""
+        last_of: dict[str, _Found] = {}
+        for window in _WINDOWS:
             spans = [
-                Span(partition, max(firsts[partition], end - windows[-1]), end)
+                Span(partition, max(firsts[partition], end - window), end)
                 for partition, end in ends.items()
                 if partition not in last_of
             ]
-            try:
-                told = self._said([span for span in spans if span.start < span.end], find)
-            except DataLostError:
-                # Retention takes what was read long ago at any moment, also since `firsts`.
-                before, firsts = firsts, self._client.beginnings(ends)
-                if firsts == before:
-                    raise
-                continue
-            last_of |= told
-            windows.pop()
+            for message in self._client.read([span for span in spans if span.start < span.end]):
+                self.largest = max(self.largest, len(message.value or b""))
+                said = find(message)
+                if said is not None:
+                    last_of[message.partition] = said
             if all(span.start == firsts[span.partition] for span in spans):
                 break
-        return last_of
-
-    def _said(
-        self, spans: Sequence[Span], find: Callable[[Message], _Found | None]
-    ) -> dict[str, _Found]:
-        """What `find` says of the last message of each span of which it says something."""
-        last_of: dict[str, _Found] = {}
-        for message in self._client.read(spans):
-            self.largest = max(self.largest, len(message.value or b""))
-            if (said := find(message)) is not None:
-                last_of[message.partition] = said
         return last_of

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
 from mview.clock import SourceMs
-from mview.errors import AwayError, ConfigError, DataLostError, UserError, several
+from mview.errors import AwayError, ConfigError, DataLostError, UserError, ask_all
 from mview.relation import TableName
 from mview_connectors import silence
 from mview_connectors.changelogs.mysql.events import (
@@ -287,22 +287,15 @@ class MysqlServer(MysqlDatabase):
         Raises:
             UserError: with what to set or to grant.
         """
-        questions: list[Callable[[], object]] = [
-            partial(self._check_filters, tables),
-            *(partial(self._check_setting, name) for name in _SETTINGS),
-            self._check_primary,
-            self._writers,
-            self._check_replication,
-        ]
-        faults: list[UserError] = []
-        for question in questions:
-            try:
-                question()
-            except UserError as error:
-                faults.append(error)
-        if faults:
-            raise several(faults)
-        self.birth(self.state(()))
+        ask_all(
+            [
+                partial(self._check_filters, tables),
+                *(partial(self._check_setting, name) for name in _SETTINGS),
+                self._check_primary,
+                self._writers,
+                self._check_replication,
+            ]
+        )
 
     def _check_setting(self, name: str) -> None:
         wanted = _SETTINGS[name]
@@ -341,9 +334,16 @@ class MysqlServer(MysqlDatabase):
             )
 
     def _check_replication(self) -> None:
-        """Refuse a user who may not be sent the log, wherever that ends."""
+        """Refuse a user who may not be sent the log, also where nobody knows where that ends."""
         from pymysql.err import MySQLError
 
+        try:
+            state = self.state(())
+        except UserError:  # which says so itself
+            state = None
+        if state is not None:
+            self.birth(state)
+            return
         # No server has a file of this name: who may be sent the log is told so.
         nowhere = self.open_replication(self._identity(), "none", _FIRST, 0, _AT_ONCE)
         with closing(nowhere) as connection:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, Look, Offsets
-from mview.errors import ConfigError, MviewError, UserError, several
+from mview.errors import ConfigError, MviewError, ask_all
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
 from mview_connectors.changelogs.ownlog.runs import Place
 from mview_connectors.changelogs.ownlog.stream import away
@@ -89,17 +89,13 @@ class PostgresqlChangelog(OwnLog):
     def check(self) -> None:
         """Refuse what cannot be followed, with all that is missing; makes nothing."""
         has_slot = self._state(self._slot).slot is not None
-        faults: list[UserError] = [*self._server.server_faults(has_slot=has_slot)]
-        for question in (
-            partial(self._server.check_tables, self._tables),
-            partial(self._server.check_publication, self._publication, self._tables),
-        ):
-            try:
-                question()
-            except UserError as error:
-                faults.append(error)
-        if faults:
-            raise several(faults)
+        ask_all(
+            [
+                partial(self._server.check_server, has_slot=has_slot),
+                partial(self._server.check_tables, self._tables),
+                partial(self._server.check_publication, self._publication, self._tables),
+            ]
+        )
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """The server, each table, the publication, and the slot."""

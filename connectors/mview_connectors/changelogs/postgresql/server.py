@@ -217,18 +217,19 @@ class PostgresqlServer(PostgresqlDatabase):
         """What tells a server from others: copies of its files have the same."""
         return str(self.query(_SERVER)[0][-1])
 
-    def server_faults(self, *, has_slot: bool) -> list[ConfigError]:
-        """Why the server sends no log, or not to this user; with what to set or to grant.
+    def check_server(self, *, has_slot: bool) -> None:
+        """Refuse a server that sends no log, or not to this user.
 
         All of it at once: one restart is enough, and rights may take another administrator.
+
+        Raises:
+            UserError: with what to set or to grant.
         """
         level, standby, superuser, replicates, most, used, user, *_ = self.query(_SERVER)[0]
         if standby:
-            return [
-                self._server_fault(
-                    "the server is a standby", "name the primary: a standby's own log is not read"
-                )
-            ]
+            raise self._server_fault(
+                "the server is a standby", "name the primary: a standby's own log is not read"
+            )
         faults = []
         if level != "logical":
             faults.append(
@@ -255,7 +256,8 @@ class PostgresqlServer(PostgresqlDatabase):
                     "active FROM pg_replication_slots",
                 )
             )
-        return faults
+        if faults:
+            raise several(faults)
 
     def _server_fault(self, got: str, hint: str) -> ConfigError:
         return ConfigError(
@@ -265,15 +267,6 @@ class PostgresqlServer(PostgresqlDatabase):
             safe="nothing was changed at the source",
             hint=hint,
         )
-
-    def check_server(self, *, has_slot: bool) -> None:
-        """Refuse a server that sends no log, or not to this user.
-
-        Raises:
-            UserError: with what to set or to grant.
-        """
-        if faults := self.server_faults(has_slot=has_slot):
-            raise several(faults)
 
     def check_tables(self, tables: Sequence[str]) -> None:
         """Refuse tables of which no log has all changes.
