@@ -40,6 +40,7 @@ from mview.session.spark_errors import (
     WorkerStartError,
     first_words,
     unread_file,
+    without_advice,
 )
 from mview.store.layout import Store
 from mview.store.manifest import NEVER, ViewState
@@ -94,7 +95,7 @@ def _said(error: BaseException) -> re.Match[str] | None:
 
 
 def _told(said: re.Match[str]) -> str:
-    return f"{said.group(1)}: {' '.join(said.group(2).split())}"
+    return f"{said.group(1)}: {without_advice(' '.join(said.group(2).split()))}"
 
 
 @contextmanager

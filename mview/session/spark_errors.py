@@ -14,6 +14,12 @@ from mview.errors import MviewError, RetryableError, about, of_the_system
 #: What an error of Java begins with: what was called, and names of classes.
 _JAVA = re.compile(r"^(?:An error occurred while calling \S+\n: )?(?:[\w$]+\.)+([\w$]+): ")
 
+#: Spark's advice to switch an error off by a setting that is the same for all views
+#: (`mview.config.meaning`): who followed it would be refused.
+_ADVICE = re.compile(
+    r"\s*If (?:necessary|you have to)\b[^\n]*?\"spark\.sql\.ansi\.enabled\"[^\n]*?\.(?=\s|$)"
+)
+
 #: What Spark raises here; the second where it has no class of its own for what Java raised.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
@@ -76,12 +82,17 @@ def unread_file(error: BaseException) -> str | None:
     return None
 
 
+def without_advice(text: str) -> str:
+    """Words of Spark, without its advice to switch the error off."""
+    return _ADVICE.sub("", text)
+
+
 def first_words(error: Exception) -> str:
     """What an error is and says, in one line: `<class>: <words>`."""
     text, kind = str(error).strip(), type(error).__name__
     if (java := _JAVA.match(text)) is not None:
         text, kind = text[java.end() :], java.group(1)
-    line = text.partition("\n")[0].partition(" SQLSTATE")[0]
+    line = without_advice(text.partition("\n")[0].partition(" SQLSTATE")[0])
     return f"{kind}: {line[:600]}" if line else kind
 
 

@@ -26,6 +26,7 @@ from mview.session.spark_errors import (
     SPARK_ERRORS,
     WorkerEndedError,
     WorkerStartError,
+    first_words,
     translate_failure,
     unread_file,
     unwrapped,
@@ -135,3 +136,25 @@ def test_a_file_that_spark_cannot_read_is_named(
     with pytest.raises(SPARK_ERRORS) as gone:
         getattr(rows, collect)()
     assert unread_file(gone.value) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 / 0",
+        "SELECT 1 % 0",
+        "SELECT 2147483647 + CAST(id AS int) + 1 FROM range(1)",
+        "SELECT CAST(id AS decimal(4, 2)) FROM range(1000, 1001)",
+        "SELECT make_date(2026, 13, CAST(id AS int)) FROM range(1)",
+        "SELECT CAST(current_timestamp() AS boolean)",
+    ],
+)
+def test_no_setting_is_advised_that_views_refuse(spark: SparkSession, query: str) -> None:
+    """Spark ends such words by how to switch its errors off, which `check_meaning` refuses."""
+    with pytest.raises(PySparkException) as failed:
+        spark.sql(query).collect()
+    assert "spark.sql.ansi.enabled" in str(failed.value)
+    for said in (str(told_of(failed.value, "view v")), first_words(failed.value)):
+        assert "spark.sql" not in said
+        assert not said.rstrip().endswith("bypass this error.")

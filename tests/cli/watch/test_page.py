@@ -114,6 +114,29 @@ def test_what_is_wrong_is_shown(made, browser):
         assert f"cannot be computed: {EVIL}" in text
         assert "HALTED" in text
         check(browser, 360)
+        browser.open(f"{served.url}#/view/totals", 360)
+        browser.wait("document.querySelector('#facts dl')")
+        assert browser.ask("document.querySelector('#facts dd .bad').textContent") == "HALTED"
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"), [(1, "0 1"), (3, "0 2 3"), (999, "0 500 999"), (0, "0 1")]
+)
+def test_a_grid_has_a_line_for_each_value_that_can_be(site, browser, most, shown):
+    """A chart of one row had the lines 0, 1 and 1, and one of 999 rows went up to 1,049."""
+    with serving(site.answer) as served:
+        browser.open(served.url, 1280)
+        browser.wait("document.querySelector('#graph svg')")
+        drawn = (
+            "const { bars } = await import('/charts.js'); const { count } = await import('/dom.js')"
+        )
+        bar = f"{{ end: 'epoch 7', label: '', parts: {{ a: {most} }} }}"
+        browser.ask(
+            f"(async () => {{ {drawn}; window.drawn = bars(400, '', [{bar}], ['a'], count); }})()"
+        )
+        browser.wait("window.drawn")
+        texts = "[...window.drawn.querySelectorAll('text')].map((each) => each.textContent)"
+        assert browser.ask(f"{texts}.join(' ').trim()") == f"{shown} epoch 7"
 
 
 def test_a_page_that_nobody_serves_any_more_says_so(made, browser):

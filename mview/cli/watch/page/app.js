@@ -93,6 +93,11 @@ function tableRate(name) {
   return rate(known.filter((epoch) => epoch.published_ms > since).reduce((sum, epoch) => sum + (epoch.changes[name] ?? 0), 0) / (RATE_MS / 1000));
 }
 
+const isBad = (view) => Boolean(view.halted || view.missed || view.degraded);
+
+/** How old a view is, and what is wrong with it. promised: what stands behind the age. */
+const lagOf = (view, promised = "") => (view.halted ? "HALTED" : `${duration(view.lag_ms)}${promised}${view.missed ? ", MISSED" : ""}${view.degraded ? ", DEGRADED" : ""}`);
+
 function nodesAndEdges() {
   const { status } = data, nodes = [], edges = [];
   const tables = new Map(status.tables.map((each) => [each.name, each]));
@@ -110,8 +115,8 @@ function nodesAndEdges() {
   for (const name of names) {
     const view = states.get(name);
     const light = !view;
-    const late = view && (view.missed || view.halted || view.degraded);
-    const lag = !view ? "" : view.halted ? "HALTED" : `lag ${duration(view.lag_ms)}${view.freshness_ms === null ? "" : ` of ${duration(view.freshness_ms)}`}${view.missed ? ", MISSED" : ""}${view.degraded ? ", DEGRADED" : ""}, ${viewRate(name)}`;
+    const late = view && isBad(view);
+    const lag = !view ? "" : view.halted ? "HALTED" : `lag ${lagOf(view, view.freshness_ms === null ? "" : ` of ${duration(view.freshness_ms)}`)}, ${viewRate(name)}`;
     nodes.push({ id: `v:${name}`, name, kind: "view", state: late ? "bad" : "", href: viewLink(name),
       lines: light ? [["light", "soft"]] : [[`${counted(view.rows, "row")}, ${view.strategy}`, "soft"], [lag, late ? "bad" : "soft"]] });
     for (const other of reads.get(name) ?? []) edges.push([names.has(other) ? `v:${other}` : `t:${other}`, `v:${name}`]);
@@ -175,7 +180,7 @@ function stages() {
 
 function viewList() {
   const rows = data.status.views.map((view) => [h("a", { href: viewLink(view.name) }, view.name), count(view.rows), view.strategy,
-    h("span", { class: view.halted || view.missed || view.degraded ? "bad" : "" }, view.halted ? "HALTED" : `${duration(view.lag_ms)}${view.degraded ? ", DEGRADED" : ""}`), view.freshness_ms === null ? "-" : duration(view.freshness_ms), viewRate(view.name),
+    h("span", { class: isBad(view) ? "bad" : "" }, lagOf(view)), view.freshness_ms === null ? "-" : duration(view.freshness_ms), viewRate(view.name),
     view.runs.length ? `${view.runs[0].strategy}, ${view.runs[0].executor}, ${duration(view.runs[0].seconds * 1000)}` : "-"]);
   if (!rows.length) return [];
   return part("Views", table([["", ""], ["rows", "number"], ["", ""], ["lag", "number"], ["promised", "number"], ["changed rows", "number"], ["last epoch", ""]], rows));
@@ -245,7 +250,7 @@ function viewPage(name) {
   const view = data.status.views.find((each) => each.name === name), text = data.views.find((each) => each.name === name);
   if (!view && !text) return [part(name, h("p", {}, "There is no such view. ", h("a", { href: "#/" }, "All views")))];
   const facts = [["kept by", view?.strategy ?? "light: nothing is kept"], ["rows", view ? count(view.rows) : "-"],
-    ["lag", view ? duration(view.lag_ms) : null], ["promised", view?.freshness_ms == null ? null : `${duration(view.freshness_ms)}${view.missed ? ", MISSED" : ""}`],
+    ["lag", view ? h("span", { class: isBad(view) ? "bad" : "" }, lagOf(view)) : null], ["promised", view?.freshness_ms == null ? null : duration(view.freshness_ms)],
     ["changed rows", view ? viewRate(name) : null], ["table", view?.path], ["of", text?.file], ["reads", text?.reads.join(", ")], ["sinks", text?.sinks.join(", ")],
     ...(view?.sinks ?? []).map((sink) => [`sink ${sink.name}`, `${sink.table}: ${sink.epoch === null ? "not filled yet" : `epoch ${count(sink.epoch)}, ${sink.waiting ? `behind, ${bytes(sink.waiting_bytes)} wait` : "up to date"}`}`])].filter(([, value]) => value);
   const epochs = data.epochs.filter((epoch) => epoch.views[name]);

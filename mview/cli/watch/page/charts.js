@@ -4,9 +4,11 @@ import { cut, h, s } from "./dom.js";
 
 const HEIGHT = 150, LEFT = 58, BOTTOM = 20, TOP = 8, RIGHT = 6;
 
-function frame(width, label, top, show) {
-  const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (top ? value / top : 0));
-  const lines = [0, top / 2, top].map((value) => [
+/** The grid from nothing to the largest value, and a whole one between: half a row is none. */
+function frame(width, label, most, show) {
+  const top = most || 1;
+  const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / (top * 1.05));
+  const lines = [...new Set([0, Math.round(top / 2), top])].map((value) => [
     s("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
     s("text", { class: "soft", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, show(value)),
   ]);
@@ -28,7 +30,7 @@ export function line(width, label, points, show, limit = null) {
   if (!points.length) return h("p", { class: "soft" }, "nothing yet");
   const most = Math.max(...points.map((point) => point.y));
   const shownLimit = limit !== null && limit <= most * 4 ? limit : null;
-  const [svg, y] = frame(width, label, Math.max(most, shownLimit ?? 0) * 1.05 || 1, show);
+  const [svg, y] = frame(width, label, Math.max(most, shownLimit ?? 0), show);
   const low = points[0].x, span = points[points.length - 1].x - low || 1;
   const x = (value) => LEFT + (width - LEFT - RIGHT) * ((value - low) / span);
   if (shownLimit !== null) svg.append(s("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: y(shownLimit), y2: y(shownLimit) }));
@@ -36,7 +38,7 @@ export function line(width, label, points, show, limit = null) {
   for (const point of points) {
     svg.append(s("circle", { class: "c0", cx: x(point.x), cy: y(point.y), r: points.length > 60 ? 1.5 : 2.5 }, s("title", {}, point.label)));
   }
-  ends(svg, width, points[0].end, points[points.length - 1].end);
+  ends(svg, width, points[0].end, points.length > 1 ? points[points.length - 1].end : "");
   return svg;
 }
 
@@ -45,7 +47,7 @@ export function bars(width, label, these, names, show) {
   if (!these.length) return h("p", { class: "soft" }, "nothing yet");
   const shown = these.slice(-Math.max(10, Math.floor((width - LEFT - RIGHT) / 7)));
   const sum = (bar) => names.reduce((total, name) => total + (bar.parts[name] || 0), 0);
-  const [svg, y] = frame(width, label, Math.max(...shown.map(sum)) * 1.05 || 1, show);
+  const [svg, y] = frame(width, label, Math.max(...shown.map(sum)), show);
   const step = Math.min(30, (width - LEFT - RIGHT) / shown.length);
   shown.forEach((bar, at) => {
     let below = 0;
