@@ -454,6 +454,101 @@ def test_messages_have_key_headers_and_place(make_log, kafka):
 # --- waiting -------------------------------------------------------------------------------------
 
 
+def test_few_changes_are_taken_as_they_come(make_log, monkeypatch):
+    """Each once and in order, with rolled back ones left out, while nobody asks for ends."""
+    log, chance = make_log(3), random.Random(daily())
+    log.beat(1)
+    changelog = log.open()
+    start = changelog.begin()
+    for partition in range(3):  # who sends each is known from then on
+        log.send(change(partition, 1), partition=partition)
+    at = changelog.advance(start, 100, 0).offsets
+    asked = []
+    offsets = KafkaClient._offsets
+
+    def noted(client, partitions, *args):
+        asked.extend(partitions)
+        return offsets(client, partitions, *args)
+
+    monkeypatch.setattr(KafkaClient, "_offsets", noted)
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.changelog._WATERMARK_S", 3600.0)
+    producer = Producer(
+        {
+            "bootstrap.servers": log.broker.bootstrap,
+            "transactional.id": log.prefix,
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(30)
+    number, expected, taken = 3, {0: [], 1: [], 2: []}, {0: [], 1: [], 2: []}
+    for _ in range(25):
+        producer.begin_transaction()
+        keep = chance.random() < 0.7
+        for _ in range(chance.randrange(1, 6)):
+            partition = chance.randrange(3)
+            value = change(number, number)
+            producer.produce(log.topic, value, value, partition=partition)
+            if keep:
+                expected[partition].append(number)
+            number += 1
+        producer.flush(30)
+        producer.commit_transaction(30) if keep else producer.abort_transaction(30)
+        if chance.random() < 0.2:
+            log.beat(number + 1)
+        for _ in range(chance.randrange(4)):
+            at = _take(changelog, at, taken, chance.choice([1, 20, 100]))
+    patience = Patience(30)
+    while taken != expected and not patience.is_over():
+        at = _take(changelog, at, taken, 50)
+    assert taken == expected
+    assert not asked
+    # Much is read from its place, and a heartbeat that is there already counts.
+    monkeypatch.undo()
+    log.beat(10_000)
+    log.send(*(change(n, 20_000) for n in range(number, number + 6_000)))
+    expected[0] += range(number, number + 6_000)
+    while taken != expected and not patience.is_over():
+        at = _take(changelog, at, taken, 50)
+    assert taken == expected
+    assert wait_for(lambda: changelog.advance(at, 100, 50).watermark == 10_000, 10)
+
+
+def _take(changelog, at, taken, wait_ms):
+    """The end of what comes within some time, which is added by partition."""
+    end = changelog.advance(at, 10_000, wait_ms).offsets
+    for message in changelog.read(changelog.splits(at, end)):
+        number = int(message.partition.rpartition("/")[2])
+        taken[number].append(json.loads(message.value)["after"]["id"])
+    return end
+
+
+@pytest.mark.parametrize("what", ["bytes", "an error"])
+def test_what_a_stream_is_not_good_for_is_read_from_its_place(make_log, monkeypatch, what):
+    log = make_log()
+    log.beat(1)
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(change(0, 1))
+    at = changelog.advance(start, 100, 0).offsets
+    monkeypatch.setattr("mview_connectors.changelogs.kafka.changelog._WATERMARK_S", 3600.0)
+    changelog.advance(at, 100, 50)
+    log.send(change(1, 2), change(2, 3))
+    patience = Patience(20)
+    if what == "bytes":  # a batch of less than a message has one all the same
+        end = at
+        while end == at and not patience.is_over():
+            end = changelog.advance(at, 100, 200, 10).offsets
+        assert ids(changelog, at, end) == [1]
+    else:
+        # As if the place had gone.
+        stream = changelog._client._stream
+        stream._consumer.assign([TopicPartition(log.topic, 0, 1_000)])
+        end = at
+        while end == at and not patience.is_over():
+            end = changelog.advance(at, 100, 200).offsets
+        assert ids(changelog, at, end) == [1, 2]
+
+
 def test_waiting_costs_next_to_nothing_and_wakes(make_log):
     cpu = time.process_time()
     time.sleep(1)

@@ -54,6 +54,7 @@ from mview_connectors.changelogs.kafka.errors import (
     told_age,
     told_retention,
 )
+from mview_connectors.changelogs.kafka.stream import size_of
 from mview_connectors.changelogs.kafka.times import KafkaTimes
 from mview_connectors.changelogs.kafka.topics import TableTopics
 from mview_connectors.changelogs.kafka.transactions import KafkaTransactions
@@ -285,9 +286,11 @@ class KafkaChangelog:
         beats, made, start = self._heartbeat_ends, _ids(start), _places(start)
         ended = {name: at for name, at in start.items() if self._is_of_ends(name)}
         start = {name: at for name, at in start.items() if name not in ended}
+        if ends := self._streamed(made, start, wait_ms, Portion(max_rows, max_bytes, align)):
+            return Progress({**ends, **self._ids(), **made}, self._watermark, 0, self._whole)
         observed = self._observe(start)
         if wait_ms and self._caps is None and observed == start and self._heartbeat_ends == beats:
-            self._client.wait({**start, **self._heartbeat_ends}, wait_ms / 1000)
+            self._client.wait(start, self._heartbeat_ends, wait_ms / 1000)
             observed = self._observe(start)
         self._check_same(made, fresh=observed != start)
         begun = self._with_new(start, observed)
@@ -355,6 +358,32 @@ class KafkaChangelog:
         self._client.close()
 
     # --- planning --------------------------------------------------------------------------------
+
+    def _streamed(
+        self, made: Mapping[str, str], start: Offsets, wait_ms: int, bounds: Portion
+    ) -> dict[str, int] | None:
+        """The ends of what has come since, where that is little; None: they are to be asked for.
+
+        For as long as the watermark counts as new no broker is asked where its partitions end.
+        """
+        left_s = self._vouched + _WATERMARK_S - time.monotonic()
+        if not wait_ms or left_s <= 0 or self._caps is not None or self._transactions is not None:
+            return None
+        if bounds.align.until is not None or start.keys() != set(self._partitions()):
+            return None
+        messages = self._client.wait(start, self._heartbeat_ends, min(wait_ms / 1000, left_s))
+        if messages is None:
+            return None
+        came = {partition: some for partition, some in messages.items() if some}
+        if not came:
+            return dict(start) if wait_ms / 1000 <= left_s else None
+        sizes = [size_of(message) for some in came.values() for message in some]
+        is_known = not self._heartbeat_ends or came.keys() <= self._senders.keys()
+        if not is_known or len(sizes) > bounds.rows or sum(sizes) > bounds.size:
+            return None
+        self._check_same(made, fresh=True)
+        self._times.largest = max(self._times.largest, *sizes)
+        return self._client.keep(messages, start)
 
     def _limited(
         self, begun: Offsets, backlog: Offsets, observed: Offsets, bounds: Portion

@@ -13,7 +13,6 @@ from confluent_kafka import (
     KafkaException,
     Producer,
     TopicCollection,
-    TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
@@ -21,6 +20,13 @@ from mview.connector import Message
 from mview.errors import ConfigError
 from mview.secrets import reveal
 from mview_connectors.changelogs.kafka.errors import FORBIDDEN, GONE, MOVING, UNKNOWN, away, gone
+from mview_connectors.changelogs.kafka.stream import (
+    BATCH,
+    KafkaStream,
+    message_of,
+    place_of,
+    size_of,
+)
 from mview_connectors.formats.messages import OPTION_PREFIX
 from mview_connectors.network import Brokers
 
@@ -32,9 +38,6 @@ _READ_PATIENCE = 30.0
 
 #: Seconds between two questions about a partition that is moving to another broker.
 _PAUSE = 0.1
-
-#: Messages taken from the client per call: 700,000 a second come through on one core.
-_BATCH = 1000
 
 #: A broker that is back is noticed within a second; the client's own pauses grow to ten.
 _SOON, _FIRST_PAUSE = {"reconnect.backoff.max.ms": 1000}, "reconnect.backoff.ms"
@@ -63,11 +66,11 @@ _READ = {
     "enable.partition.eof": True,
 }
 
-#: A wake-up call needs one message, not a full queue.
-_WATCH = {
+#: Few messages are waited for; many are read from their place.
+_STREAM = {
     "fetch.wait.max.ms": 500,
     "queued.max.messages.kbytes": 1024,
-    "queued.min.messages": 100,
+    "queued.min.messages": 1000,
     "fetch.queue.backoff.ms": 10,
 }
 
@@ -136,14 +139,14 @@ class KafkaClient:
     ) -> None:
         self._settings, self._tables_of = settings, tables
         self._admin: AdminClient | None = None
-        self._watcher: Consumer | None = None
+        self._stream: KafkaStream | None = None
         self._reader: _KeptConsumer | None = None
         self._kept: dict[str, _KeptSpan] = {}
         # What the client said beside its answers, and when: why it could not connect, mostly.
         self._trouble: tuple[float, KafkaError] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = dict.fromkeys(("_admin", "_watcher", "_reader", "_trouble"))
+        ours = dict.fromkeys(("_admin", "_stream", "_reader", "_trouble"))
         return {**self.__dict__, **ours, "_kept": {}}
 
     # --- topics and offsets ----------------------------------------------------------------------
@@ -207,7 +210,7 @@ class KafkaClient:
         self, partitions: Iterable[str], spec: OffsetSpec, committed: bool = True
     ) -> dict[str, int]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        asked = {partition: _place(partition) for partition in partitions}
+        asked = {partition: place_of(partition) for partition in partitions}
         offsets: dict[str, int] = {}
         until = time.monotonic() + _PATIENCE
         while waiting := {name: place for name, place in asked.items() if name not in offsets}:
@@ -276,7 +279,7 @@ class KafkaClient:
             left = [span for span in left if now[span.partition] is not span]
             ends = {name: progress.end for name, progress in now.items()}
             for name, record in self._read_together(now, ends):
-                yield _message(name, record)
+                yield message_of(name, record)
 
     def reach(self, spans: Sequence[Span], most: int) -> dict[str, Reached]:
         """How far `most` bytes of messages reach in each span, one message at least.
@@ -294,7 +297,7 @@ class KafkaClient:
         messages: dict[str, list[Message]] = {span.partition: [] for span in spans}
         for message in self.read(spans) if is_kept else self._read_anew(spans, ends):
             name = message.partition
-            before, size = parts[name], len(message.key or b"") + len(message.value or b"")
+            before, size = parts[name], size_of(message)
             if message.offset >= ends[name]:
                 continue
             if before.size and before.size + size > most:
@@ -317,7 +320,7 @@ class KafkaClient:
     def _read_anew(self, spans: Sequence[Span], ends: Mapping[str, int]) -> Iterator[Message]:
         self.forget()
         for name, record in self._read_together({span.partition: span for span in spans}, ends):
-            yield _message(name, record)
+            yield message_of(name, record)
 
     def kept_before(self, partition: str, end: int) -> Iterator[Message]:
         """The messages that are kept and stand right before an offset, the last one first."""
@@ -347,7 +350,7 @@ class KafkaClient:
                 if first is None:
                     self._away(None, _places(at))
                 # Not `consume` alone: it would wait for a full batch, over gaps in vain.
-                for record in [first, *consumer.consume(_BATCH, 0)]:
+                for record in [first, *consumer.consume(BATCH, 0)]:
                     name = f"{record.topic()}/{record.partition()}"
                     error, offset = record.error(), record.offset() or 0
                     if error is not None:
@@ -360,7 +363,7 @@ class KafkaClient:
                     if name in at and at[name] >= ends[name]:
                         del at[name]
                         # Not paused: it would still be when it is assigned the next time.
-                        consumer.incremental_unassign([_place(name)])
+                        consumer.incremental_unassign([place_of(name)])
         except BaseException:
             consumer.close()
             raise
@@ -377,7 +380,7 @@ class KafkaClient:
             except KafkaException as error:
                 self._away(error.args[0], f"topic {topic}")
         reader.known |= at.keys()
-        reader.consumer.assign([_place(name, start) for name, start in at.items()])
+        reader.consumer.assign([place_of(name, start) for name, start in at.items()])
 
     def _at_event(
         self, error: KafkaError, name: str, offset: int, at: dict[str, int], ends: Mapping[str, int]
@@ -397,23 +400,43 @@ class KafkaClient:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def wait(self, ends: dict[str, int], seconds: float) -> None:
-        """Wait until something may be there after `ends`, at most so long.
+    def wait(
+        self, at: Mapping[str, int], signs: Mapping[str, int], seconds: float
+    ) -> dict[str, list[Message]] | None:
+        """What has come after offsets, by partition; waits for something, at most so long.
 
         Costs nothing while idle: the broker holds the request. May return early for nothing.
+
+        Args:
+            at: the offsets.
+            signs: of partitions whose messages only end the wait; as they were at the first one.
+            seconds: how long.
+
+        Returns:
+            None: it is to be read from its place, as too much has come, or something is wrong.
         """
-        if self._watcher is None:
-            self._watcher = self._consumer(_WATCH)
-            self._watcher.assign([_place(partition, end) for partition, end in ends.items()])
-        if self._watcher.poll(seconds) is not None:
-            while len(self._watcher.consume(_BATCH, 0)) == _BATCH:
-                pass
+        if self._stream is not None and not self._stream.move(at):
+            self.stop_waiting()
+        if self._stream is None:
+            self._stream = KafkaStream(self._consumer(_STREAM), at, signs)
+        if self._stream.wait(seconds):
+            return self._stream.messages
+        self.stop_waiting()
+        return None
 
     def stop_waiting(self) -> None:
-        """Forget the waiter: the next wait begins at new ends."""
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+        """Forget the stream: the next wait begins one at its offsets."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def keep(self, messages: Mapping[str, list[Message]], at: Mapping[str, int]) -> dict[str, int]:
+        """Keep what has come after offsets, as if it had been read for its size; where it ends."""
+        ends = {name: some[-1].offset + 1 if (some := messages[name]) else at[name] for name in at}
+        self._kept = {
+            name: _KeptSpan(Span(name, at[name], ends[name]), messages[name]) for name in at
+        }
+        return ends
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
@@ -496,13 +519,6 @@ def topic_of(partition: str) -> str:
     return partition.rpartition("/")[0]
 
 
-def _place(partition: str, offset: int | None = None) -> TopicPartition:
-    topic, _, number = partition.rpartition("/")
-    if offset is None:
-        return TopicPartition(topic, int(number))
-    return TopicPartition(topic, int(number), offset)
-
-
 def _places(at: Mapping[str, int]) -> str:
     return ", ".join(f"{name}, offset {offset}" for name, offset in at.items())
 
@@ -516,10 +532,3 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         else:
             joined.append(span)
     return joined
-
-
-def _message(partition: str, record: Any) -> Message:
-    headers = record.headers()
-    return Message(
-        partition, record.offset(), record.key(), record.value(), tuple(headers) if headers else ()
-    )
