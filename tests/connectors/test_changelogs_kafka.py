@@ -724,6 +724,23 @@ def test_a_topic_that_was_made_anew_is_noticed_past_the_old_offset(make_log, kaf
         assert "mview drop" in caught.value.hint
 
 
+def test_a_topic_that_is_made_anew_under_a_stream_is_noticed(make_log, kafka, monkeypatch):
+    """The consumer that waits may be sent what the new one has at the old offsets."""
+    log = make_log()
+    log.beat(1)
+    changelog = log.open()
+    start = changelog.begin()
+    log.send(*(change(n, 1) for n in range(3)))
+    at = changelog.advance(start, 100, 0).offsets
+    monkeypatch.setattr(kafka_module, "_WATERMARK_S", 3600.0)
+    assert changelog.advance(at, 100, 100).offsets == at
+    kafka.delete_topic(log.topic)
+    kafka.create_topic(log.topic)
+    log.send(*(change(n, 1) for n in range(9)))
+    with pytest.raises(DataLostError, match="deleted and made anew"):
+        wait_for(lambda: changelog.advance(at, 100, 100).offsets != at, 60)
+
+
 def test_fewer_messages_than_were_read_are_waited_for(make_log):
     """A broker that was killed may tell of less than it has, until it has found all again."""
     log = make_log()
