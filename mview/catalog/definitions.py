@@ -40,14 +40,25 @@ _LIGHT = "view.json"
 
 def digest_of(definition: ViewDefinition) -> str:
     """What must be equal for a view to go on without a new build: SQL, functions, key and sink."""
-    body: list[Any] = [
-        definition.sql,
-        definition.key,
-        definition.sink,
-        sorted(definition.options.items()),
-    ]
-    body += definition.called
-    return hashlib.sha256(orjson.dumps(body)).hexdigest()[:16]
+    *body, called = _parts(definition).values()
+    return hashlib.sha256(orjson.dumps([*body, *called])).hexdigest()[:16]
+
+
+def _parts(definition: ViewDefinition) -> dict[str, Any]:
+    """What a digest is of, by what people call it."""
+    return {
+        "query": definition.sql,
+        "key": definition.key,
+        "sink": definition.sink,
+        "sink options": sorted(definition.options.items()),
+        "functions": definition.called,
+    }
+
+
+def differing(before: ViewDefinition, now: ViewDefinition) -> list[str]:
+    """Which parts make a view another one than before."""
+    parts = _parts(now)
+    return [name for name, part in _parts(before).items() if part != parts[name]]
 
 
 def is_another(definition: ViewDefinition, manifest: Manifest) -> bool:

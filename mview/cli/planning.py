@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from typing import Literal
 
 from mview.catalog.definitions import (
@@ -41,6 +42,7 @@ class PlannedView:
         view: its name.
         fate: what happens.
         why: the reason; empty for those that go on.
+        diff: lines of the query that go (`-`) and come (`+`), where it changed.
         breaking: what its readers lose: columns that go, another key.
         strategy: how it will be kept; empty: only Spark can tell.
         strategy_before: how it is kept now; empty: it is not.
@@ -52,6 +54,7 @@ class PlannedView:
     view: str
     fate: ViewFate
     why: str = ""
+    diff: tuple[str, ...] = ()
     breaking: tuple[str, ...] = ()
     strategy: str = ""
     strategy_before: str = ""
@@ -133,11 +136,12 @@ def plan_run(
     read = {name for view in views for name in view.read_views}
     # Parts and states apart: only Spark can tell which a view has that is not given.
     beside = {v.name: [v.relation] if v.name in read or v.sinks else [] for v in views}
-    told = fates(views, beside, manifest, _keys(full, manifest))
+    told = fates(views, beside, store, manifest, _keys(full, manifest))
     planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
     planned += [
         replace(
             _planned(full.get(name), name, fate, manifest),
+            diff=_diff(store, published, full.get(name), fate),
             rollback="" if config.environment else _former(store, published, name, fate),
         )
         for name, fate in told.items()
@@ -197,7 +201,20 @@ def _planned(view: Checked | None, name: str, fate: Fate, manifest: Manifest | N
         breaking = _breaking(plan, manifest.views[name])
     cost = None if plan is None or not fate.why else plan_cost(plan, manifest)
     rows, seconds = (None, None) if cost is None else (cost.full_rows, cost.full_seconds)
-    return PlannedView(name, *fate, breaking, strategy, before, rows, seconds)
+    return PlannedView(name, *fate, (), breaking, strategy, before, rows, seconds)
+
+
+def _diff(
+    store: Store, published: Manifest | None, view: Checked | None, fate: Fate
+) -> tuple[str, ...]:
+    """The lines in which the query of a view that changed differs."""
+    if published is None or view is None or fate.becomes != "changed":
+        return ()
+    with suppress(CorruptionError):  # damaged: the reason says so
+        before = load_definition(store, published, view.definition.name).sql.splitlines()
+        lines = unified_diff(before, view.definition.sql.splitlines(), n=0, lineterm="")
+        return tuple(line for line in [*lines][2:] if not line.startswith("@@"))
+    return ()
 
 
 def _former(store: Store, published: Manifest | None, name: str, fate: Fate) -> str:

@@ -321,6 +321,10 @@ def aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> list[str]:
     ]
 
 
+#: Lines of a query that are shown of what changed in it.
+_MOST_DIFF = 20
+
+
 def planned_text(planned: Planned) -> str:
     """What a run would do: a line per view, what it breaks and costs below; then tables."""
     lines = []
@@ -328,6 +332,9 @@ def planned_text(planned: Planned) -> str:
         why, *where = printable(view.why).split("\n")
         lines.append(f"{view.fate:9} view {one_line(view.view)}{': ' if why else ''}{why}")
         lines += [f"          {line}" for line in where]  # of the query, with a mark below
+        lines += [f"          {one_line(line)}" for line in view.diff[:_MOST_DIFF]]
+        if (more := len(view.diff) - _MOST_DIFF) > 0:
+            lines.append(f"          and {counted(more, 'line')} more")
         lines += [f"          breaks  {one_line(what)}" for what in view.breaking]
         if view.strategy and view.strategy_before not in ("", view.strategy):
             lines.append(f"          strategy  {view.strategy_before} -> {view.strategy}")

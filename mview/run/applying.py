@@ -198,7 +198,7 @@ class Applying:
         load = tuple(sorted({*map(str, wanted.anew), *self._loading()}))
         self._log.note(file, ApplyAnswer("taken", load=load))
         self._change(wanted, names)
-        told = fates_of(self._engine.views.values(), self._engine.manifest)
+        told = fates_of(self._engine, self._engine.views.values())
         self._taken[file] = _Begun(names, told, wanted.remove)
 
     def _loading(self) -> tuple[str, ...]:

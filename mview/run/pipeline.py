@@ -594,7 +594,7 @@ class Run:
         Args:
             kept: all views that are kept when they are there.
         """
-        why = why_unbuilt(kept.values(), self._engine.manifest)
+        why = why_unbuilt(self._engine, kept.values())
         names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
         self._listener.on_message(f"building beside the epochs: {names}")
         self._building = Building(
@@ -636,7 +636,7 @@ class Run:
 
     def _built(self, views: Sequence[LiveView], *, in_load: bool = False) -> dict[str, MviewError]:
         """Build views once; returns those that failed."""
-        why = why_unbuilt(self._engine.views.values(), self._engine.manifest)
+        why = why_unbuilt(self._engine, self._engine.views.values())
         if views:
             names = ", ".join(f"{view.name} ({why.get(view.name, 'new')})" for view in views)
             self._listener.on_message(f"building from the mirrors: {names}")

@@ -171,7 +171,9 @@ def test_an_edit_tells_what_it_breaks_and_costs(project):
     result = project.plan(v=ranked)
     assert result.exit_code == 6, "something that is there is built anew"
     assert result.stdout.splitlines() == [
-        "changed   view v: its query, key or table is another one",
+        "changed   view v: its query changed",
+        f"          -{LOWER}",
+        f"          +{ranked}",
         "          breaks  columns that go: order_id, status",
         "          breaks  key: order_id before, customer_id then",
         "          strategy  LINEAR -> SELF_MAINTAINED",

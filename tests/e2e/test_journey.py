@@ -174,7 +174,7 @@ def test_views_and_tables_come_and_go(shop: Shop) -> None:
     # Another definition is another view: it is built again, with those that read it.
     with shop.busy(seed=3, pause=0.05):
         told = "\n".join(run_once(config, *changed).messages)
-    assert "middle (its query, key or table is another one), upper (it reads middle)" in told
+    assert "middle (its query changed), upper (it reads middle)" in told
     run_once(config)
     rebuilt = truth.check_end(now.epoch)
     assert rebuilt.views["upper"].built_epoch == rebuilt.views["middle"].built_epoch > now.epoch

@@ -48,7 +48,7 @@ from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
 from mview.store.frames import mirror_dataframe, read_files
-from mview.store.manifest import NEVER, Manifest, TableState, ViewState
+from mview.store.manifest import NEVER, TableState, ViewState
 
 #: Rows per file of a first build: an update rewrites the files it touches.
 _FILE_ROWS = 130_000
@@ -56,24 +56,25 @@ _FILE_ROWS = 130_000
 
 def unbuilt(engine: Engine) -> list[LiveView]:
     """Views that are to be built now: new or changed ones, and all that read such a view."""
-    why = why_unbuilt(engine.views.values(), engine.manifest)
+    why = why_unbuilt(engine, engine.views.values())
     return [view for view in engine.views.values() if view.name in why]
 
 
-def why_unbuilt(views: Collection[LiveView], manifest: Manifest) -> dict[str, str]:
+def why_unbuilt(engine: Engine, views: Collection[LiveView]) -> dict[str, str]:
     """Why views are to be built now, for people; by name, in DAG order."""
     return {
         name: "new" if fate.becomes == "new" else fate.why
-        for name, fate in fates_of(views, manifest).items()
+        for name, fate in fates_of(engine, views).items()
         if fate.why
     }
 
 
-def fates_of(views: Collection[LiveView], manifest: Manifest) -> dict[str, Fate]:
+def fates_of(engine: Engine, views: Collection[LiveView]) -> dict[str, Fate]:
     """What becomes of views that are open, by name, in DAG order."""
     beside = {view.name: view.relations for view in views}
     keys = {name: key for view in views for name, key in view.plan.keys.items()}
-    return fates([view.definition for view in views], beside, manifest, keys)
+    definitions = [view.definition for view in views]
+    return fates(definitions, beside, engine.store, engine.manifest, keys)
 
 
 def build_views(

@@ -4,11 +4,14 @@ tells it before; neither needs Spark for it."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from mview.catalog.definitions import digest_of
+from mview.catalog.definitions import differing, digest_of, load_definition
+from mview.errors import CorruptionError
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
+from mview.store.layout import Store
 from mview.store.manifest import Manifest
 from mview.store.mirror import ROW
 
@@ -27,6 +30,7 @@ class Fate(NamedTuple):
 def fates(
     views: Sequence[ViewDefinition],
     beside: Mapping[str, Collection[RelationId]],
+    store: Store,
     manifest: Manifest | None,
     keys: Mapping[RelationId, Sequence[str]],
 ) -> dict[str, Fate]:
@@ -35,12 +39,13 @@ def fates(
     Args:
         views: all that are kept, in DAG order.
         beside: what is kept of each beside its sink, by name.
+        store: has the texts that were published.
         manifest: the newest one; None: the store is empty.
         keys: of views, and of what is kept beside them, as far as they are known.
     """
     told: dict[str, Fate] = {}
     for view in views:
-        fate = _fate(view, views, beside[view.name], manifest, told)
+        fate = _fate(view, views, beside[view.name], store, manifest, told)
         if manifest is not None and not fate.why and _has_other_key(view, manifest, keys):
             fate = Fate("rebuilt", "other columns tell its rows apart than when it was built")
         told[view.name] = fate
@@ -73,13 +78,14 @@ def _fate(
     view: ViewDefinition,
     views: Sequence[ViewDefinition],
     beside: Collection[RelationId],
+    store: Store,
     manifest: Manifest | None,
     earlier: Mapping[str, Fate],
 ) -> Fate:
     if manifest is None or (state := manifest.views.get(view.name)) is None:
         return Fate("new", "it is not in the store yet")
     if state.definition != digest_of(view):
-        return Fate("changed", "its query, key or table is another one")
+        return Fate("changed", _differs(view, store, manifest))
     if state.stale:
         return Fate("rebuilt", "it had halted, or a table that it reads is loaded anew")
     if upstream := [n for n in view.read_views if earlier.get(n, Fate()).why]:
@@ -87,6 +93,14 @@ def _fate(
     if lacking := set(beside) - set(manifest.tables):
         return Fate("rebuilt", _lacks(view, views, lacking))
     return Fate()
+
+
+def _differs(view: ViewDefinition, store: Store, manifest: Manifest) -> str:
+    """What of a view is another one, as far as the text that was published can be read."""
+    with suppress(CorruptionError):
+        parts = differing(load_definition(store, manifest, view.name), view)
+        return f"its {' and '.join(parts)} changed"
+    return "it changed; the text that it had is damaged in the store"
 
 
 def _lacks(
