@@ -108,7 +108,7 @@ class StoredView:
             raise UserError(
                 f"there is no view {name!r} at epoch {self._manifest.epoch}",
                 where=str(config.store),
-                hint=_close_to(name, self._manifest),
+                hint=_built_later(config, name, self.epoch) or _close_to(name, self._manifest),
             )
 
     @property
@@ -196,6 +196,14 @@ class StoredView:
                 hint="ask for the changes since an epoch that has them",
             )
         return difference(*self._sink.apart(self._state.sink, older._state.sink))
+
+
+def _built_later(config: Config, name: str, epoch: int) -> str | None:
+    """Since when there is a view that was not there yet, for who looks back too far."""
+    newest = published(config).views.get(name)
+    if newest is None or newest.stale or newest.built_epoch <= epoch:
+        return None
+    return f"it was built in epoch {newest.built_epoch}: ask for that one, or for a later one"
 
 
 def _close_to(name: str, manifest: Manifest) -> str | None:

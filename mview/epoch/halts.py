@@ -59,12 +59,13 @@ _PROBE = bytes(4 << 20)
 
 #: What is said of the data of a view that halts.
 SAFE = "the view keeps the rows of its last good epoch, the other views go on"
-_NEXT = "correct the row or the query; the next `mview run` builds the view anew"
+_ANEW = "`mview apply` or the next run builds the view anew"
+_NEXT = f"correct the row or the query; {_ANEW}"
 _CRASHED = (
     "if the system ended it for lack of memory, lower spark.driver.memory or engine.memory; if a "
-    "function of yours crashes, mend it; the next `mview run` builds the view anew"
+    f"function of yours crashes, mend it; {_ANEW}"
 )
-_UNKNOWN = "the next `mview run` builds the view anew; with --debug it prints the traceback, too"
+_UNKNOWN = f"{_ANEW}; a run with --debug prints the traceback, too"
 
 
 class ReadsHaltedError(UserError):
@@ -213,7 +214,7 @@ def reads_halted(view: str, halted: str) -> ReadsHaltedError:
     return ReadsHaltedError(
         f"view {view} reads view {halted}, which has halted",
         safe=SAFE,
-        hint="see `mview status` for the reason; the next `mview run` builds both anew",
+        hint="see `mview status` for the reason; `mview apply` or the next run builds both anew",
     )
 
 

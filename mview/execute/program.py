@@ -354,7 +354,7 @@ def _overflows(plan: ViewPlan) -> Iterator[None]:
             f"the query of view {plan.definition.name} fails on the data: "
             f"ARITHMETIC_OVERFLOW: a sum does not fit its type: {error}",
             safe="the view keeps the rows of its last good epoch, the other views go on",
-            hint="correct the row or the query; the next `mview run` builds the view anew",
+            hint="correct the row or the query; `mview apply` or the next run builds the view anew",
         ) from None
 
 

@@ -303,6 +303,21 @@ def test_names_that_are_none(shelf: Shelf) -> None:
         shelf.project["w"]
 
 
+def test_who_looks_back_too_far_is_told_since_when_there_is_the_view(shelf: Shelf) -> None:
+    """The view of the newest epoch was built in it, as one whose text was changed."""
+    shelf.publish([row(4, 7)], stale=True)
+    newest = shelf.publish([row(5, 7)])
+    latest = shelf.log.latest()
+    assert latest is not None
+    view = replace(latest.views["v"], built_epoch=newest)
+    shelf.log.publish(replace(latest, epoch=newest + 1, views={"v": view}))
+    with pytest.raises(UserError, match=f"it was built in epoch {newest}: ask for that one"):
+        shelf.project["v"].changes(newest - 1)
+    with pytest.raises(UserError, match="there is no view 'w' at epoch 1") as unknown:
+        shelf.project.at(1)["w"]
+    assert "built in" not in str(unknown.value.hint)
+
+
 # --- queries -------------------------------------------------------------------------------------
 
 
