@@ -149,6 +149,7 @@ def plan(
 @offline_option
 @json_option
 @click.option("--mermaid", is_flag=True, help="Print tables, views and sinks as a Mermaid diagram.")
+@click.option("--columns", is_flag=True, help="With --mermaid: the diagram is of columns.")
 @click.option(
     "--openlineage", is_flag=True, help="Print a line of JSON per view: OpenLineage's JobEvent."
 )
@@ -160,6 +161,7 @@ def lineage(
     config_path: str,
     offline: bool,
     mermaid: bool,
+    columns: bool,
     openlineage: bool,
     selectors: tuple[str, ...],
 ) -> None:
@@ -168,8 +170,10 @@ def lineage(
     Without files: of the views that the store has.
     """
     from mview.catalog.selecting import is_name, selected
-    from mview.cli.explore.lineage import lineage_of, lineage_text, mermaid_text
+    from mview.cli.explore import lineage as texts
 
+    if columns and not mermaid:
+        raise click.UsageError("--columns is of the diagram: --mermaid --columns")
     if files:
         checker, views = _check(app, files, config_path, offline, selectors)
     else:
@@ -192,8 +196,10 @@ def lineage(
         for name in jobs.names:
             app.output.json_line(jobs.job_event(name, now_ms))
         return
-    told = lineage_of(views)
-    app.output.result(told, mermaid_text(told) if mermaid else lineage_text(told))
+    told, text = texts.lineage_of(views), texts.lineage_text
+    if mermaid:
+        text = texts.columns_mermaid_text if columns else texts.mermaid_text
+    app.output.result(told, text(told))
 
 
 def _check(

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from mview.cli import main
 from mview.cli.demo import shop
+from mview.cli.explore.lineage import ViewLineage, columns_mermaid_text
 
 CONFIG = """
 store: data
@@ -79,6 +80,62 @@ def test_a_diagram(lineage):
         "  r1 --> r2",
         '  r2 --> r2s0[/"delta"/]',
     ]
+
+
+def test_a_diagram_of_columns(lineage):
+    """Of tables those that views are made of; a name may have a quote or the separator in it."""
+    upper = 'SELECT state, sum(n) AS n, count(*) AS `a "b".c` FROM lower_view GROUP BY state'
+    drawn = lineage("sql", "--mermaid", "--columns", lower_view=LOWER, upper_view=upper)
+    assert drawn.splitlines() == [
+        "graph LR",
+        '  subgraph r0["shop.orders"]',
+        '    r0c0["customer_id"]',
+        '    r0c1["order_id"]',
+        '    r0c2["status"]',
+        "  end",
+        '  subgraph r1["lower_view"]',
+        '    r1c0["order_id"]',
+        '    r1c1["customer_id"]',
+        '    r1c2["state"]',
+        '    r1c3["n"]',
+        "  end",
+        "  r0c1 --> r1c0",
+        "  r0c0 --> r1c1",
+        "  r0c2 --> r1c2",
+        '  subgraph r2["upper_view"]',
+        '    r2c0["state"]',
+        '    r2c1["n"]',
+        '    r2c2["a #quot;b#quot;.c"]',
+        "  end",
+        "  r1c2 --> r2c0",
+        "  r1c3 --> r2c1",
+    ]
+
+
+def test_a_diagram_of_columns_that_only_spark_can_tell():
+    """Such a view is one box, which its tables lead to; so is the one that reads it."""
+    views = [
+        ViewLineage("v", "v.sql", ("shop.a",), ("w",), ("delta",), None),
+        ViewLineage("w", "w.sql", ("shop.b.c", "v"), (), (), {"x": ("shop.b.c.d.e", "v.y")}),
+    ]
+    assert columns_mermaid_text(views).splitlines() == [
+        "graph LR",
+        '  r0[("shop.a")]',
+        '  subgraph r1["shop.b.c"]',
+        '    r1c0["d.e"]',
+        "  end",
+        '  r2["v"]',
+        "  r0 --> r2",
+        '  subgraph r3["w"]',
+        '    r3c0["x"]',
+        "  end",
+        "  r1c0 --> r3c0",
+        "  r2 --> r3c0",
+    ]
+
+
+def test_columns_are_of_the_diagram(lineage):
+    assert "--mermaid" in lineage("sql", "--columns", code=2, lower_view=LOWER)
 
 
 def test_what_is_wrong_is_told_and_an_empty_store(lineage):

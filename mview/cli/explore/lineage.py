@@ -77,9 +77,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def mermaid_text(views: Sequence[ViewLineage]) -> str:
     """Tables, views and sinks as a Mermaid diagram, left to right."""
-    known = {view.view for view in views}
-    tables = sorted({name for view in views for name in view.reads} - known)
-    numbers = {name: f"r{number}" for number, name in enumerate([*tables, *sorted(known)])}
+    tables, numbers = _numbered(views)
     lines = [f"  {numbers[name]}[({_quoted(name)})]" for name in tables]
     for view in views:
         here = numbers[view.view]
@@ -88,6 +86,64 @@ def mermaid_text(views: Sequence[ViewLineage]) -> str:
         for number, sink in enumerate(view.sinks):
             lines.append(f"  {here} --> {here}s{number}[/{_quoted(sink)}/]")
     return "\n".join(["graph LR", *lines])
+
+
+def columns_mermaid_text(views: Sequence[ViewLineage]) -> str:
+    """Columns as a Mermaid diagram: a box per table and view, with those that are made or used.
+
+    A box without columns is drawn where none is known, or none is used.
+    """
+    tables, numbers = _numbered(views)
+    shown = {view.view: [*(view.columns or ())] for view in views}
+    made_of = [_apart(text, view.reads) for view in views for text in _all_sources(view)]
+    for table in tables:
+        shown[table] = sorted({column for name, column in made_of if name == table})
+    ids = {
+        (name, column): f"{numbers[name]}c{number}"
+        for name, columns in shown.items()
+        for number, column in enumerate(columns)
+    }
+    lines = [line for name in tables for line in _box(name, shown[name], numbers, ids, "[({})]")]
+    for view in views:
+        lines += _box(view.view, shown[view.view], numbers, ids, "[{}]")
+        if view.columns is None:
+            lines += [f"  {numbers[name]} --> {numbers[view.view]}" for name in view.reads]
+        for column, sources in (view.columns or {}).items():
+            for name, source in (_apart(text, view.reads) for text in sources):
+                begin = ids.get((name, source), numbers[name])
+                lines.append(f"  {begin} --> {ids[view.view, column]}")
+    return "\n".join(["graph LR", *lines])
+
+
+def _numbered(views: Sequence[ViewLineage]) -> tuple[list[str], dict[str, str]]:
+    """The tables that views read, and what the diagram calls these and the views."""
+    known = {view.view for view in views}
+    tables = sorted({name for view in views for name in view.reads} - known)
+    return tables, {name: f"r{number}" for number, name in enumerate([*tables, *sorted(known)])}
+
+
+def _all_sources(view: ViewLineage) -> Iterable[str]:
+    return (text for of in (view.columns or {}).values() for text in of)
+
+
+def _apart(text: str, reads: Iterable[str]) -> tuple[str, str]:
+    """`<table or view>.<column>` in two: both may have dots."""
+    name = max((name for name in reads if text.startswith(f"{name}.")), key=len)
+    return name, text[len(name) + 1 :]
+
+
+def _box(
+    name: str,
+    columns: Sequence[str],
+    numbers: Mapping[str, str],
+    ids: Mapping[tuple[str, str], str],
+    alone: str,
+) -> list[str]:
+    """Its columns within its name; a table or view of which none is drawn is a node."""
+    if not columns:
+        return [f"  {numbers[name]}{alone.format(_quoted(name))}"]
+    nodes = [f"    {ids[name, column]}[{_quoted(column)}]" for column in columns]
+    return [f"  subgraph {numbers[name]}[{_quoted(name)}]", *nodes, "  end"]
 
 
 def _quoted(name: str) -> str:
