@@ -315,9 +315,13 @@ def _check_running_jvm() -> None:
         ) from None
 
 
+#: How lines begin that are no reason: of stack traces, and of what the environment gave to Java.
+_BESIDE = ("\t", "WARN", "Picked up ", "NOTE: Picked up ")
+
+
 def _reason(output: str) -> str | None:
     """The innermost cause of a Java error, else the first lines; never the stack trace."""
-    lines = [line for line in output.splitlines() if line and not line.startswith(("\t", "WARN"))]
+    lines = [line for line in output.splitlines() if line and not line.startswith(_BESIDE)]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return causes[-1] if causes else " ".join(lines[:3]) or None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -165,9 +166,13 @@ def test_a_refused_setting_is_one_error_with_details_in_the_store(
     key, value, reason, log, tmp_path
 ):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), key, value]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # Java says so first where the environment has options for it, as on many servers.
+    options = {"JAVA_TOOL_OPTIONS": "-Da=1", "JDK_JAVA_OPTIONS": "-Db=1"}
+    environment = {**os.environ, **options}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.stdout.startswith("Spark does not start\n")
     assert reason in done.stdout
+    assert "Picked up" not in done.stdout
     assert done.stderr == ""
     assert reason in (tmp_path / "my store" / "logs" / log).read_text()
 
