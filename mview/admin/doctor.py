@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -130,10 +130,12 @@ class Doctor:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask_in_turn(self, sites: Sequence[_Site]) -> list[Finding]:
-        findings: list[Finding] = []
+        told: list[Finding] = []
         for site in sites:
             made: list[Look] = []
+            findings: list[Finding] = []
             if stopped := self._ask(Look(site.name, partial(_fill, made, site.looks)), findings):
+                told += findings
                 continue
             findings.pop()  # that there are questions is none
             for look in made:
@@ -141,7 +143,8 @@ class Doctor:
                     break
             if not stopped:
                 site.close()
-        return findings
+            told += _told_once(findings)
+        return told
 
     def _asked(self, look: Look) -> list[Finding]:
         findings: list[Finding] = []
@@ -331,6 +334,18 @@ class Doctor:
                 return f"writes {target.table}; it is asked when a run begins"
             follower.probe()
         return f"answers, and takes what the view has in {target.table}"
+
+
+def _told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of a site, where what many of its tables lack alike is told once."""
+    about: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike = finding if finding.state == "ok" else replace(finding, about="")
+        about.setdefault(alike, []).append(finding.about)
+    return [
+        replace(alike, about=names[0] + (f" and {len(names) - 1:,} more" if names[1:] else ""))
+        for alike, names in about.items()
+    ]
 
 
 def _answer(ask: Callable[[], str], answers: Queue[str | BaseException]) -> None:

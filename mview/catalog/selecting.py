@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mview.catalog.definitions import digest_of, is_another, load_lights
+from mview.catalog.environments import unpublished
 from mview.catalog.functions import declared_functions, with_functions
 from mview.config import Config
 from mview.errors import UserError
@@ -50,6 +51,24 @@ def selected(
     return [view for view in views if view.name in chosen]
 
 
+def chosen(
+    config: Config, views: Sequence[ViewDefinition], selectors: Sequence[str]
+) -> list[ViewDefinition]:
+    """The selected views, for who does something with them.
+
+    Raises:
+        UserError: as `selected`, or none of them has changed.
+    """
+    meant = selected(config, views, selectors)
+    if selectors and not meant:
+        raise UserError(
+            "none of these views has changed",
+            safe="nothing was done",
+            hint="the same command without --select takes all of them",
+        )
+    return meant
+
+
 def is_name(selector: str) -> bool:
     """Whether a selector is a view's name, perhaps with a `+`: that does without its file."""
     means = selector.removeprefix("+").removesuffix("+")
@@ -85,6 +104,8 @@ def _changed(config: Config, views: Sequence[ViewDefinition]) -> set[str]:
     store = Store(config.store)
     manifest = ManifestLog(store.manifests).latest()
     lights = {name: digest_of(kept.definition) for name, kept in load_lights(store).items()}
+    if config.environment:
+        views = [*map(unpublished, views)]  # as it keeps them
     # With the functions that they call: those count, too.
     whole = with_functions(views, declared_functions(config))
     return {

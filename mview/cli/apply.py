@@ -7,7 +7,7 @@ import sys
 import click
 
 from mview.cli.completing import files as files_here
-from mview.cli.options import App, config_option, env_option, json_option
+from mview.cli.options import App, config_option, env_option, json_option, select_option
 from mview.errors import ExitCode, UserError
 
 
@@ -22,15 +22,26 @@ from mview.errors import ExitCode, UserError
     help="Remove the views of the store that the files do not have, with their data. Asks first.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@select_option
 @click.pass_obj
-def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: bool) -> None:
+def apply(
+    app: App,
+    files: tuple[str, ...],
+    config_path: str,
+    prune: bool,
+    yes: bool,
+    selectors: tuple[str, ...],
+) -> None:
     """Have the run that goes on take added and edited views, without a stop.
 
     Without files: those that `mview run` was given, as they are now. It does what `mview plan` of
     them shows, and tells what was done, or why nothing was. Ends with 1 when it is refused, or a
     view is not built.
     """
+    if prune and selectors:
+        raise click.UsageError("--prune goes by all views of the files: without --select")
     from mview.admin.apply import apply_views, check_running
+    from mview.catalog.selecting import chosen
     from mview.cli.checking import Checker, files_of_run
     from mview.cli.planning import plan_run
     from mview.cli.render import applied_text, planned_text
@@ -42,6 +53,7 @@ def apply(app: App, files: tuple[str, ...], config_path: str, prune: bool, yes: 
     named = files or files_of_run(config)
     checker = Checker(config, False, app.output.note)
     given, unread = read_views(named)
+    given = chosen(config, given, selectors)
     checked = checker.check(given, unread)
     stored = () if checker.manifest is None or not prune else checker.manifest.views
     remove = sorted(set(stored) - {view.name for view in given})

@@ -144,7 +144,7 @@ def plan(
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE|FOLDER…]", shell_complete=files_here)
+@click.argument("named", nargs=-1, metavar="[FILE|FOLDER|VIEW…]", shell_complete=files_here)
 @config_option
 @offline_option
 @json_option
@@ -157,7 +157,7 @@ def plan(
 @click.pass_obj
 def lineage(
     app: App,
-    files: tuple[str, ...],
+    named: tuple[str, ...],
     config_path: str,
     offline: bool,
     mermaid: bool,
@@ -167,13 +167,15 @@ def lineage(
 ) -> None:
     """Show what views read, who reads them, and of which columns each of theirs is made.
 
-    Without files: of the views that the store has.
+    Without files: of the views that the store has, or of those that are named.
     """
     from mview.catalog.selecting import is_name, selected
     from mview.cli.explore import lineage as texts
 
     if columns and not mermaid:
         raise click.UsageError("--columns is of the diagram: --mermaid --columns")
+    files = tuple(name for name in named if _is_file(name))
+    selectors += tuple(name for name in named if name not in files)
     if files:
         checker, views = _check(app, files, config_path, offline, selectors)
     else:
@@ -209,19 +211,21 @@ def _check(
     offline: bool,
     selectors: tuple[str, ...],
 ) -> tuple[Checker, list[Checked]]:
-    from mview.catalog.environments import unpublished
     from mview.catalog.selecting import selected
     from mview.cli.checking import files_of_run
     from mview.plan.definition import read_views
 
     checker = _checker(app, config_path, offline)
     views, unread = read_views(files or files_of_run(checker.config))
-    if checker.config.environment:
-        views = [*map(unpublished, views)]
     chosen = selected(checker.config, views, selectors)
     if views and not chosen:
         app.output.note("none of these views has changed")
     return checker, checker.check(chosen, unread)
+
+
+def _is_file(name: str) -> bool:
+    """Whether what is named is a file or folder of views, be it there or not, and no view."""
+    return Path(name).exists() or "/" in name or name.endswith(".sql")
 
 
 def _checker(app: App, config_path: str, offline: bool) -> Checker:
@@ -388,8 +392,16 @@ def _project(app: App, config_path: str) -> TrialProject:
     is_flag=True,
     help="With --source: have the run read the chunks anew in which rows differ.",
 )
+@select_option
 @click.pass_obj
-def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, repair: bool) -> None:
+def verify(
+    app: App,
+    names: tuple[str, ...],
+    config_path: str,
+    source: bool,
+    repair: bool,
+    selectors: tuple[str, ...],
+) -> None:
     """Recompute views as a batch over the published epoch, and compare with their sinks.
 
     With --source it may run beside `mview run`, and should: what has changed since is waited for.
@@ -397,13 +409,14 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
     if source:
         if app.environment:
             raise click.UsageError("--source is for production's tables, which environments share")
-        _verify_source(app, names, config_path, repair)
+        _verify_source(app, names, config_path, repair, selectors)
         return
     if repair:
         raise click.UsageError("--repair is for tables: with --source")
     if not names:
         raise click.UsageError("name files or folders of views; or --source for the tables")
     from mview.catalog.environments import unpublished
+    from mview.catalog.selecting import chosen
     from mview.cli.render import verified_text
     from mview.plan.definition import load_views
 
@@ -411,6 +424,7 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
     views = load_views(names)
     if config.environment:
         views = [unpublished(view) for view in views]
+    views = chosen(config, views, selectors)
     from mview.admin.verify import verify as verify_views
 
     results = verify_views(config, views)
@@ -419,16 +433,25 @@ def verify(app: App, names: tuple[str, ...], config_path: str, source: bool, rep
         sys.exit(ExitCode.CHECK_FAILED)
 
 
-def _verify_source(app: App, names: tuple[str, ...], config_path: str, repair: bool) -> None:
+def _verify_source(
+    app: App,
+    names: tuple[str, ...],
+    config_path: str,
+    repair: bool,
+    selectors: tuple[str, ...],
+) -> None:
     from mview.admin.against_source import verify_tables
+    from mview.catalog.selecting import chosen
     from mview.cli.render import source_text, verified_text
     from mview.cli.results import Verified
     from mview.plan.definition import load_views
     from mview.relation import RelationId
 
     config = app.config(config_path)
-    files = [name for name in names if Path(name).exists() or name.endswith(".sql")]
-    views = load_views(files) if files else []
+    files = [name for name in names if _is_file(name)]
+    if selectors and not files:
+        raise click.UsageError("--select is of views: name their files or folders")
+    views = chosen(config, load_views(files), selectors) if files else []
     named = [RelationId.of(name) for name in names if name not in files]
     read = [name for view in views for name in view.table_names if name.is_table]
     wanted = list(dict.fromkeys([*named, *read]))

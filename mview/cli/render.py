@@ -170,10 +170,6 @@ def status_text(store: StoreStatus) -> str:
     ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
     lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
     tables = [(table.name, counted(table.rows, "row"), _phase(table)) for table in store.tables]
-    views = [
-        (view.name, counted(view.rows, "row"), view.strategy, _freshness(view), view.path)
-        for view in store.views
-    ]
     sources = [
         (source.name, _read_up_to(source.lag_ms), _WHOLE[source.whole]) for source in store.sources
     ]
@@ -187,15 +183,32 @@ def status_text(store: StoreStatus) -> str:
             lines.append(f"    next: {one_line(table.next)}")
     lines += ["", "views"]
     lines += [f"  {one_line(name)}  asked for, not built yet" for name in store.unbuilt]
-    for line, view in zip(aligned(views), store.views, strict=True):
+    lines += view_lines(store.views, store.store)
+    aside = ["", "environments", *environment_lines(store.environments)]
+    return "\n".join([*lines, *lights, *(aside if store.environments else ())])
+
+
+def view_lines(views: Sequence[ViewStatus], store: str | None = None) -> list[str]:
+    """A line per view, with what is wrong, its sinks and its epochs below.
+
+    Args:
+        views: the views.
+        store: its folder, where it is told already: what is in it is named from there.
+    """
+    above = "" if store is None else f"{store}/"
+    cells = [
+        (v.name, counted(v.rows, "row"), v.strategy, _freshness(v), v.path.removeprefix(above))
+        for v in views
+    ]
+    lines = []
+    for line, view in zip(aligned(cells) if cells else [], views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += [f"    {one_line(view.cause)}"] if view.cause else []
         if view.degraded:
             lines.append(f"    DEGRADED: {one_line(view.degraded)}: mview quarantine list")
         lines += sink_lines(view.sinks)
         lines += aligned([_run_cells(ran) for ran in view.runs], indent=4)
-    aside = ["", "environments", *environment_lines(store.environments)]
-    return "\n".join([*lines, *lights, *(aside if store.environments else ())])
+    return lines
 
 
 def _phase(table: TableStatus) -> str:

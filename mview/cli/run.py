@@ -11,7 +11,7 @@ import click
 from mview.cli.display.progress import Display, LogFormat, QuietDisplay, display_for, heard
 from mview.cli.display.tee import TeeDisplay
 from mview.cli.interrupt import Drainable, run_until_interrupted
-from mview.cli.options import App, config_option, env_option, views_argument
+from mview.cli.options import App, config_option, env_option, select_option, views_argument
 from mview.cli.output import Output
 from mview.cli.watch.command import Listening, WatchedDisplay, listen_options
 from mview.errors import ExitCode
@@ -30,6 +30,7 @@ from mview.errors import ExitCode
     help="Lines, also on a terminal: text with times, or JSON for programs.",
 )
 @listen_options(None)
+@select_option
 @click.pass_obj
 def run(
     app: App,
@@ -42,6 +43,7 @@ def run(
     listen: str | None,
     remote: tuple[str, ...],
     token: str,
+    selectors: tuple[str, ...],
 ) -> None:
     """Load the tables the views read, then keep the views fresh.
 
@@ -56,11 +58,12 @@ def run(
     from mview.memory import give_back_what_is_freed, use_the_systems_allocator
 
     use_the_systems_allocator()
+    from mview.catalog.selecting import chosen
     from mview.plan.definition import load_views
 
     config = app.config(config_path, begins=True)
     give_back_what_is_freed(config.engine.memory)
-    views = load_views(files)
+    views = chosen(config, load_views(files), selectors)
     # Only now, because it brings Spark in: a wrong file or setting is told at once.
     from mview.admin.explore.took import TookLog
     from mview.clock import SystemClock
@@ -82,7 +85,9 @@ def run(
 
         told = config, config.openlineage, once, app.output.mask
         display = LineageDisplay(display, LineageEvents(*told, display.on_message))
-    read_from = [str(Path(name).resolve()) for name in files]
+    # Of a selection only its own files: `mview plan` and `apply` without files take no others.
+    given = [view.file for view in views] if selectors else files
+    read_from = [str(Path(name).resolve()) for name in given]
     listener = TeeDisplay(display, TookLog(Store(config.store, any_format=True), SystemClock()))
     pipeline = Pipeline(config, views, listener=listener, files=read_from)
     if drive(pipeline, display, app.output, once=once):

@@ -38,6 +38,7 @@ from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
 from mview.store.quarantine import (
+    Idle,
     MendLog,
     MendRequest,
     Overtaken,
@@ -240,15 +241,16 @@ class Quarantines:
                 gone = [c.id for c in left.values() if c.needed_ms < request.before_ms]
             else:
                 gone = [id_ for id_ in request.ids if id_ in left]
+            idle: dict[str, Idle] = {id_: "gone" for id_ in request.ids if id_ not in left}
             if request.action != "retry":
                 for id_ in gone:
                     del left[id_]
                 what = "discarded" if request.action == "discard" else "read anew from the database"
                 many = counted(len(gone), "change")
                 said += [f"{name}: {many} in quarantine {what}"] if gone else []
+                _note_idle(request, idle)
                 continue
             taken: dict[str, Quarantined] = {}
-            lost: set[str] = set()
             near = _of_the_same_rows([*left.values()], schema)
             for id_ in sorted(gone, key=lambda gone_id: _order(left[gone_id])):
                 change = left.pop(id_)
@@ -267,14 +269,14 @@ class Quarantines:
                 applied += told
                 # What was taken just before of the same rows is older.
                 older = [taken[other] for other in near[id_] if other in taken]
-                lost |= {other.id for other in older if _replaces(change, told, other, schema)}
-                lost |= {id_} if change.is_overtaken else set()
+                older = [other for other in older if _replaces(change, told, other, schema)]
+                older += [change] if change.is_overtaken else []
+                idle |= {other.id: "overtaken" for other in older}
                 taken[id_] = change
             for id_ in taken:
-                end = ", without effect: newer changes have overtaken it" if id_ in lost else ""
+                end = ", without effect: newer changes have overtaken it" if id_ in idle else ""
                 said.append(f"{name}: change {id_} is taken out of quarantine{end}")
-            if lost and request.file is not None:
-                MendLog(request.file.parent).note_overtaken(request.file, lost)
+            _note_idle(request, idle)
         return [left[change.id] for change in changes if change.id in left], applied, said
 
     def _retried(
@@ -344,6 +346,11 @@ class Quarantines:
         room = QuarantineRoom(settings.quarantine_changes, settings.quarantine_bytes)
         if not room.is_enough(changes, size):
             raise room.full(name, self.asides.pop(name).changes[-1].why, changes, size)
+
+
+def _note_idle(request: MendRequest, idle: Mapping[str, Idle]) -> None:
+    if idle and request.file is not None:
+        MendLog(request.file.parent).note_idle(request.file, idle)
 
 
 def overtaken(

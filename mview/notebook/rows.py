@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,16 @@ class Readable:
         return f"<p>{told}</p>{table}"
 
 
+class ShownView(ViewStatus):
+    """The status of a view, which a cell or a prompt shows as `mview status` does."""
+
+    def __repr__(self) -> str:
+        # Only now: who asks for rows prints none of it.
+        from mview.cli.render import view_lines
+
+        return "\n".join(view_lines([self]))
+
+
 class View(Readable):
     """A view at one epoch. The epoch stays as it is: ask the project again for a newer one."""
 
@@ -178,7 +188,8 @@ class View(Readable):
         views = {view.name: view for view in store.views}
         if self.name not in views:
             raise _dropped(self.name, store.epoch)
-        return views[self.name]
+        view = views[self.name]
+        return ShownView(**{part.name: getattr(view, part.name) for part in fields(view)})
 
     def spark(self, session: SparkSession | None = None) -> DataFrame:
         """The rows as a Spark DataFrame: the table in its folder, at the version of the epoch.

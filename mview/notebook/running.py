@@ -63,7 +63,7 @@ class ChildRun:
         self.is_once = once
         self._events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._said: deque[str] = deque(maxlen=_KEPT)
-        self._stopping = threading.Lock()
+        self._stopping, self._is_stopped = threading.Lock(), False
         options = ["--config", str(config.path), "--log-format", "json", *["--once"][:once]]
         self._process = subprocess.Popen(
             [
@@ -162,6 +162,7 @@ class ChildRun:
             seconds: until it is ended at once, which loses nothing that was published.
         """
         with self._stopping:
+            self._is_stopped = self._is_stopped or self.is_running
             if self._process.stdin is not None:
                 self._process.stdin.close()
             try:
@@ -179,6 +180,9 @@ class ChildRun:
     def __repr__(self) -> str:
         if self.is_running:
             return f"<run of {', '.join(self.files)}, process {self.pid}>"
+        halted = sorted({event["view"] for event in self.events if event.get("event") == "halt"})
+        if self._is_stopped and halted:
+            return f"<run that was stopped; halted: {', '.join(halted)}>"
         return f"<run that has ended{': by an error' if self.error else ''}>"
 
     def _repr_html_(self) -> str:

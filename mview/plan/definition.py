@@ -465,7 +465,8 @@ def _files(path: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not the name of a file"
         raise UserError(
-            f"there is no file or folder {path}: {reason}", hint="give a .sql file or a folder"
+            f"there is no file or folder {path}: {reason}",
+            hint=f"give a .sql file or a folder; a view of it by name: FOLDER --select {path}",
         ) from None
     return [path]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,8 +34,12 @@ Overtaken = Literal["no", "partly", "wholly"]
 #: Its files: epoch and token of their writer, so that no two runners write one.
 FILE = re.compile(r"\d{12,}-\d{6,}\.(?:list|messages)\.json")
 
+#: Why a change that was asked for was neither taken nor left out by the request. Overtaken: newer
+#: changes of all its rows count. Gone: another request has had it before.
+Idle = Literal["overtaken", "gone"]
+
 #: What the answer to a request ends with, beside the request.
-_OVERTAKEN = ".overtaken"
+_IDLE = ".idle"
 
 _HINT = "restore the file from a copy of the store; or `mview drop` the table and run again"
 
@@ -260,24 +264,23 @@ class MendLog(RequestLog[MendRequest]):
             del requests[file]
         return {file: replace(request, file=file) for file, request in requests.items()}
 
-    def note_overtaken(self, file: Path, ids: Collection[str]) -> None:
-        """Note which changes of a request to take them again have had no effect.
+    def note_idle(self, file: Path, ids: Mapping[str, Idle]) -> None:
+        """Note on which changes a request has had no effect, and why, by their ids.
 
-        Newer changes of all their rows count. It is known when the request is done, and before that
-        may change with each try.
+        It is known when the request is done, and before that may change with each try.
         """
-        self.forget_old(_OVERTAKEN)
-        put(file.with_suffix(_OVERTAKEN), checked({"ids": sorted(ids)}))
+        self.forget_old(_IDLE)
+        put(file.with_suffix(_IDLE), checked({"ids": dict(ids)}))
 
     @staticmethod
-    def overtaken(file: Path) -> list[str]:
-        """Which changes of a request that is done have had no effect; told once."""
-        answer = file.with_suffix(_OVERTAKEN)
+    def idle(file: Path) -> dict[str, Idle]:
+        """On which changes a request that is done has had no effect, and why; told once."""
+        answer = file.with_suffix(_IDLE)
         if not answer.exists():
-            return []
+            return {}
         ids = read_checked(
             answer,
-            lambda data: list(fields(data, {"ids": list[str]})["ids"]),
+            lambda data: dict(fields(data, {"ids": dict[str, Idle]})["ids"]),
             "an answer cannot be read",
             "mview quarantine list",
         )

@@ -90,6 +90,15 @@ def test_the_files_that_the_run_was_given_are_read_again(run: Answering) -> None
     assert not [*run.store.applies.iterdir()]
 
 
+def test_some_of_the_files_views_are_taken(run: Answering) -> None:
+    Path("views/ids.sql").write_text("select id from shop.customers")
+    assert mview("apply", "views", "--select", "ids", "--prune").exit_code == 2
+    run.answers = [DONE]
+    told = mview("apply", "views", "--select", "ids")
+    assert told.exit_code == 0, told.output
+    assert [view.name for view in run.asked[0].views] == ["ids"]
+
+
 def publish(store: Store, **texts: str) -> None:
     """A store that shows these views."""
     state = ViewState("", "LINEAR", TableSchema((Column("id", pa.int64()),), ("id",)), {}, 1)

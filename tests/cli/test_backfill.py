@@ -24,11 +24,20 @@ from mview.store.layout import Store
 from mview.store.lease import Lease
 from tests.cli.test_past import published
 
+CONFIG = """
+store: data
+connections:
+  shop: {drivername: sqlite, database: shop.db}
+changes:
+  shop: {source: files, format: unified, path: changes, T: 1 second}
+"""
+
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.chdir(tmp_path)
     published(tmp_path, 1_700_000_000_000)
+    (tmp_path / "mview.yml").write_text(CONFIG)
     return Store(tmp_path / "data")
 
 
@@ -47,6 +56,26 @@ def test_without_a_run_it_is_for_the_next_one(store: Store) -> None:
         )
     (request,) = RereadLog(store.rereads).waiting().values()
     assert (str(request.table), request.plan) == ("shop.orders", None)
+
+
+def test_a_table_whose_changes_nobody_follows_is_refused_at_once(store: Store) -> None:
+    Path("mview.yml").write_text("store: data")
+    result = mview("shop.orders")
+    assert result.exit_code == 1
+    assert "changes of shop.orders are not followed" in result.stderr
+    assert "put changes.shop into the configuration and run again" in result.stderr
+    assert not RereadLog(store.rereads).waiting()
+
+
+def test_who_waits_is_told_of_a_load_that_comes_first(store: Store) -> None:
+    log = ManifestLog(store.manifests)
+    newest = log.latest()
+    assert newest is not None
+    lines = RelationId.of("shop.order_lines")
+    loading = replace(newest.tables[RelationId.of("shop.orders")], phase="loading")
+    tables = {**newest.tables, lines: loading}
+    log.publish(replace(newest, epoch=newest.epoch + 1, tables=tables))
+    assert "anew, once it has loaded shop.order_lines" in mview("shop.orders").stderr
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from mview.admin.doctor import Doctor
 from mview.cli import main
 from mview.clock import SourceMs
 from mview.config.file import load_config
+from mview.errors import UserError
 from mview.plan.definition import parse_view
 from tests.patience import Patience
 
@@ -96,6 +97,17 @@ def test_everything_that_is_wrong_is_told(doctor):
     assert wrong(result) == {"shop.absent", "nowhere", "view c"}
     assert result.of["shop.orders"]["state"] == "ok"
     assert "add it to" in result.of["nowhere"]["next"]
+
+
+def test_what_all_tables_lack_alike_is_told_once(doctor, monkeypatch):
+    def denied(self, table, *_):
+        what = "no right" if table != "d" else "another one"
+        raise UserError(what, hint="GRANT it")
+
+    monkeypatch.setattr(SqliteDatabase, "describe", denied)
+    result = doctor(**{name: f"SELECT * FROM shop.{name}" for name in "abcd"})
+    assert wrong(result) == {"shop.a and 2 more", "shop.d"}
+    assert result.of["shop.a and 2 more"]["next"] == "GRANT it"
 
 
 AWAY = """  away: {{source: kafka, format: debezium, bootstrap_servers: 127.0.0.1:{port},

@@ -160,6 +160,23 @@ def test_that_nothing_has_changed_is_said() -> None:
         assert "none of these views has changed" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "run"])
+def test_who_does_something_with_views_takes_those_that_are_meant(command: str) -> None:
+    told = CliRunner().invoke(main, [command, "sql", "-s", "lo", "-c", "mview.yml"])
+    assert (told.exit_code, "did you mean 'low'" in told.stderr) == (1, True)
+    for name in ("mid", "high", "other"):
+        (Path("sql") / f"{name}.sql").unlink()
+    told = CliRunner().invoke(main, [command, "sql", "-s", "changed", "-c", "mview.yml"])
+    assert (told.exit_code, "none of these views has changed" in told.stderr) == (1, True)
+
+
+def test_a_view_is_named_where_a_file_could_be(project: Path) -> None:
+    assert [v["view"] for v in json.loads(of_the_store("low", "--json").stdout)] == ["low"]
+    assert len(json.loads(mview("lineage", "+mid", "--json").stdout)) == 2
+    told = CliRunner().invoke(main, ["explain", "low", "-c", "mview.yml"])
+    assert "a view of it by name: FOLDER --select low" in told.stderr
+
+
 def test_events_of_openlineage(project: Path) -> None:
     result = mview("lineage", "--openlineage", "--select", "+mid")
     low, mid = map(json.loads, result.stdout.splitlines())

@@ -59,6 +59,7 @@ tests:
 STANDS_FOR = {
     "URL": "sqlite:///shop.db",
     "FILE|VIEW|SQL": "spent",
+    "FILE|VIEW": "spent",
     "FILE": "sql",
     "VIEW": "spent",
     "TABLE": "shop.orders",

@@ -587,21 +587,40 @@ def test_of_two_of_one_row_the_newer_has_overtaken_the_older(log: Log, learn: An
     ]
 
 
+@pytest.mark.parametrize("first", ["retry", "discard"])
+def test_of_two_requests_at_once_the_later_one_is_told_that_it_did_nothing(
+    log: Log, learn: Any, first: Any
+) -> None:
+    log.epoch(log.message("c", id=1, n="five"))
+    (change,) = log.aside
+    learn()
+    MendLog(log.store.mends).ask(MendRequest(TABLE, first, (change.id,)))
+
+    def meanwhile(_: str) -> None:
+        log.epoch(mends=[*MendLog(log.store.mends).of([TABLE]).values()])
+        MendLog(log.store.mends).of([])
+
+    other = "discard" if first == "retry" else "retry"
+    (answer,) = mend(log.config, other, str(TABLE), [change.id], meanwhile)
+    assert answer.state == "gone"
+    assert "another command" in answer.why
+
+
 def test_answers_for_which_nobody_waits_are_forgotten_after_a_day(tmp_path: Path) -> None:
     log = MendLog(tmp_path)
     first = log.ask(MendRequest(TABLE, "retry", ("1.1",)))
-    log.note_overtaken(first, ["1.1"])
+    log.note_idle(first, {"1.1": "gone"})
     old = first.with_name(f"{time.time_ns() - 90_000 * 10**9:020d}-a.json")
     first.rename(old)
-    first.with_suffix(".overtaken").rename(old.with_suffix(".overtaken"))
-    os.utime(old.with_suffix(".overtaken"), (0, time.time() - 90_000))
-    (tmp_path / "notes.overtaken").touch()  # somebody else's
+    first.with_suffix(".idle").rename(old.with_suffix(".idle"))
+    os.utime(old.with_suffix(".idle"), (0, time.time() - 90_000))
+    (tmp_path / "notes.idle").touch()  # somebody else's
     second = log.ask(MendRequest(TABLE, "retry", ("1.2",)))
-    log.note_overtaken(second, ["1.2"])
-    assert log.overtaken(old) == []
-    assert log.overtaken(second) == ["1.2"]
-    assert log.overtaken(second) == []
-    assert (tmp_path / "notes.overtaken").exists()
+    log.note_idle(second, {"1.2": "overtaken"})
+    assert log.idle(old) == {}
+    assert log.idle(second) == {"1.2": "overtaken"}
+    assert log.idle(second) == {}
+    assert (tmp_path / "notes.idle").exists()
 
 
 # --- any order of all of it -----------------------------------------------------------------------

@@ -187,6 +187,14 @@ def test_a_request_that_cannot_be_done_is_refused_and_the_run_goes_on(following)
     assert following.requests.refused() == []
 
 
+def test_a_table_that_the_run_does_not_follow_is_refused_at_once(following):
+    request = following.requests.ask(RereadRequest(rel("other.notes")))
+    assert is_quiet(following.run())
+    why = following.requests.why_refused(request)
+    assert why.what == "changes of other.notes are not followed, so it cannot be read anew"
+    assert "changes.other" in why.hint
+
+
 def test_chunks_that_count_stay_where_a_later_one_cannot_be_read(following):
     """Each is a correction by itself; that it is not all, who asked is told."""
     request = following.requests.ask(RereadRequest(NOTES))

@@ -287,6 +287,12 @@ def test_a_status_is_shown_as_the_command_prints_it(shelf: Shelf) -> None:
     assert any(line.startswith("  shop.t  3 rows") for line in lines), lines
 
 
+def test_a_view_s_status_is_shown_as_the_command_prints_it(shelf: Shelf) -> None:
+    view = shelf.project["v"].status()
+    assert repr(view).startswith("  v  3 rows  ")
+    assert repr(view).splitlines()[0].endswith(f"  {view.path}")
+
+
 def test_names_that_are_none(shelf: Shelf) -> None:
     p = shelf.project
     for ask in (p.__getitem__, p.table, p.snapshot().__getitem__, p.snapshot().table):

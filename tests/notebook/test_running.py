@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -82,6 +83,22 @@ def test_a_run_that_fails_tells_its_own_error(p: Project, tmp_path: Path) -> Non
     assert "the triggers of shop.items" in p.running._repr_html_()
     assert repr(p.running) == "<run that has ended: by an error>"
     p.stop()
+
+
+def test_a_run_that_is_stopped_has_not_failed_by_a_view_that_has_halted(
+    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the error of the view, as a run of the command line does."""
+    program = tmp_path / "program"
+    halt = json.dumps({"event": "halt", "view": "v", "error": "a row is wrong"})
+    program.write_text(f"#!/bin/sh\necho '{halt}'\ncat\necho 'Error: a row is wrong' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    run = p.run(tmp_path / "views", wait=False)
+    assert run.wait(lambda: bool(run.events), PATIENCE)
+    run.stop()
+    assert repr(run) == "<run that was stopped; halted: v>"
+    assert run.error is not None
 
 
 @pytest.mark.slow

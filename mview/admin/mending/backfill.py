@@ -11,7 +11,7 @@ from mview.admin.content import published
 from mview.admin.mending.awaiting import wait_for_run
 from mview.config import Config
 from mview.errors import UserError
-from mview.ingest.mending.rereads import RereadLog, RereadRequest
+from mview.ingest.mending.rereads import RereadLog, RereadRequest, not_followed
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.layout import Store
@@ -68,6 +68,8 @@ def backfill(
                 safe="nothing was changed",
                 hint=f"run again: {table} is loaded anew, where that can be done",
             )
+        if table.connection not in config.changes:
+            raise not_followed(table)
         if known[table].phase != "loaded":
             raise UserError(
                 f"{table} is being loaded: it is read anyway",
@@ -77,7 +79,9 @@ def backfill(
     log = RereadLog(store.rereads)
     files = [(table, _asked(log, table)) for table in tables]
     if wait:
-        say(f"waiting for the run to read {', '.join(map(str, tables))} anew")
+        loading = [str(name) for name, state in known.items() if state.phase == "loading"]
+        first = f", once it has loaded {', '.join(sorted(loading))}" if loading else ""
+        say(f"waiting for the run to read {', '.join(map(str, tables))} anew{first}")
     return [_awaited(config, table, file, wait=wait) for table, file in files]
 
 

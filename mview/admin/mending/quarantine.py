@@ -20,12 +20,15 @@ from mview.relation import RelationId
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, QuarantineState
-from mview.store.quarantine import MendLog, MendRequest, Quarantine, Quarantined
+from mview.store.quarantine import Idle, MendLog, MendRequest, Quarantine, Quarantined
 
 T = TypeVar("T")
 
-#: What is said of a change that was taken again, and had no effect.
-_OVERTAKEN = "newer changes of its rows count, so it had no effect"
+#: What is said of a change on which the request had no effect.
+_IDLE: dict[Idle, str] = {
+    "overtaken": "newer changes of its rows count, so it had no effect",
+    "gone": "it was not in quarantine any more: another command has taken or discarded it",
+}
 
 #: Reads of a list that a runner replaces at the same time.
 _TRIES = 5
@@ -73,15 +76,16 @@ class QuarantineAnswer:
         id: of the table's changes in quarantine.
         state: `taken`: it counts, for rows of which no newer change does; `overtaken`: newer
             changes of all its rows count, so it had no effect, and is gone; `discarded`: it is
-            gone; `stays`: it still cannot be taken, see `why`; `asked`: the next run does it, which
-            tells whether it was overtaken.
+            gone; `gone`: another command had taken or discarded it before; `stays`: it still cannot
+            be taken, see `why`; `asked`: the next run does it, which tells whether it was
+            overtaken.
         why: why it is still there, had no effect, or is gone though that was not asked for; else
             empty.
     """
 
     table: str
     id: str
-    state: Literal["taken", "overtaken", "discarded", "stays", "asked"]
+    state: Literal["taken", "overtaken", "discarded", "gone", "stays", "asked"]
     why: str = ""
 
 
@@ -198,13 +202,13 @@ def _awaited(
     why = ""
     if action == "retry" and _has_halted(store, table, asked_at):
         done, why = "discarded", "its table has halted: it is loaded anew, with all rows"
-    overtaken = MendLog.overtaken(file) if done == "taken" else ()
+    idle = {} if why else MendLog.idle(file)
 
     def answer(id_: str) -> QuarantineAnswer:
         if id_ in left:
             return QuarantineAnswer(str(table), id_, "stays", _stays(table, left[id_]))
-        if id_ in overtaken:
-            return QuarantineAnswer(str(table), id_, "overtaken", _OVERTAKEN)
+        if id_ in idle:
+            return QuarantineAnswer(str(table), id_, idle[id_], _IDLE[idle[id_]])
         return QuarantineAnswer(str(table), id_, done, why)
 
     return [answer(id_) for id_ in ids]

@@ -98,6 +98,16 @@ class RereadLog(RequestLog[RereadRequest]):
         return file.stem.endswith(_OWED)
 
 
+def not_followed(table: RelationId) -> UserError:
+    """A table that is in the store, and whose changes no run reads as the configuration is."""
+    section = f"changes.{table.connection}"
+    return UserError(
+        f"changes of {table} are not followed, so it cannot be read anew",
+        safe="nothing was changed: our copy is as it was when they were followed last",
+        hint=f"put {section} into the configuration and run again; or mview drop {table}",
+    )
+
+
 def plan_anew(config: Config, table: RelationId, schema: TableSchema) -> ChunkPlan:
     """The chunks of a table as it is now, each of as many rows as an epoch takes changes."""
     engine, database = config.engine, open_database(config, table.connection)
@@ -316,8 +326,11 @@ class Rereads:
 
     def _begin(self, file: Path, request: RereadRequest) -> None:
         spec = self._spec.tables.get(request.table)
+        if request.table.connection not in self._spec.config.changes:
+            self._log.refuse(file, TableHalt.of(not_followed(request.table)))
+            return
         if spec is None:
-            return  # not followed in this run
+            return  # it has halted: when it is loaded anew
         delay = self._spec.config.changes[spec.connection].delay
         if time.monotonic() - self._seen.get(spec.name, float("-inf")) < delay / 1000:
             return  # the connector still sends its snapshot
