@@ -6,7 +6,7 @@ import copy
 import random
 import re
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -263,6 +263,35 @@ class TestTheServer:
         assert log.read_all(log.opened[-1], start, 1)[0] == [[1]]
         log.close()
         log.run("DROP USER reader@'%'")
+
+    def test_a_server_without_a_log_is_told_with_the_rights(self, tmp_path):
+        """A restart and the rights are one trip to its administrator."""
+        server = MariadbServer(tmp_path / "server")
+        server.kill()
+        server.restart("--skip-log-bin")
+        try:
+            server.execute("CREATE DATABASE shop; CREATE USER reader@'%' IDENTIFIED BY 'r'")
+            server.execute("GRANT SELECT ON shop.* TO reader@'%'")
+            (tmp_path / "secret").write_text("r")
+            password = f"${{file:{tmp_path / 'secret'}}}"
+            parts = server.settings("shop") | {"username": "reader", "password": password}
+            database = ConnectionSettings(name="c", **parts)
+            settings = ChangesSettings(connection="c", source="mysql")
+            with closing(MysqlChangelog(settings, database, [], tmp_path)) as changelog:
+                with pytest.raises(MistakesError) as told:
+                    changelog.check()
+                first, *grants = told.value.errors
+                assert first.got == "it writes no binary log"
+                assert "GRANT BINLOG MONITOR" in str(grants[0].hint)
+            for grant in grants:
+                server.execute(str(grant.hint))
+            with closing(MysqlChangelog(settings, database, [], tmp_path)) as changelog:
+                for ask in (changelog.check, changelog.begin):  # once, and nothing beside it
+                    with pytest.raises(ConfigError) as alone:
+                        ask()
+                    assert alone.value.got == "it writes no binary log"
+        finally:
+            server.kill()
 
     def test_options_are_checked(self, log):
         for options in ({"server_id": "x"}, {"server_id": "0"}, {"snapshot": "x"}):

@@ -169,9 +169,9 @@ class MariadbServer:
         self.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1; FLUSH LOCAL ENGINE LOGS")
         self._server.kill()
 
-    def restart(self) -> None:
+    def restart(self, *options: str) -> None:
         """Start it, with what it has on disk."""
-        command = [*self._command, f"--port={self.port}"]
+        command = [*self._command, f"--port={self.port}", *options]
         self._server = ServerProcess("MariaDB", command, self._log)
         self._server.wait_until_ready(lambda: self.execute("SELECT 1"))
 

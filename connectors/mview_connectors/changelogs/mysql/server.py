@@ -234,16 +234,20 @@ class MysqlServer(MysqlDatabase):
         return min(ours, key=lambda index: (index[0] != PRIMARY, index), default=None)
 
     def _log_end(self) -> tuple[Any, ...]:
+        end = self._log_status()
+        return end[0] if end else self._refuse_no_log()
+
+    def _log_status(self) -> list[tuple[Any, ...]]:
         is_new = "mariadb" not in self._version.lower() and self._numbers >= (8, 4)
         sql = "SHOW BINARY LOG STATUS" if is_new else "SHOW MASTER STATUS"
-        rows = self._allowed(sql, "BINLOG MONITOR" if self._is_mariadb else "REPLICATION CLIENT")
-        if not rows:
-            self._refuse_server(
-                "it writes no binary log",
-                "start it with log_bin, server_id, binlog_format = ROW and binlog_row_image = FULL "
-                "in its configuration",
-            )
-        return rows[0]
+        return self._allowed(sql, "BINLOG MONITOR" if self._is_mariadb else "REPLICATION CLIENT")
+
+    def _refuse_no_log(self) -> NoReturn:
+        self._refuse_server(
+            "it writes no binary log",
+            "start it with log_bin, server_id, binlog_format = ROW and binlog_row_image = FULL "
+            "in its configuration",
+        )
 
     @property
     def _version(self) -> str:
@@ -289,6 +293,7 @@ class MysqlServer(MysqlDatabase):
         """
         ask_all(
             [
+                self._check_log,
                 partial(self._check_filters, tables),
                 *(partial(self._check_setting, name) for name in _SETTINGS),
                 self._check_primary,
@@ -296,6 +301,11 @@ class MysqlServer(MysqlDatabase):
                 self._check_replication,
             ]
         )
+
+    def _check_log(self) -> None:
+        """By a setting that everybody may see: who has no right yet is told it with the rights."""
+        if self.variables["log_bin"].upper() != "ON":
+            self._refuse_no_log()
 
     def _check_setting(self, name: str) -> None:
         wanted = _SETTINGS[name]
@@ -308,7 +318,9 @@ class MysqlServer(MysqlDatabase):
             )
 
     def _check_filters(self, tables: Sequence[str]) -> None:
-        _, _, only, without, *_ = self._log_end()
+        if not (end := self._log_status()):
+            return  # see `_check_log`
+        _, _, only, without, *_ = end[0]
         listed = [name.strip() for name in only.split(",") if name.strip()]
         left = [name.strip() for name in without.split(",")]
         for database in dict.fromkeys(self._named(table).schema for table in tables):
