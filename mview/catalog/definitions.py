@@ -154,7 +154,10 @@ def _kept(files: dict[str, Path]) -> Kept:
 
 
 def mend_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefinition]) -> None:
-    """Write those again that are damaged or have other sinks now, of views given as published."""
+    """Write those again that are damaged or say other things now, of views given as published.
+
+    The content goes on with other sinks, another freshness, comment or policy, and another place.
+    """
     for view in given:
         state = manifest.views.get(view.name)
         if state is not None and state.definition == digest_of(view):
@@ -163,7 +166,7 @@ def mend_definitions(store: Store, manifest: Manifest, given: Sequence[ViewDefin
             except CorruptionError:
                 save_definition(store, view)
             else:
-                if kept.sinks != view.sinks:  # the content goes on with other sinks
+                if kept != replace(view, functions=view.called):
                     save_definition(store, view)
 
 

@@ -403,6 +403,27 @@ def test_a_damaged_definition_is_written_again_by_the_same_view(tmp_path: Path) 
         assert load_definition(store, manifest, "v") == view
 
 
+def test_what_makes_a_view_no_other_one_counts_as_it_is_given(tmp_path: Path) -> None:
+    """A freshness that was added to a view was shown by nothing, and missed by no alert."""
+    store, text = Store(tmp_path / "store"), "SELECT id FROM s.t"
+    before = parse_view(text, "v")
+    save_definition(store, before)
+    named = ViewState(digest_of(before), "LINEAR", SCHEMA, {}, 1)
+    manifest = Manifest(1, 1, WallMs(0), 1, 0, views={"v": named})
+    (file,) = store.view("v").glob("definition-*.json")
+    written = file.stat().st_ino
+    function = Function("vat", "my_functions:vat", "int", "python")
+    mend_definitions(store, manifest, [replace(before, functions=(function,), tags=("new",))])
+    assert file.stat().st_ino == written  # nothing of it is kept
+    for properties in ("freshness='5 s'", "policy='incremental_only'", "sinks='copy'"):
+        given = parse_view(
+            f"CREATE MATERIALIZED VIEW v COMMENT 'c' WITH ({properties}) AS {text}", "v"
+        )
+        assert digest_of(given) == digest_of(before)
+        mend_definitions(store, manifest, [given])
+        assert load_definition(store, manifest, "v") == given
+
+
 def test_a_damaged_former_text_is_not_said_to_be_written_again(tmp_path: Path) -> None:
     """The view is whole, and goes on: nothing that mends the view brings its former text back."""
     store = Store(tmp_path / "store")
