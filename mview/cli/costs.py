@@ -58,6 +58,8 @@ def plan_cost(plan: ViewPlan, manifest: Manifest | None) -> PlanCost | None:
     reads = [name for name in plan.tables if not is_clock(name)]
     if manifest is None or not set(reads) <= set(manifest.tables):
         return None
+    if any(name.is_table and manifest.tables[name].phase == "loading" for name in reads):
+        return None  # so far it has a part of its rows, or none
     rows = {name: manifest.tables[name].rows for name in reads}
     view = manifest.views.get(plan.definition.name)
     costs = Costs() if view is None else costs_of(view, plan.relation)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from mview.delta.actions import NO_TABLE, TableVersion, apply, check_paths
+from mview.delta.parquet import mended_by
 from mview.errors import CorruptionError
 from mview.files.durable import force, put
 
@@ -130,8 +131,7 @@ def damaged(version: int, file: Path, error: Exception) -> CorruptionError:
         where=str(file),
         got=str(error),
         safe="nothing of it was used; what was published before the damage is right",
-        hint="restore the file; or `mview repair` the view, or `mview drop` the table (its folder "
-        "is below tables/), and run again: it is built, or loaded, anew",
+        hint=f"{mended_by(str(file))}, and run again: it is built, or loaded, anew",
     )
 
 

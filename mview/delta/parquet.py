@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,12 @@ import pyarrow.parquet as pq
 from mview.delta.deletion import Deleted
 from mview.errors import CorruptionError, UserError
 from mview.files.durable import later, naming
+
+#: A folder of a store that has the name of its table or view, as most have. What a view keeps
+#: beside its table has a suffix. The last one: the store itself may be anywhere.
+_PLACE = re.compile(
+    r"(?:.*/)?(?P<kind>tables|beside|views)/(?P<name>[a-z0-9_][a-z0-9_.-]*)(?:~3a[^/]*)?/"
+)
 
 #: Rows per row group: what a reader can skip at once; Parquet's default of 1M skips nothing.
 ROW_GROUP = 65_536
@@ -311,8 +318,24 @@ def unreadable(where: str, error: Exception | str) -> CorruptionError:
         where=where,
         got=str(error).splitlines()[0],
         safe="nothing of it was used; what was published before the damage is right",
-        hint="restore the file; or `mview repair` the view, or `mview drop` the table (its folder "
-        "is below tables/), and run again: it is built, or loaded, anew",
+        hint=f"{mended_by(where)}, and run again: it is built, or loaded, anew",
+    )
+
+
+def mended_by(where: str) -> str:
+    """What makes a damaged file right again with the next run, by where a store keeps it.
+
+    >>> mended_by("store/views/revenue/data/1.parquet")
+    'mview repair revenue'
+    >>> mended_by("store/tables/shop.orders/base/1.parquet")
+    'mview drop shop.orders'
+    """
+    if place := _PLACE.match(where):
+        command = "drop" if place["kind"] == "tables" else "repair"
+        return f"mview {command} {place['name']}"
+    return (
+        "restore the file; or `mview repair` the view, or `mview drop` the table (its folder is "
+        "below tables/)"
     )
 
 

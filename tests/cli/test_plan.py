@@ -53,6 +53,9 @@ class Project:
     def halt(self, name):
         self._tables[rel(name)] = replace(self._tables[rel(name)], halted="a column is gone")
 
+    def load_begins(self, name):
+        self._tables[rel(name)] = replace(self._tables[rel(name)], phase="loading", rows=0)
+
     def publish(self, mirrored=False, **views):
         claim_store(self.store.root)
         for name, (sql, state) in views.items():
@@ -160,6 +163,15 @@ def test_a_table_that_has_halted_is_loaded_anew_for_who_reads_it(project):
     assert said[0].startswith("rebuilt   view lower_view: ")
     assert "load      table shop.orders anew: it had halted" in said
     assert json.loads(project.plan("--json").stdout)["anew"] == {"shop.orders": "it had halted"}
+
+
+def test_nothing_is_told_of_the_rows_of_a_table_that_is_being_loaded(project):
+    project.load_begins("shop.orders")
+    project.publish(v=(LOWER, replace(state("order_id", "status"), stale=True)))
+    assert project.plan(v=LOWER).stdout.splitlines() == [
+        "rebuilt   view v: it had halted, or a table that it reads is loaded anew",
+        "load      table shop.orders",
+    ]
 
 
 def test_an_edit_tells_what_it_breaks_and_costs(project):

@@ -103,6 +103,31 @@ def test_a_flipped_bit_of_a_commit(tmp_path: Path, seed: int) -> None:
         DeltaLog(tmp_path).refresh()
 
 
+@pytest.mark.parametrize(
+    ("folder", "helps"),
+    [
+        ("views/sums/data", "mview repair sums,"),
+        ("beside/sums~3astate/base", "mview repair sums,"),
+        ("beside/sums/base", "mview repair sums,"),
+        ("tables/shop.orders/base", "mview drop shop.orders,"),
+        ("tables/shop.o~c3~b6/base", "restore the file; or"),
+        ("views/mine/tables/shop.orders/base", "mview drop shop.orders,"),
+        ("lake/sums", "restore the file; or"),
+    ],
+)
+def test_one_way_is_named_that_helps(tmp_path: Path, folder: str, helps: str) -> None:
+    (tmp_path / folder / "_delta_log").mkdir(parents=True)
+    file = tmp_path / folder / "f.parquet"
+    file.write_bytes(b"half")
+    with pytest.raises(CorruptionError) as told:
+        read_parquet(file, SCHEMA)
+    assert str(told.value.hint).startswith(helps)
+    (tmp_path / folder / "_delta_log" / f"{0:020d}.json").write_text("half")
+    with pytest.raises(CorruptionError) as told:
+        DeltaLog(tmp_path / folder).refresh()
+    assert str(told.value.hint).startswith(helps)
+
+
 def checkpointed(folder: Path, kept: int = 119) -> tuple[Path, dict[str, Any]]:
     """A table with a checkpoint at version 119, and the log from `kept` on; its files there."""
     log = DeltaLog(folder)
