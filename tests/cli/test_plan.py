@@ -169,7 +169,7 @@ def test_nothing_is_told_of_the_rows_of_a_table_that_is_being_loaded(project):
     project.load_begins("shop.orders")
     project.publish(v=(LOWER, replace(state("order_id", "status"), stale=True)))
     assert project.plan(v=LOWER).stdout.splitlines() == [
-        "rebuilt   view v: it had halted, or a table that it reads is loaded anew",
+        "rebuilt   view v: a table that it reads is loaded anew, or it was repaired",
         "load      table shop.orders",
     ]
 
@@ -250,7 +250,7 @@ def test_a_halted_view_is_built_anew_though_it_is_not_given(project):
     result = project.plan(mine=LOWER)
     assert result.exit_code == 6, result.output
     assert result.stdout.splitlines() == [
-        "rebuilt   view lower_view: it had halted, or a table that it reads is loaded anew",
+        "rebuilt   view lower_view: it had halted",
         "rebuilt   view upper_view: it reads lower_view",
         "new       view mine: it is not in the store yet",
         "          reads  20,000 rows, not measured yet",
@@ -267,7 +267,7 @@ def test_a_table_is_loaded_anew_for_a_column_that_no_view_used(project):
     result = project.plan(v=before, w=LOWER)
     assert result.exit_code == 6, result.output
     assert result.stdout.splitlines() == [
-        "rebuilt   view v: it had halted, or a table that it reads is loaded anew",
+        "rebuilt   view v: a table that it reads is loaded anew, or it was repaired",
         "new       view w: it is not in the store yet",
         "load      table shop.orders anew: view w uses status, not kept so far",
     ]

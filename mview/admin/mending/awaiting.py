@@ -15,6 +15,11 @@ from mview.store.lease import Lease
 _LOOK_S = 0.2
 
 
+def is_run(store: Store) -> bool:
+    """Whether somebody runs a store, so that there is something to wait for."""
+    return Lease(store.lease, SystemClock()).holder() is not None
+
+
 def wait_for_run(store: Store, request: Path, is_vain: Callable[[], bool] = lambda: False) -> None:
     """Wait until a request is done, as long as somebody runs the store.
 

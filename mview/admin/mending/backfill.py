@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from mview.admin.content import published
-from mview.admin.mending.awaiting import wait_for_run
+from mview.admin.mending.awaiting import is_run, wait_for_run
 from mview.config import Config
 from mview.errors import UserError
 from mview.ingest.mending.rereads import RereadLog, RereadRequest, not_followed
@@ -78,7 +78,7 @@ def backfill(
             )
     log = RereadLog(store.rereads)
     files = [(table, _asked(log, table)) for table in tables]
-    if wait:
+    if wait and is_run(store):
         loading = [str(name) for name, state in known.items() if state.phase == "loading"]
         first = f", once it has loaded {', '.join(sorted(loading))}" if loading else ""
         say(f"waiting for the run to read {', '.join(map(str, tables))} anew{first}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from mview.admin.content import published
-from mview.admin.mending.awaiting import wait_for_run, why_ended
+from mview.admin.mending.awaiting import is_run, wait_for_run, why_ended
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import CorruptionError, UserError, counted
@@ -161,7 +161,7 @@ def mend(
         _check_alone(table, there)
     asked_ms, store = SystemClock().now(), Store(config.store)
     file = MendLog(store.mends).ask(MendRequest(table, action, tuple(wanted)))
-    if wait:
+    if wait and is_run(store):
         say(f"waiting for the run to {action}: {', '.join(wanted[:10])} of {table}")
     return _awaited(config, table, file, wanted, asked_ms, manifest.epoch, action, wait=wait)
 

@@ -87,7 +87,10 @@ def _fate(
     if state.definition != digest_of(view):
         return Fate("changed", _differs(view, store, manifest))
     if state.stale:
-        return Fate("rebuilt", "it had halted, or a table that it reads is loaded anew")
+        why = "it had halted"
+        if not state.halted:
+            why = "a table that it reads is loaded anew, or it was repaired"
+        return Fate("rebuilt", why)
     if upstream := [n for n in view.read_views if earlier.get(n, Fate()).why]:
         return Fate("rebuilt", f"it reads {', '.join(sorted(upstream))}")
     if lacking := set(beside) - set(manifest.tables):
