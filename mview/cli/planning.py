@@ -43,6 +43,8 @@ class PlannedView:
         fate: what happens.
         why: the reason; empty for those that go on.
         diff: lines of the query that go (`-`) and come (`+`), where it changed.
+        takes: what else of it is another one, and counts without a build: `freshness`, `policy`,
+            `comment`, `sinks`.
         breaking: what its readers lose: columns that go, another key.
         strategy: how it will be kept; empty: only Spark can tell.
         strategy_before: how it is kept now; empty: it is not.
@@ -55,6 +57,7 @@ class PlannedView:
     fate: ViewFate
     why: str = ""
     diff: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     breaking: tuple[str, ...] = ()
     strategy: str = ""
     strategy_before: str = ""
@@ -142,6 +145,7 @@ def plan_run(
         replace(
             _planned(full.get(name), name, fate, manifest),
             diff=_diff(store, published, full.get(name), fate),
+            takes=_takes(store, published, full.get(name)),
             rollback="" if config.environment else _former(store, published, name, fate),
         )
         for name, fate in told.items()
@@ -201,7 +205,7 @@ def _planned(view: Checked | None, name: str, fate: Fate, manifest: Manifest | N
         breaking = _breaking(plan, manifest.views[name])
     cost = None if plan is None or not fate.why else plan_cost(plan, manifest)
     rows, seconds = (None, None) if cost is None else (cost.full_rows, cost.full_seconds)
-    return PlannedView(name, *fate, (), breaking, strategy, before, rows, seconds)
+    return PlannedView(name, *fate, (), (), breaking, strategy, before, rows, seconds)
 
 
 def _diff(
@@ -214,6 +218,22 @@ def _diff(
         before = load_definition(store, published, view.definition.name).sql.splitlines()
         lines = unified_diff(before, view.definition.sql.splitlines(), n=0, lineterm="")
         return tuple(line for line in [*lines][2:] if not line.startswith("@@"))
+    return ()
+
+
+def _takes(store: Store, published: Manifest | None, view: Checked | None) -> tuple[str, ...]:
+    """What differs in a view that is published, beside what makes it another one."""
+    if published is None or view is None or view.definition.name not in published.views:
+        return ()
+    with suppress(CorruptionError):  # damaged: the run writes it again
+        before, now = load_definition(store, published, view.definition.name), view.definition
+        parts = {
+            "freshness": (before.freshness_ms, now.freshness_ms),
+            "policy": (before.policy, now.policy),
+            "comment": (before.comment, now.comment),
+            "sinks": (before.sinks, now.sinks),
+        }
+        return tuple(name for name, (old, new) in parts.items() if old != new)
     return ()
 
 

@@ -348,6 +348,8 @@ def planned_text(planned: Planned) -> str:
         lines += [f"          {one_line(line)}" for line in view.diff[:_MOST_DIFF]]
         if (more := len(view.diff) - _MOST_DIFF) > 0:
             lines.append(f"          and {counted(more, 'line')} more")
+        if view.takes:
+            lines.append(f"          takes up  {', '.join(view.takes)}")
         lines += [f"          breaks  {one_line(what)}" for what in view.breaking]
         if view.strategy and view.strategy_before not in ("", view.strategy):
             lines.append(f"          strategy  {view.strategy_before} -> {view.strategy}")

@@ -258,6 +258,20 @@ def test_a_halted_view_is_built_anew_though_it_is_not_given(project):
     ]
 
 
+def test_what_counts_without_a_build_is_told(project):
+    sql = "CREATE MATERIALIZED VIEW v WITH ({}) AS " + LOWER
+    project.publish(v=(sql.format("freshness='10 seconds'"), state("order_id", "status")))
+    now = sql.format("freshness='2 seconds', policy='incremental_only', tags='a'")
+    result = project.plan(v=now)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "unchanged view v",
+        "          takes up  freshness, policy",
+    ]
+    (view,) = json.loads(project.plan("--json", v=now).stdout)["views"]
+    assert view["takes"] == ["freshness", "policy"]
+
+
 def test_a_table_is_loaded_anew_for_a_column_that_no_view_used(project):
     schema = TableSchema((Column("order_id", pa.int64()),), ("order_id",), ("status", "note"))
     project.loaded("shop.orders", schema, 20_000)
