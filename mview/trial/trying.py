@@ -209,6 +209,9 @@ class Trial:
     ) -> tuple[Values, dict[str, Any]]:
         """The key of a row, and its values by column."""
         schema = self._schemas[name]
+        # The table has them, and no view uses them: a row may be given whole.
+        unread = {column.lower() for column in schema.unread}
+        given = {column: value for column, value in given.items() if column.lower() not in unread}
         values = _typed(given, {column.name: column for column in schema.columns}, str(name))
         needed = [c.name for c in schema.columns if not c.nullable] if complete else schema.key
         for column in needed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -114,6 +116,27 @@ def test_only_some(tried):
     assert "no test has 'nope'" in tried(
         "t.yml", "-k", "nope", code=1, text=FILE, v="select id, v from s.t"
     )
+
+
+def test_a_row_may_have_columns_that_no_view_uses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, note TEXT)")
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "mview.yml").write_text(
+        "store: store\nconnections:\n  s: {drivername: sqlite, database: shop.db}\n"
+        "changes:\n  s: {source: files, format: unified, path: changes, T: 1 second}\n"
+    )
+    (tmp_path / "v.sql").write_text("SELECT id, v FROM s.t")
+    rows = "{s.t: [{id: 1, v: a, note: x}]}"
+    text = f"views: [v.sql]\ntests:\n- name: one\n  given: {rows}\n"
+    text += "  expect: {v: [{id: 1, v: a}]}\n"
+    (tmp_path / "t.yml").write_text(text)
+    told = CliRunner().invoke(main, ["test", "t.yml", "-c", "mview.yml"])
+    assert told.exit_code == 0, told.output
+    (tmp_path / "t.yml").write_text(text.replace("note", "nope"))
+    told = CliRunner().invoke(main, ["test", "t.yml", "-c", "mview.yml"])
+    assert "s.t has no column 'nope'" in told.output
 
 
 @pytest.mark.parametrize(
