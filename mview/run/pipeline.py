@@ -967,6 +967,6 @@ class Run:
         tables = ", ".join(map(str, self._tables("loading")))
         self._listener.on_message(
             f"waiting for {tables}: all chunks are read; they count when the changelog has passed "
-            f"their read time plus T. Its watermark is {seen}. It moves by changes and by the "
-            "connector's heartbeats: if it stands still, no heartbeat arrives"
+            f"their read time plus T. Its watermark is {seen}. It moves by changes and by "
+            "heartbeats: if it stands still, none arrives"
         )
