@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.rows.equality import as_shown, has_floats, identical_rows
-from mview.rows.match import Positions, match, row_codes
+from mview.rows.match import Positions, match, row_codes, rows_at
 from mview.rows.match import first_rows as code_groups
 from mview.schema import TableSchema, as_schema
 
@@ -152,8 +152,7 @@ class Changes:
         if self._updated is None:
             gone, come = self._sides.gone, self._sides.come
             olds, news = match(gone.select(key), come.select(key))
-            before, after = gone.take(pa.array(olds)), come.take(pa.array(news))
-            self._updated = _Updates(olds, news, Change(before, after))
+            self._updated = _Updates(olds, news, Change(rows_at(gone, olds), rows_at(come, news)))
         return self._updated
 
     def _differs(self, name: str, updates: _Updates) -> Flags:
@@ -302,7 +301,7 @@ def _side(delta: pa.Table, sign: int) -> pa.Table:
     times = np.abs(weights[places])
     if (times != 1).any():
         places = np.repeat(places, times)
-    return delta.take(pa.array(places))
+    return rows_at(delta, places)
 
 
 def add_up(

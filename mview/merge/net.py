@@ -88,13 +88,13 @@ def net_changes(
     (key,) = row_codes([rows.select(schema.key)])
     order = _order(key, rows)
     last = np.flatnonzero(np.append(np.diff(key[order]), 1)) if len(order) else order
-    netted = _fill_within(rows, order, key[order], last, schema)
+    netted = _fill_within(rows.select([OP, "__unchanged", *schema.names]), order, last, schema)
     gone = pc.equal(netted[OP], "d")
-    # Large values are not copied where nothing goes.
-    come = netted.filter(pc.invert(gone)) if pc.any(gone).as_py() else netted
+    upserts = netted.select([*schema.names, "__unchanged"])
     return Netted(
-        come.select([*schema.names, "__unchanged"]),
-        netted.filter(gone).select(list(schema.key)),
+        # Large values are not copied where nothing goes.
+        upserts.filter(pc.invert(gone)) if pc.any(gone).as_py() else upserts,
+        netted.select(list(schema.key)).filter(gone),
         truncated,
         marks,
         times,
@@ -349,14 +349,14 @@ def _check_keys(rows: pa.Table, schema: TableSchema) -> None:
 
 
 def _order(key: Ints, rows: pa.Table) -> Ints:
-    """Row numbers sorted by key and then as the source ordered the changes.
+    """Row numbers: those of a key side by side, and as the source ordered the changes.
 
     Args:
         key: dense numbers of the keys.
         rows: the changes.
     """
     if key.max(initial=-1) + 1 == len(key):  # every key once
-        return np.argsort(key)
+        return np.arange(len(key))
     by = ["__position", "__offset"] if _has_positions(rows) else ["__partition", "__offset"]
     table = rows.select(by).add_column(0, "key", pa.array(key))
     order: Ints = (
@@ -370,15 +370,14 @@ def _order(key: Ints, rows: pa.Table) -> Ints:
 # --- cells the source did not send ---------------------------------------------------------------
 
 
-def _fill_within(
-    rows: pa.Table, order: Ints, key: Ints, last: Ints, schema: TableSchema
-) -> pa.Table:
+def _fill_within(rows: pa.Table, order: Ints, last: Ints, schema: TableSchema) -> pa.Table:
     """The last change of each key; unchanged cells come from earlier changes of the epoch."""
     masks = _unchanged(rows)
-    netted = rows.take(pa.array(order[last]))
+    # Every key once, the rule of a large epoch: the rows stay where they are.
+    netted = rows if len(last) == rows.num_rows else rows.take(pa.array(order[last]))
     if not masks:
         return netted
-    starts = np.searchsorted(key, key[last])
+    starts = np.append(0, last[:-1] + 1)
     deletes = _bools(pc.equal(rows[OP], "d"))[order]
     still: dict[str, Bools] = {}
     for name, mask in masks.items():

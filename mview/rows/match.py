@@ -82,6 +82,13 @@ def _running_count(flags: npt.NDArray[np.bool_]) -> Positions:
     return counts
 
 
+def rows_at(rows: pa.Table, places: Positions) -> pa.Table:
+    """The rows at these places; they are not copied where they lie side by side."""
+    if len(places) and (np.diff(places) == 1).all():
+        return rows.slice(places[0], len(places))
+    return rows.take(pa.array(places))
+
+
 def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
     """Pairs (row of `rows`, row of `wanted`) for all rows that equal a wanted one.
 
