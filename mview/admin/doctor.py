@@ -338,13 +338,15 @@ class Doctor:
 
 def _told_once(findings: Sequence[Finding]) -> list[Finding]:
     """Findings of a site, where what many of its tables lack alike is told once."""
-    about: dict[Finding, list[str]] = {}
+    about: dict[tuple[Finding, str], list[str]] = {}
     for finding in findings:
         alike = finding if finding.state == "ok" else replace(finding, about="")
-        about.setdefault(alike, []).append(finding.about)
+        table, _, what = finding.about.partition(": ")
+        is_table = not table.startswith(("connections.", "changes."))
+        about.setdefault((alike, what if is_table else finding.about), []).append(finding.about)
     return [
         replace(alike, about=names[0] + (f" and {len(names) - 1:,} more" if names[1:] else ""))
-        for alike, names in about.items()
+        for (alike, _), names in about.items()
     ]
 
 

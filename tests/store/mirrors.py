@@ -64,7 +64,7 @@ class MirrorDriver:
         self.truth: dict[Key, Row] = {}
         #: Keys that changes have had: the merge lets no chunk's row of these pass, also when the
         #: row is gone again.
-        self.changed: set[Key] = set()
+        self._touched: set[Key] = set()
         self.history: dict[int, tuple[TableState, set[Row]]] = {}
         self.unread = [self._chunk(number) for number in range(chunks)]
 
@@ -79,7 +79,7 @@ class MirrorDriver:
     def _changes(self, keys: Iterable[Key]) -> list[tuple[str, Row]]:
         changes: list[tuple[str, Row]] = []
         for key in keys:
-            self.changed.add(key)
+            self._touched.add(key)
             old = self.truth.pop(key, None)
             new = self._row(key) if self.rng.random() < 0.7 else None
             if new is not None:
@@ -96,7 +96,9 @@ class MirrorDriver:
         epoch, state = self.epoch + 1, self.state
         if self.unread and self.rng.random() < 0.5:
             rows = self.unread[0]
-            seen = {row[1:3] for row in rows if row[1:3] in self.changed or self.rng.random() < 0.2}
+            seen = {
+                row[1:3] for row in rows if row[1:3] in self._touched or self.rng.random() < 0.2
+            }
             marker = stage(self.mirror, rows, name=f"{epoch}-{self.rng.random()}")
             excluded = pa.Table.from_pylist(
                 [{"id": i, "part": p} for i, p in seen], schema=SCHEMA.key_arrow
