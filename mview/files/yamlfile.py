@@ -6,9 +6,11 @@ No message has a value of the file: it may be a password.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -107,6 +109,12 @@ def _problem(error: yaml.MarkedYAMLError) -> Mistake:
 _ESCAPED = r"an escape (\0, \ud800 to \udfff) that is no character of a text"
 _TWO_WAYS = "write it without a zero in front and without colons, or put text in quotes"
 
+_ROUNDED = "put it in quotes: as text it is exact"
+
+
+def _is_rounded(text: str, value: float) -> bool:
+    return math.isfinite(value) and Decimal(text) != Decimal(repr(value))
+
 
 def _is_plain_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None and _LEADING_ZERO.fullmatch(text) is None
@@ -191,7 +199,7 @@ class _YamlReader:
         if tag in ("int", "float") and not _is_plain_number(node.value):
             return self._wrong(node, "a number that can be read in two ways", _TWO_WAYS)
         try:
-            return {
+            value = {
                 "null": self._plain.construct_yaml_null,
                 "bool": self._plain.construct_yaml_bool,
                 "int": self._plain.construct_yaml_int,
@@ -201,6 +209,9 @@ class _YamlReader:
             return self._wrong(node, "a tag (!…) has no meaning here", "remove it, or use quotes")
         except (ValueError, OverflowError):
             return self._wrong(node, "a number that cannot be read", "put text in quotes")
+        if isinstance(value, float) and _is_rounded(node.value, value):
+            return self._wrong(node, "a number of more digits than are kept", _ROUNDED)
+        return value
 
 
 def paths(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

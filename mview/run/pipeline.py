@@ -874,8 +874,8 @@ class Run:
         for name, cut in self._engine.manifest.cuts.items():
             if cut.whole is False and (name not in before or before[name].whole is not False):
                 self._listener.on_message(
-                    f"{name}: a transaction is larger than engine.memory has room for: it is "
-                    "published in parts. With more engine.memory it would be in one epoch"
+                    f"{name}: a transaction is larger than there is room for: it is published in "
+                    "parts. More engine.memory makes room for more rows of one"
                 )
 
     def _loading_table(self, name: RelationId) -> LoadingTable:

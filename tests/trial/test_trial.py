@@ -112,6 +112,30 @@ def test_it_is_data_as_json(tried):
     assert (outcome["name"], outcome["where"], outcome["is_wrong"]) == ("one", "t.yml:10:9", False)
 
 
+@pytest.mark.parametrize(
+    ("number", "is_told"),
+    [
+        ("0.10000000000000001", True),
+        ("123456789012345678.5", True),
+        ("'0.10000000000000001'", False),
+        ("0.1", False),
+        ("-1.50", False),
+    ],
+)
+def test_a_number_that_yaml_would_round_is_refused(tried, number, is_told):
+    text = f"""
+views: [v.sql]
+tables:
+  s.t: {{columns: {{id: bigint, n: "decimal(38,17)"}}, key: [id]}}
+tests:
+- name: one
+  given: {{s.t: [{{id: 1, n: {number}}}]}}
+  expect: {{v: [{{id: 1, n: {number}}}]}}
+"""
+    told = tried("t.yml", code=1 if is_told else 0, text=text, v="select id, n from s.t")
+    assert ("t.yml:7:" in told and "more digits than are kept" in told) == is_told, told
+
+
 def test_only_some(tried):
     assert "no test has 'nope'" in tried(
         "t.yml", "-k", "nope", code=1, text=FILE, v="select id, v from s.t"
