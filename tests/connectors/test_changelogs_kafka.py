@@ -522,6 +522,33 @@ def _take(changelog, at, taken, wait_ms):
     return end
 
 
+@pytest.mark.parametrize("streamed", [0, 1])
+def test_a_watermark_is_not_told_with_less_than_it_was_worked_out_for(
+    make_log, monkeypatch, streamed
+):
+    """Who plans, does not take it, and plans again may find that the stream has not got so far."""
+    log = make_log()
+    log.beat(1)
+    changelog = log.open()
+    log.send(change(0, 1))
+    at = changelog.advance(changelog.begin(), 100, 0).offsets
+    log.send(change(1, 50), change(2, 60))
+    log.beat(100)
+    planned = changelog.advance(at, 100, 0)
+    assert (planned.watermark, ids(changelog, at, planned.offsets)) == (100, [1, 2])
+    monkeypatch.setattr(kafka_module, "_WATERMARK_S", 3600.0)
+    wait, place = changelog._client.wait, f"{log.topic}/0"
+    few = [m for s in changelog.splits(at, planned.offsets) for m in changelog.read([s])][:streamed]
+
+    def behind(*args):
+        wait(*args)
+        return {place: few}
+
+    monkeypatch.setattr(changelog._client, "wait", behind)
+    again = changelog.advance(at, 100, 50)
+    assert (again.watermark, ids(changelog, at, again.offsets)) == (100, [1, 2])
+
+
 @pytest.mark.parametrize("what", ["bytes", "an error"])
 def test_what_a_stream_is_not_good_for_is_read_from_its_place(make_log, monkeypatch, what):
     log = make_log()

@@ -364,7 +364,9 @@ class KafkaChangelog:
     ) -> dict[str, int] | None:
         """The ends of what has come since, where that is little; None: they are to be asked for.
 
-        For as long as the watermark counts as new no broker is asked where its partitions end.
+        For as long as the watermark counts as new no broker is asked where its partitions end. It
+        is true of the ends that it was worked out for: who did not take these, and asks again, is
+        not told it with less.
         """
         left_s = self._vouched + _WATERMARK_S - time.monotonic()
         if not wait_ms or left_s <= 0 or self._caps is not None or self._transactions is not None:
@@ -375,15 +377,19 @@ class KafkaChangelog:
         if messages is None:
             return None
         came = {partition: some for partition, some in messages.items() if some}
+        ends = {**start, **{partition: some[-1].offset + 1 for partition, some in came.items()}}
+        if any(ends.get(partition, 0) < end for partition, end in self._vouched_ends.items()):
+            return None
         if not came:
-            return dict(start) if wait_ms / 1000 <= left_s else None
+            return ends if wait_ms / 1000 <= left_s else None
         sizes = [size_of(message) for some in came.values() for message in some]
         is_known = not self._heartbeat_ends or came.keys() <= self._senders.keys()
         if not is_known or len(sizes) > bounds.rows or sum(sizes) > bounds.size:
             return None
         self._check_same(made, fresh=True)
         self._times.largest = max(self._times.largest, *sizes)
-        return self._client.keep(messages, start)
+        self._client.keep(messages, start, ends)
+        return ends
 
     def _limited(
         self, begun: Offsets, backlog: Offsets, observed: Offsets, bounds: Portion

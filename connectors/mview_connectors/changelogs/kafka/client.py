@@ -430,13 +430,16 @@ class KafkaClient:
             self._stream.close()
             self._stream = None
 
-    def keep(self, messages: Mapping[str, list[Message]], at: Mapping[str, int]) -> dict[str, int]:
-        """Keep what has come after offsets, as if it had been read for its size; where it ends."""
-        ends = {name: some[-1].offset + 1 if (some := messages[name]) else at[name] for name in at}
+    def keep(
+        self,
+        messages: Mapping[str, list[Message]],
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+    ) -> None:
+        """Keep all that is between offsets, as if it had been read for its size."""
         self._kept = {
-            name: _KeptSpan(Span(name, at[name], ends[name]), messages[name]) for name in at
+            name: _KeptSpan(Span(name, at, end[name]), messages[name]) for name, at in start.items()
         }
-        return ends
 
     def close(self) -> None:
         """Close the clients; may be called more than once."""
