@@ -341,9 +341,9 @@ def _told_once(findings: Sequence[Finding]) -> list[Finding]:
     about: dict[tuple[Finding, str], list[str]] = {}
     for finding in findings:
         alike = finding if finding.state == "ok" else replace(finding, about="")
-        table, _, what = finding.about.partition(": ")
-        is_table = not table.startswith(("connections.", "changes."))
-        about.setdefault((alike, what if is_table else finding.about), []).append(finding.about)
+        # What was asked of a table, or of the server: a binary log is no second table.
+        what = finding.about.partition(": ")[2]
+        about.setdefault((alike, what), []).append(finding.about)
     return [
         replace(alike, about=names[0] + (f" and {len(names) - 1:,} more" if names[1:] else ""))
         for (alike, _), names in about.items()

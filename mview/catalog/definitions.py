@@ -61,6 +61,17 @@ def differing(before: ViewDefinition, now: ViewDefinition) -> list[str]:
     return [name for name, part in _parts(before).items() if part != parts[name]]
 
 
+def taken_up(before: ViewDefinition, now: ViewDefinition) -> list[str]:
+    """What else of a view that people see differs, and counts without a build."""
+    parts = {
+        "freshness": (before.freshness_ms, now.freshness_ms),
+        "policy": (before.policy, now.policy),
+        "comment": (before.comment, now.comment),
+        "sinks": (before.sinks, now.sinks),
+    }
+    return [name for name, (old, new) in parts.items() if old != new]
+
+
 def is_another(definition: ViewDefinition, manifest: Manifest) -> bool:
     """Whether a view is new, or another one than the store has under its name."""
     state = manifest.views.get(definition.name)

@@ -13,6 +13,7 @@ from mview.catalog.definitions import (
     load_definition,
     load_definitions,
     load_former,
+    taken_up,
 )
 from mview.catalog.functions import declared_functions, with_functions
 from mview.catalog.tables import lacking, of_now, source_tables
@@ -143,9 +144,9 @@ def plan_run(
     planned = [_refused(view, manifest) for view in full.values() if view.error is not None]
     planned += [
         replace(
-            _planned(full.get(name), name, fate, manifest),
-            diff=_diff(store, published, full.get(name), fate),
-            takes=_takes(store, published, full.get(name)),
+            _edited(
+                _planned(full.get(name), name, fate, manifest), store, published, full.get(name)
+            ),
             rollback="" if config.environment else _former(store, published, name, fate),
         )
         for name, fate in told.items()
@@ -204,37 +205,29 @@ def _planned(view: Checked | None, name: str, fate: Fate, manifest: Manifest | N
     if fate.becomes == "changed" and plan is not None and manifest is not None:
         breaking = _breaking(plan, manifest.views[name])
     cost = None if plan is None or not fate.why else plan_cost(plan, manifest)
-    rows, seconds = (None, None) if cost is None else (cost.full_rows, cost.full_seconds)
-    return PlannedView(name, *fate, (), (), breaking, strategy, before, rows, seconds)
+    return PlannedView(
+        name,
+        *fate,
+        breaking=breaking,
+        strategy=strategy,
+        strategy_before=before,
+        rows=None if cost is None else cost.full_rows,
+        seconds=None if cost is None else cost.full_seconds,
+    )
 
 
-def _diff(
-    store: Store, published: Manifest | None, view: Checked | None, fate: Fate
-) -> tuple[str, ...]:
-    """The lines in which the query of a view that changed differs."""
-    if published is None or view is None or fate.becomes != "changed":
-        return ()
-    with suppress(CorruptionError):  # damaged: the reason says so
-        before = load_definition(store, published, view.definition.name).sql.splitlines()
-        lines = unified_diff(before, view.definition.sql.splitlines(), n=0, lineterm="")
-        return tuple(line for line in [*lines][2:] if not line.startswith("@@"))
-    return ()
-
-
-def _takes(store: Store, published: Manifest | None, view: Checked | None) -> tuple[str, ...]:
-    """What differs in a view that is published, beside what makes it another one."""
-    if published is None or view is None or view.definition.name not in published.views:
-        return ()
-    with suppress(CorruptionError):  # damaged: the run writes it again
-        before, now = load_definition(store, published, view.definition.name), view.definition
-        parts = {
-            "freshness": (before.freshness_ms, now.freshness_ms),
-            "policy": (before.policy, now.policy),
-            "comment": (before.comment, now.comment),
-            "sinks": (before.sinks, now.sinks),
-        }
-        return tuple(name for name, (old, new) in parts.items() if old != new)
-    return ()
+def _edited(
+    planned: PlannedView, store: Store, published: Manifest | None, view: Checked | None
+) -> PlannedView:
+    """A view that is published and given, with what of its text is another one."""
+    if published is None or view is None or planned.view not in published.views:
+        return planned
+    with suppress(CorruptionError):  # damaged: the reason says so, or the run writes it again
+        before, now = load_definition(store, published, planned.view), view.definition
+        lines = unified_diff(before.sql.splitlines(), now.sql.splitlines(), n=0, lineterm="")
+        diff = tuple(line for line in [*lines][2:] if not line.startswith("@@"))
+        return replace(planned, diff=diff, takes=tuple(taken_up(before, now)))
+    return planned
 
 
 def _former(store: Store, published: Manifest | None, name: str, fate: Fate) -> str:
