@@ -19,9 +19,11 @@ from mview.errors import CorruptionError, UserError
 from mview.files.durable import later, naming
 
 #: A folder of a store that has the name of its table or view, as most have. What a view keeps
-#: beside its table has a suffix. The last one: the store itself may be anywhere.
+#: beside its table has a suffix. The last one: the store itself may be anywhere. With the folder
+#: in it: a view's table may be anywhere, too, in folders of such names.
 _PLACE = re.compile(
-    r"(?:.*/)?(?P<kind>tables|beside|views)/(?P<name>[a-z0-9_][a-z0-9_.-]*)(?:~3a[^/]*)?/"
+    r"(?:.*/)?(?P<kind>tables|beside|views)/(?P<name>[a-z0-9_][a-z0-9_.-]*)(?:~3a[^/]*)?"
+    r"/(?P<part>base|changelog|data)/"
 )
 
 #: Rows per row group: what a reader can skip at once; Parquet's default of 1M skips nothing.
@@ -330,7 +332,8 @@ def mended_by(where: str) -> str:
     >>> mended_by("store/tables/shop.orders/base/1.parquet")
     'mview drop shop.orders'
     """
-    if place := _PLACE.match(where):
+    place = _PLACE.match(where)
+    if place and (place["kind"] == "views") == (place["part"] == "data"):
         command = "drop" if place["kind"] == "tables" else "repair"
         return f"mview {command} {place['name']}"
     return (

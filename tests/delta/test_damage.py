@@ -113,6 +113,9 @@ def test_a_flipped_bit_of_a_commit(tmp_path: Path, seed: int) -> None:
         ("tables/shop.o~c3~b6/base", "restore the file; or"),
         ("views/mine/tables/shop.orders/base", "mview drop shop.orders,"),
         ("lake/sums", "restore the file; or"),
+        ("lake/views/others", "restore the file; or"),
+        ("lake/tables/shop.orders", "restore the file; or"),
+        ("lake/tables/shop.orders/data", "restore the file; or"),
     ],
 )
 def test_one_way_is_named_that_helps(tmp_path: Path, folder: str, helps: str) -> None:
