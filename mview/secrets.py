@@ -16,7 +16,11 @@ from urllib.parse import quote, quote_plus, unquote
 from mview.errors import ConfigError, printable
 from mview.files.textfile import first_bytes
 
-REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+# Texts are of others: no pattern of this module looks at a character more than a few times. Where
+# one fails, the next place at which it can begin is behind most of what it has looked at.
+
+#: A second `${` ends a reference that is not closed.
+REFERENCE = re.compile(r"\$\{(env|file):((?:(?!\$\{)[^}])+)\}")
 
 #: Names of options that hold secrets, for Python and for Java.
 TELLING = (
@@ -30,18 +34,31 @@ _TELLING = re.compile(TELLING, re.IGNORECASE)
 #: What an option is that has such a name and is no secret: it says where one is, or who asks.
 _PUBLIC = re.compile(r"(location|file|path|url|uri|[._-]id|provider|type|source)$", re.IGNORECASE)
 
-#: A password in a URL, whoever it belongs to; some have a slash, and a port is none.
+#: A letter of the name in front of a password; or a reference, whose colon does not end the name.
+_ANYBODY = r"(?:\$\{(?:env|file):[^{}]+\}|[^\s/@:$]|\$(?!\{(?:env|file):[^{}]+\}))"
+#: A password in a URL, whoever it belongs to; some have a slash, and a port is none. The last way
+#: is no secret: no @ comes, so the search goes on at the last `://` in front of which none is.
 _IN_URL = re.compile(
-    r"(?P<before>://(?!\[)[^\s/@:]*:)"
+    rf"(?P<before>://(?!\[){_ANYBODY}*:)(?:"
     r"(?P<secret>[^\s/@]+|(?!\d{1,5}[/,?#])[^\s/@\"'][^\s@\"']*)(?=@)"
+    r"|(?!\d{1,5}[/,?#])[^\s/@\"'][^\s@\"']*(?=://))"
 )
+#: A password in front of a host without `://`, in a setting: in a list of brokers, say. As above,
+#: the last way is no secret.
+_BEFORE_HOST = re.compile(
+    rf"(?P<before>(?<![^\s,;@\"'])(?:(?![,;\"']){_ANYBODY})+:(?!//|\d{{1,5}}(?:[,;\s]|$)))"
+    r"(?:(?P<secret>(?:(?!//)[^\s@\"'])+)(?=@)|(?:(?!//)[^\s@\"'])+)"
+)
+#: A password behind a user: `user:password`, as the value of a setting with such a name.
+_BEHIND_USER = re.compile(rf"\A(?P<before>{_ANYBODY}+:)(?P<secret>.+)", re.DOTALL)
+_USER = re.compile(r"(?:^|[._-])(?:user(?:[._-]?name)?|login)$", re.IGNORECASE)
 #: A parameter of a URL.
 _IN_QUERY = re.compile(r"(?P<before>[?&](?P<name>[^\s=&?#\"']+)=)(?P<secret>[^\s&#\"',;)\]}]+)")
 #: A setting in the value of another one: `-c password=x`, `sv=1&sig=x`, `{"secret": "x"}`.
 _ASSIGNED = re.compile(
     r"(?P<before>(?<![\w.-])(?P<name>[\w.-]+)(?:[\"']\s*:|\s*=)\s*[\"']?)(?P<secret>[^\s&;,\"'}]+)"
 )
-_WITHIN = (_IN_URL, _IN_QUERY, _ASSIGNED)
+_WITHIN = (_IN_URL, _BEFORE_HOST, _IN_QUERY, _ASSIGNED)
 
 _MASK = "******"
 #: Values of settings with telling names that are no secrets, and words of every text.
@@ -125,7 +142,7 @@ def secrets_of(name: str, value: object) -> set[str]:
     references = [match.group(0) for match in REFERENCE.finditer(value)]
     if not references and is_telling(name):
         return set() if value.lower() in _WORDS else {value}
-    secrets = plain_secrets(value)
+    secrets = plain_secrets(value, name)
     for reference in references:
         try:
             secrets.add(reveal(reference, name))
@@ -134,30 +151,44 @@ def secrets_of(name: str, value: object) -> set[str]:
     return secrets
 
 
-def plain_secrets(text: str) -> set[str]:
+def plain_secrets(text: str, name: str = "") -> set[str]:
     """What is a secret in the text of a setting: a password in a URL, a parameter with such a name.
+
+    Args:
+        text: the value.
+        name: of the setting: one of a user may have `user:password`.
 
     >>> sorted(plain_secrets("postgresql://me:a/b@host/db?password=c%21&sslmode=require"))
     ['a/b', 'c!', 'c%21']
     """
-    parts = (match for pattern in _WITHIN for match in pattern.finditer(text))
+    parts = (match for pattern in _within(name) for match in pattern.finditer(text))
     secrets = {match["secret"] for match in parts if _hides(match)}
     return secrets | {unquote(secret) for secret in secrets}
 
 
-def starred(text: str) -> str:
+def starred(name: str, text: str) -> str:
     """The text of a setting with stars in the place of its plain secrets."""
-    for pattern in _WITHIN:
+    for pattern in _within(name):
         text = pattern.sub(_hide, text)
     return text
 
 
+def _within(name: str) -> Iterable[re.Pattern[str]]:
+    return (_BEHIND_USER, *_WITHIN) if _USER.search(name) else _WITHIN
+
+
 def _hides(match: re.Match[str]) -> bool:
+    if match["secret"] is None:
+        return False  # looked at, and no password
     return is_secret(match.groupdict().get("name", "password"), match["secret"])
 
 
 def _hide(match: re.Match[str]) -> str:
     return f"{match['before']}{_MASK}" if _hides(match) else match[0]
+
+
+def _hide_any(match: re.Match[str]) -> str:
+    return match[0] if match["secret"] is None else f"{match['before']}{_MASK}"
 
 
 class Mask:
@@ -179,7 +210,7 @@ class Mask:
     def __call__(self, text: str) -> str:
         """The text without secrets."""
         hidden = self._hidden.sub(_MASK, text) if self._hidden else text
-        return _IN_QUERY.sub(_hide, _IN_URL.sub(rf"\g<before>{_MASK}", hidden))
+        return _IN_QUERY.sub(_hide, _IN_URL.sub(_hide_any, hidden))
 
 
 def _pattern(form: str) -> str:

@@ -415,8 +415,6 @@ def begun_text(begun: NewProject) -> str:
     if begun.view:
         config = begun.files[0]
         given = "" if config == default_config() else f" --config {config}"
-        if begun.password:
-            lines += ["", f"export {begun.password}=…"]
         lines += [f"mview {what} {begun.view}{given}" for what in ("check", "run")]
     elif not begun.is_readable:
         lines += ["nothing was written: no table can be read yet; then run the same command again"]

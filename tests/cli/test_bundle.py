@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.errors import DataError
-from mview.secrets import Mask, plain_secrets, starred
+from mview.secrets import REFERENCE, Mask, plain_secrets, starred
 from mview.store.failure import failure_kept
 from mview.store.layout import Store
 from tests.cli.test_past import published
@@ -120,10 +120,10 @@ connections:
   shop:
     drivername: postgresql
     host: db.example.org
-    username: reader
+    username: reader:W1thinf
     password: ${env:PASSWORD}
     database: shop
-    query: {options: "-c auth.password=W1thin0"}
+    query: {options: "-c auth.password=W1thin0", passfile: /home/w/.pgpass}
 changes:
   shop:
     source: kafka
@@ -131,6 +131,7 @@ changes:
     bootstrap_servers: kafka:9092
     topic: pg.{table}
     T: 1s
+    options: {sasl.username: "w:W1thine"}
     connect: http://connect.example.org:8083/?token=W1thin1
 sinks:
   a: {type: postgresql, url: "postgresql://w:aa/W1thin2@other:5432/cache"}
@@ -140,6 +141,8 @@ sinks:
   e: {type: delta, path: "abfss://a/b", options: {sas: "sv=1&sig=W1thin6"}}
   f: {type: iceberg, catalog: {type: rest, uri: "http://c", header.Authorization: "Bearer W1thin7"}}
   g: {type: delta, path: "gs://b/p", options: {settings: '{"client_secret": "W1thin8", "n": 1}'}}
+  h: {type: delta, path: "gs://b/q", options: {password: 8675309}}
+  i: {type: kafka, bootstrap_servers: "kafka:9092,w:Odd,W1thind@kafka:9093"}
 spark:
   conf:
     spark.hadoop.fs.azure.sas.c.x.blob.core.windows.net: sv=2&st=W1thin9
@@ -155,7 +158,8 @@ def test_no_secret_within_a_value_is_in_it(store: Store) -> None:
         failure_kept(store, 2, SystemClock(), Mask([])),
     ):
         raise DataError(
-            "cannot log in with aa/W1thin2 and W1thin3!, nor at http://x/?a=b&token=W1thinc"
+            "cannot log in with aa/W1thin2 and W1thin3!, nor at http://x/?a=b&token=W1thinc",
+            got="w:Odd,W1thind@kafka:9093/bootstrap; reader:W1thinf",
         )
     result = mview()
     assert result.exit_code == 0, result.output
@@ -164,8 +168,11 @@ def test_no_secret_within_a_value_is_in_it(store: Store) -> None:
         (name, line)
         for name, text in told.items()
         for line in text.splitlines()
-        if "W1thin" in line
+        if "W1thin" in line or "8675309" in line
     ]
+    assert "bootstrap_servers: kafka:9092,w:******@kafka:9093" in told["config.yml"]
+    assert "username: reader:******\n" in told["config.yml"]
+    assert "passfile: /home/w/.pgpass" in told["config.yml"], "where one is, is told"
     assert "******@other:5432/cache" in told["config.yml"], "what is no secret is told"
     assert "sslmode=require&sslpassword=******" in told["config.yml"]
     assert "http://x/?a=b&token=******" in told["status.json"]
@@ -209,5 +216,60 @@ def test_nothing_is_written_over(store: Store) -> None:
 def test_a_long_value_is_looked_through_in_no_time() -> None:
     """As of a key store in one line: each of its places must not be gone on from to its end."""
     value = "kx" * 150_000
-    assert starred(f"{value} and token={value}") == f"{value} and token=******"
+    assert starred("x", f"{value} and token={value}") == f"{value} and token=******"
     assert plain_secrets(f"{value} and token={value}") == {value}
+
+
+#: What makes a pattern look far ahead, and then fail.
+HOSTILE = (
+    "://a:b",
+    "://${env:",
+    "://$",
+    "://a:8080/",
+    "://a:b'",
+    "${env:",
+    "${file:a",
+    "a:b,",
+    "a:b//,",
+    "?a=${env:",
+    "&a",
+    "a='",
+    "a  ",
+    "'  ",
+    "a.-",
+)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("word", HOSTILE)
+def test_no_text_is_looked_at_again_from_each_of_its_places(word: str) -> None:
+    """In a few seconds where it takes as long as the text; in an hour where as its square."""
+    text = word * (1_000_000 // len(word))
+    assert Mask(["hush, a secret"])(f"{text} hush, a secret").endswith(" ******")
+    assert starred("user", f"{text} token=hush").startswith(word[0])
+    plain_secrets(text)
+    REFERENCE.sub("", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("sasl.username", "w:hush", "w:******"),
+        ("username", "${env:U}", "${env:U}"),
+        ("username", "${env:U}:hush", "${env:U}:******"),
+        ("user", "${env:U}:${file:/p}", "${env:U}:${file:/p}"),
+        ("servers", "a:9092,w:hush@b:9093,c:9094", "a:9092,w:******@b:9093,c:9094"),
+        ("servers", "w:hush@a, v:hush@b", "w:******@a, v:******@b"),
+        ("path", "abfss://bucket@account.example.org/t", "abfss://bucket@account.example.org/t"),
+        ("url", "postgresql://${env:U}@h:5432/d", "postgresql://${env:U}@h:5432/d"),
+        ("url", "postgresql://${env:U}:hush@h/d", "postgresql://${env:U}:******@h/d"),
+        ("url", "jdbc:mysql://w:@h/d", "jdbc:mysql://w:@h/d"),
+        ("url", "http://a:80/x://y://b:hu/sh@h", "http://a:80/x://y://b:******@h"),
+        ("window", "22:00-06:00", "22:00-06:00"),
+    ],
+)
+def test_a_password_stands_before_its_host_or_behind_its_user(
+    name: str, text: str, told: str
+) -> None:
+    assert starred(name, text) == told
+    assert bool(plain_secrets(text, name)) == (told != text)

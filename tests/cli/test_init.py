@@ -292,6 +292,9 @@ def test_servers(request, folder, monkeypatch, kind):
         settings = server.settings(database)
         monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
         url = f"{kind}://{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        told = mview("init", url, "--name", "crm", "--folder", "other").stdout
+        assert told.splitlines()[-1].startswith("mview run other/sql/orders.sql ")
+        assert "export" not in told, "it was set already: the server was asked with it"
         result = mview("init", url, "--name", "crm", "--json")
         assert result.exit_code == 0, result.stderr
         (table,) = json.loads(result.stdout)["tables"]

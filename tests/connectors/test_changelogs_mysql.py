@@ -268,7 +268,7 @@ class TestTheServer:
         """A restart and the rights are one trip to its administrator."""
         server = MariadbServer(tmp_path / "server")
         server.kill()
-        server.restart("--skip-log-bin")
+        server.restart("--skip-log-bin", "--binlog-format=MIXED", "--log-bin-compress=1")
         try:
             server.execute("CREATE DATABASE shop; CREATE USER reader@'%' IDENTIFIED BY 'r'")
             server.execute("GRANT SELECT ON shop.* TO reader@'%'")
@@ -290,6 +290,10 @@ class TestTheServer:
                     with pytest.raises(ConfigError) as alone:
                         ask()
                     assert alone.value.got == "it writes no binary log"
+                    assert alone.value.hint == (
+                        "start it with log_bin and server_id, and with binlog_format = ROW and "
+                        "binlog_row_image = FULL and log_bin_compress = OFF, in its configuration"
+                    )
         finally:
             server.kill()
 

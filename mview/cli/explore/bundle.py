@@ -209,11 +209,11 @@ def _redacted(name: str, value: Any) -> Any:
         return {key: _redacted(str(key), part) for key, part in value.items()}
     if isinstance(value, list):
         return [_redacted(name, part) for part in value]
-    if not isinstance(value, str):
+    if value is None or isinstance(value, bool):
         return value
-    if is_telling(name) and not REFERENCE.fullmatch(value):
+    if is_telling(name) and not REFERENCE.fullmatch(str(value)):
         return "******"
-    return starred(value)
+    return starred(name, value) if isinstance(value, str) else value
 
 
 def _files(root: Path) -> Iterator[str]:

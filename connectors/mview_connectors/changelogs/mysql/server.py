@@ -89,6 +89,9 @@ _SETTINGS = {
     "binlog_row_value_options": "",
 }
 
+#: Of them, those whose default leaves out changes at some versions: who begins a log sets them.
+_TOLD_WITH_LOG = ("binlog_format", "binlog_row_image")
+
 
 class MysqlState(NamedTuple):
     """The server at a moment: its clock, the end of its log, and the columns of the tables.
@@ -243,10 +246,15 @@ class MysqlServer(MysqlDatabase):
         return self._allowed(sql, "BINLOG MONITOR" if self._is_mariadb else "REPLICATION CLIENT")
 
     def _refuse_no_log(self) -> NoReturn:
+        # Whoever starts it anew writes all settings down in one go.
+        settings = " and ".join(
+            f"{name} = {_SETTINGS[name] or repr('')}"
+            for name in _SETTINGS
+            if name in _TOLD_WITH_LOG or not self._is_set(name)
+        )
         self._refuse_server(
             "it writes no binary log",
-            "start it with log_bin, server_id, binlog_format = ROW and binlog_row_image = FULL "
-            "in its configuration",
+            f"start it with log_bin and server_id, and with {settings}, in its configuration",
         )
 
     @property
@@ -295,7 +303,7 @@ class MysqlServer(MysqlDatabase):
             [
                 self._check_log,
                 partial(self._check_filters, tables),
-                *(partial(self._check_setting, name) for name in _SETTINGS),
+                *(partial(self._check_setting, name) for name in _SETTINGS if self._has_log),
                 self._check_primary,
                 self._writers,
                 self._check_replication,
@@ -304,17 +312,23 @@ class MysqlServer(MysqlDatabase):
 
     def _check_log(self) -> None:
         """By a setting that everybody may see: who has no right yet is told it with the rights."""
-        if self.variables["log_bin"].upper() != "ON":
+        if not self._has_log:
             self._refuse_no_log()
 
+    @property
+    def _has_log(self) -> bool:
+        return self.variables["log_bin"].upper() == "ON"
+
+    def _is_set(self, name: str) -> bool:
+        """Whether one of `_SETTINGS` is as it must be, or the server knows no such thing."""
+        return self.variables.get(name, _SETTINGS[name]).upper() == _SETTINGS[name]
+
     def _check_setting(self, name: str) -> None:
-        wanted = _SETTINGS[name]
-        got = self.variables.get(name, wanted)
-        if got.upper() != wanted:
+        if not self._is_set(name):
             self._refuse_server(
-                f"{name} = {got}",
-                f"SET GLOBAL {name} = '{wanted}', and the same in its configuration; clients "
-                "that are connected keep the old setting until they connect anew",
+                f"{name} = {self.variables[name]}",
+                f"SET GLOBAL {name} = '{_SETTINGS[name]}', and the same in its configuration; "
+                "clients that are connected keep the old setting until they connect anew",
             )
 
     def _check_filters(self, tables: Sequence[str]) -> None:
