@@ -19,13 +19,13 @@ from queue import Empty, Queue
 from typing import Literal
 
 from mview.admin.status import not_fresh, status
-from mview.catalog.definitions import load_definitions
+from mview.catalog.definitions import load_definitions, load_lights
 from mview.catalog.followers import open_follower
 from mview.catalog.places import check_store, check_targets
-from mview.catalog.tables import cautions, described, has_own_log, source_tables
+from mview.catalog.tables import cautions, described, has_own_log, log_readers, source_tables
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.connector import Changelog, Database, Examined, Look
+from mview.connector import Changelog, Database, Examined, LogReader, Look, Retaining
 from mview.errors import (
     ConfigError,
     MistakesError,
@@ -223,15 +223,18 @@ class Doctor:
         try:
             store = Store(self.config.store)
             manifest = ManifestLog(store.manifests).latest()
+            given = {view.name for view in self.views}
+            lights = [kept.definition for n, kept in load_lights(store).items() if n not in given]
             if manifest is None:
-                return list(self.views), None
+                return [*self.views, *lights], None
             self._schemas = schemas_of(manifest.source_tables)
-            kept = load_definitions(store, manifest, but={view.name for view in self.views})
+            kept = load_definitions(store, manifest, but=given)
         except MviewError as error:
             findings.append(_wrong("store", error))
             return list(self.views), None
         findings += [_wrong(f"view {name}", error) for name, error in kept.damaged.items()]
-        return [*self.views, *(kept.views[name] for name in sorted(kept.views))], manifest
+        there = (kept.views[name] for name in sorted(kept.views))
+        return [*self.views, *there, *lights], manifest
 
     def _warned(self, views: Sequence[ViewDefinition]) -> list[Finding]:
         there = self.config.connections.keys() & self.config.changes.keys()
@@ -254,8 +257,16 @@ class Doctor:
                     "the connection has no changelog",
                     hint=f"add a section changes.{name} to {self.config.path}",
                 )
-            changelogs.append(open_changelog(self.config, name, tables))
-            return self._changelog_looks(name, changelogs[0], tables)
+            readers = log_readers(self.config, name, self._asking)
+            looks: dict[str, Look] = {}
+            for reader in readers or [LogReader(self.config.store)]:
+                changelogs.append(open_changelog(self.config, name, tables, reader=reader))
+                for look in self._changelog_looks(name, changelogs[-1], tables):
+                    looks.setdefault(look.about, look)  # the server is asked once for all
+            if readers and isinstance(changelogs[0], Retaining):
+                room = partial(changelogs[0].room, readers)
+                return [*looks.values(), Look(f"changes.{name}: readers", room)]
+            return [*looks.values()]
 
         sites.append(_Site(f"changes.{name}", of_the_changelog, lambda: _close_all(changelogs)))
         return sites

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from mview.admin.content import published
 from mview.admin.lights import drop_lights
@@ -88,7 +89,19 @@ def going(config: Config, names: Sequence[str], *, with_tables: bool = False) ->
     )
 
 
-def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> list[str]:
+class Remains(NamedTuple):
+    """What a drop could not remove.
+
+    Attributes:
+        damaged: views whose definition cannot be read: a table at a path that it named stays.
+        at_servers: what databases still keep for views in light mode, for people.
+    """
+
+    damaged: Sequence[str] = ()
+    at_servers: Sequence[str] = ()
+
+
+def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> Remains:
     """Remove views with their data.
 
     A table may be named, too: it is loaded again by the next run, and the views that read it are
@@ -98,11 +111,9 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
     Args:
         with_tables: those go, too.
 
-    Returns:
-        The views whose definition cannot be read: a table at a path that it named stays.
-
     Raises:
         UserError: no such view or table, or another view reads it.
+        RetryableError: a database keeps its log for a view, and cannot be told that it is gone.
         TargetError: a view is dropped, and its table cannot be deleted now.
         AlreadyRunningError: a runner holds the store.
     """
@@ -114,10 +125,9 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         manifest = published(config)
         token = manifest.token
         _droppable(store, manifest, names)
-    if lights:
-        drop_lights(config, sorted(lights))
+    at_servers = tuple(drop_lights(config, sorted(lights)) if lights else ())
     if not names:
-        return []
+        return Remains((), at_servers)
     with (
         disks_told(lambda: [store.root]),
         Lease(store.lease, clock, above=token) as lease,
@@ -142,7 +152,7 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         forget_folders(store, after, lease, left.folders)
         if left.errors:
             raise several(left.errors)
-        return [name for name in names if name in kept.damaged]
+        return Remains([name for name in names if name in kept.damaged], at_servers)
 
 
 def _not_run(store: Store, *, only_views: bool) -> None:

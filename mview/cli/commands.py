@@ -574,12 +574,14 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
     if not yes:
         # On stderr: what --json prints is read by programs.
         click.confirm("Drop that?", abort=True, err=app.output.as_json)
-    unread = drop_views(config, names, with_tables=not keep_tables)
+    left = drop_views(config, names, with_tables=not keep_tables)
     lines = [f"dropped: {', '.join([*what.views, *what.tables])}"]
     lines += [
-        f"{name}: its definition was damaged: a table at a path of its own stays" for name in unread
+        f"{name}: its definition was damaged: a table at a path of its own stays"
+        for name in left.damaged
     ]
-    app.output.result(Dropped(what, unread), "\n".join(lines))
+    lines += left.at_servers
+    app.output.result(Dropped(what, left.damaged, left.at_servers), "\n".join(lines))
 
 
 def _drop_environment(app: App, config_path: str, yes: bool) -> None:

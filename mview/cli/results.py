@@ -186,10 +186,12 @@ class Dropped:
     Attributes:
         what: what went and what stays.
         left: views whose definition was damaged: a table at a path of its own stays.
+        at_servers: what databases still keep for views in light mode, for people.
     """
 
     what: Going
     left: Sequence[str]
+    at_servers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ events, sinks take view deltas in transactions. The engine imports no connector:
 
 from __future__ import annotations
 
+import hashlib
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -250,12 +252,39 @@ class Split:
     messages: int
 
 
+@dataclass(frozen=True)
+class LogReader:
+    """Who follows a database's own log: each has a place of its own there, and names to be told by.
+
+    Attributes:
+        store: the folder of the store.
+        light: `<view>/<sink>` of a sink of a view in light mode, which reads for itself; empty: the
+            epochs of the store.
+    """
+
+    store: Path
+    light: str = ""
+
+    @classmethod
+    def of_sink(cls, store: Path, view: str, sink: str) -> LogReader:
+        """Who reads for a sink of a view in light mode."""
+        return cls(store, f"{view}/{sink}")
+
+    @property
+    def number(self) -> int:
+        """32 bits that tell it from the others, those of other stores too."""
+        if not self.light:
+            return zlib.crc32(str(self.store).encode())
+        said = f"{self.store}\0{self.light}".encode()
+        return int.from_bytes(hashlib.sha256(said).digest()[:4], "big")
+
+
 class Changelog(Protocol):
     """A log of changes: Kafka topics, a folder, a database's own log.
 
     Made by `factory(settings, format, tables)`; by `factory.of_database(settings, database, format,
-    tables, store)` where it is the log of the connection's database itself: with the settings of
-    the connection and the folder of the store. Of these one reader at a time may follow a log:
+    tables, reader)` where it is the log of the connection's database itself: with the settings of
+    the connection and who reads. Of these one object at a time may follow a log for a reader:
     `advance` for what begins at the end of a batch says that the batch before it is published.
 
     Picklable before first use. The driver calls all but `read`, which executors call, or other
@@ -331,6 +360,27 @@ class Changelog(Protocol):
 
     def close(self) -> None:
         """Free connections; may be called more than once."""
+        ...
+
+
+@runtime_checkable
+class Retaining(Protocol):
+    """A changelog whose server keeps its log for each reader, until one is no more."""
+
+    def room(self, readers: Sequence[LogReader]) -> str:
+        """Whether the server has room for these readers, with what it keeps for them, for people.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        ...
+
+    def leave(self, known: Offsets | None) -> None:
+        """Have the server keep nothing for this reader any more; no harm where it keeps nothing.
+
+        Args:
+            known: offsets up to which it has read; None: these are not known.
+        """
         ...
 
 

@@ -177,7 +177,7 @@ class Changelogs:
                 read = {t.source_name: t.column_names for t in spec.tables_of(name)}
                 loading = [t.source_name for t in spec.tables_of(name) if t.plan is not None]
                 self._changelogs[name] = open_changelog(
-                    spec.config, name, list(read), read, loading
+                    spec.config, name, list(read), read, loading, spec.reader
                 )
             if self._bounded:
                 self._finish()
@@ -336,7 +336,9 @@ class Changelogs:
         planner = self._changelogs.get(name)
         if planner is not None and getattr(planner, "reads_ahead", False):
             return planner
-        return self._readers.pop(name, None) or open_changelog(spec.config, name, tables)
+        return self._readers.pop(name, None) or open_changelog(
+            spec.config, name, tables, reader=spec.reader
+        )
 
 
 def packed(work: Sequence[tuple[str, Split]], tasks: int) -> list[list[tuple[str, Split]]]:

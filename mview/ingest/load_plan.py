@@ -10,7 +10,7 @@ from pathlib import Path
 from mview.changelog import encode_position
 from mview.clock import SourceMs
 from mview.config import Config
-from mview.connector import Changelog, Offsets
+from mview.connector import Changelog, LogReader, Offsets
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
@@ -116,6 +116,7 @@ def begin_offsets(
     tables: Iterable[RelationId],
     new: Collection[RelationId],
     schemas: Mapping[RelationId, TableSchema],
+    reader: LogReader | None = None,
 ) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
     """By connection, where reading goes on when tables are added, and where the logs end now.
 
@@ -128,13 +129,14 @@ def begin_offsets(
         tables: all tables to follow.
         new: those of them whose load begins.
         schemas: what is read of them; of other columns it does not matter whether a log has them.
+        reader: who reads; None: the epochs of the store.
     """
     offsets: dict[str, Offsets] = {}
     ends: dict[str, Offsets] = {}
     for connection, names in by_connection(tables).items():
         relations = {name: RelationId("table", name, connection) for name in names}
         columns = {n: schemas[table].names for n, table in relations.items() if table in schemas}
-        changelog = open_changelog(config, connection, names, columns)
+        changelog = open_changelog(config, connection, names, columns, reader=reader)
         kept = [name for name, table in relations.items() if table not in new]
         others = open_changelog(config, connection, kept) if kept else None
 

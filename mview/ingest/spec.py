@@ -22,6 +22,7 @@ from mview.connector import (
     Changelog,
     Database,
     Format,
+    LogReader,
     Message,
     Offsets,
     block_of,
@@ -109,6 +110,7 @@ class QuerySpec:
         once: bounded run: take what is there and end.
         pinned_ms: what `now()` was in the epoch before this query.
         tick_ms: how often it moves; 0: no view asks.
+        light: see `LogReader`.
     """
 
     generation: int
@@ -120,6 +122,12 @@ class QuerySpec:
     once: bool
     pinned_ms: int = 0
     tick_ms: int = 0
+    light: str = ""
+
+    @property
+    def reader(self) -> LogReader:
+        """Who reads."""
+        return LogReader(self.config.store, self.light)
 
     @property
     def chunks(self) -> list[tuple[TableSpec, Chunk]]:
@@ -169,6 +177,7 @@ class QuerySpec:
             "once": self.once,
             "pinned_ms": self.pinned_ms,
             "tick_ms": self.tick_ms,
+            "light": self.light,
         }
         content = json.dumps(data).encode()
         put(file, content)
@@ -233,6 +242,7 @@ def read_spec(reference: str) -> QuerySpec:
         data["once"],
         data["pinned_ms"],
         data["tick_ms"],
+        data["light"],
     )
 
 
@@ -402,6 +412,7 @@ def open_changelog(
     tables: list[str],
     columns: Mapping[str, Collection[str]] | None = None,
     loading: Collection[str] = (),
+    reader: LogReader | None = None,
 ) -> Changelog:
     """The changelog of a connection for these tables (names as the database has them).
 
@@ -412,6 +423,7 @@ def open_changelog(
         columns: those that are read, by table. A changelog that looks whether tables are as they
             were (it has a method `only`) need not look at others.
         loading: those of which not every row counts yet; told by the same method.
+        reader: who reads; None: the epochs of the store.
     """
     settings = config.changes[connection].of_schema(config.connections[connection].own_schema)
     format = open_format(config, connection)
@@ -419,7 +431,7 @@ def open_changelog(
     changelog: Changelog
     if (own := getattr(factory, "of_database", None)) is not None:
         database = config.connections[connection]
-        changelog = own(settings, database, format, tables, config.store)
+        changelog = own(settings, database, format, tables, reader or LogReader(config.store))
     else:
         changelog = factory(settings, format, tables)
     if columns is not None and (only := getattr(changelog, "only", None)) is not None:

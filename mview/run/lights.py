@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mview.catalog.definitions import KeptLight, digest_of, load_lights, save_light
 from mview.catalog.followers import check_followers
 from mview.catalog.tables import describe_tables
 from mview.config import Config
-from mview.errors import UserError, several
+from mview.errors import MviewError, UserError, several
 from mview.files.fence import Fence
+from mview.follow.light.readers import end_reader, ended_sinks, forget_sink
 from mview.follow.light.view import LightView, open_light
 from mview.plan.definition import ViewDefinition
 from mview.store.layout import Store
@@ -59,9 +60,36 @@ def lights_of(
     return lights
 
 
-def keep(store: Store, lights: Sequence[LightView], fence: Fence) -> None:
-    """Have the store know them: a restart needs no files."""
+def keep(
+    config: Config,
+    store: Store,
+    lights: Sequence[LightView],
+    manifest: Manifest,
+    fence: Fence,
+    say: Callable[[str], None],
+) -> None:
+    """Have the store know them: a restart needs no files.
+
+    The readers of sinks that are theirs no more end; one that cannot be ended now does with the
+    next start.
+
+    Args:
+        config: the configuration.
+        store: the store.
+        lights: all views in light mode.
+        manifest: the newest one.
+        fence: the runner's right to write.
+        say: is told of what stays.
+    """
     fence.check()
+    for folder in ended_sinks(config, store, {light.name: light.definition for light in lights}):
+        try:
+            left = end_reader(config, folder, kept=manifest.offsets)
+            forget_sink(folder)
+        except MviewError as error:
+            left = str(error.render())
+        if left:
+            say(left)
     kept = load_lights(store)
     for light in lights:
         now = KeptLight(light.definition, light.source)

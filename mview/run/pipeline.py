@@ -189,7 +189,7 @@ class Pipeline:
             keep_asked(store, [definition.name for definition in definitions], self._files)
             for caution in self._feed.cautions(sound, schemas):
                 self.listener.on_message(caution)
-            keep(store, lights, lease)
+            keep(self.config, store, lights, manifest, lease, self.listener.on_message)
 
             def follow(definitions: Sequence[ViewDefinition]) -> Followers:
                 say = self.listener.on_message

@@ -455,8 +455,8 @@ def test_a_view_with_a_damaged_definition_can_be_dropped(tmp_path: Path) -> None
     log.publish(Manifest(1, 1, WallMs(0), 1, 0, views=states))
     (file,) = store.view("v").glob("definition-*.json")
     file.write_text("{")
-    assert drop(config, ["w"]) == []
-    assert drop(config, ["v"]) == ["v"]
+    assert drop(config, ["w"]).damaged == []
+    assert drop(config, ["v"]).damaged == ["v"]
     assert not store.view("v").exists()
     newest = log.latest()
     assert newest is not None

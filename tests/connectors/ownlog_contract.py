@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import NO_LIMIT, Align, events_of
+from mview.connector import NO_LIMIT, Align, LogReader, events_of
 from mview.errors import UserError
 from mview.relation import TableName
 from mview.testing.formats import TableInMemory
@@ -39,6 +39,8 @@ class OwnLogHarness:
     keys = insert_or = ()
     #: A type of long texts; seconds after which a transaction is of another time.
     text, tick = "text", 0.05
+    #: Whose place in the log it is; see `LogReader`.
+    light = ""
 
     def __init__(self, server, database, folder):
         self.server, self.database, self.folder = server, database, folder
@@ -64,8 +66,8 @@ class OwnLogHarness:
     def open(self, *tables, **options):
         settings = ChangesSettings(connection="c", source=self.source, options=options)
         database = ConnectionSettings(name="c", **self.server.settings(self.database))
-        store = self.folder / "store"
-        log = self.changelog(settings, database, list(tables or ("t",)), store)
+        reader = LogReader(self.folder / "store", self.light)
+        log = self.changelog(settings, database, list(tables or ("t",)), reader)
         self.opened.append(log)
         return log
 

@@ -18,7 +18,7 @@ from mview_connectors.formats.ownlog.binlog import CHARSETS, BinlogFormat
 from pymysql.err import IntegrityError, OperationalError
 
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import events_of
+from mview.connector import LogReader, events_of
 from mview.errors import (
     AwayError,
     ConfigError,
@@ -245,7 +245,7 @@ class TestTheServer:
         }
         settings = ChangesSettings(connection="c", source="mysql")
         database = ConnectionSettings(name="c", **parts)
-        log.opened.append(MysqlChangelog(settings, database, ["t"], log.folder))
+        log.opened.append(MysqlChangelog(settings, database, ["t"], LogReader(log.folder)))
         with pytest.raises(MistakesError) as told:
             log.opened[-1].check()
         said = [error.hint for error in told.value.errors]
@@ -257,7 +257,7 @@ class TestTheServer:
         ]
         for grant in said:
             log.run(grant)
-        log.opened.append(MysqlChangelog(settings, database, ["t"], log.folder))
+        log.opened.append(MysqlChangelog(settings, database, ["t"], LogReader(log.folder)))
         start = log.opened[-1].begin()
         fill(log, [1])
         assert log.read_all(log.opened[-1], start, 1)[0] == [[1]]
@@ -277,7 +277,7 @@ class TestTheServer:
             parts = server.settings("shop") | {"username": "reader", "password": password}
             database = ConnectionSettings(name="c", **parts)
             settings = ChangesSettings(connection="c", source="mysql")
-            with closing(MysqlChangelog(settings, database, [], tmp_path)) as changelog:
+            with closing(MysqlChangelog(settings, database, [], LogReader(tmp_path))) as changelog:
                 with pytest.raises(MistakesError) as told:
                     changelog.check()
                 first, *grants = told.value.errors
@@ -285,7 +285,7 @@ class TestTheServer:
                 assert "GRANT BINLOG MONITOR" in str(grants[0].hint)
             for grant in grants:
                 server.execute(str(grant.hint))
-            with closing(MysqlChangelog(settings, database, [], tmp_path)) as changelog:
+            with closing(MysqlChangelog(settings, database, [], LogReader(tmp_path))) as changelog:
                 for ask in (changelog.check, changelog.begin):  # once, and nothing beside it
                     with pytest.raises(ConfigError) as alone:
                         ask()

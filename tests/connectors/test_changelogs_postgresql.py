@@ -14,6 +14,7 @@ from psycopg.errors import UniqueViolation
 
 from mview.changelog import UNCHANGED
 from mview.config import ChangesSettings, ConnectionSettings
+from mview.connector import LogReader
 from mview.errors import ConfigError, DataLostError, ExitCode, MistakesError, UserError
 from tests.connectors.databases_contract import Source
 from tests.connectors.ownlog_contract import (
@@ -518,7 +519,7 @@ class TestTables:
 
         def check():
             database = ConnectionSettings(name="c", **parts)
-            log.opened.append(PostgresqlChangelog(settings, database, ["t"], log.folder))
+            log.opened.append(PostgresqlChangelog(settings, database, ["t"], LogReader(log.folder)))
             log.opened[-1].check()
 
         with pytest.raises(MistakesError) as both:

@@ -18,7 +18,7 @@ from mview_connectors.formats.ownlog.noted import NotedFormat
 
 from mview.clock import END_OF_TIME
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import NO_LIMIT, Align, events_of
+from mview.connector import NO_LIMIT, Align, LogReader, events_of
 from mview.errors import ConfigError, DataLostError, UserError
 from tests.connectors.ownlog_contract import tell
 from tests.seeds import seeds
@@ -44,10 +44,10 @@ class Shop:
     def settings(self):
         return ConnectionSettings(name="c", drivername="sqlite", database=str(self.file))
 
-    def open(self, *tables, store="store", **options):
+    def open(self, *tables, store="store", light="", **options):
         settings = ChangesSettings(connection="c", source="sqlite", options=options)
-        store = self.folder / store
-        log = SqliteChangelog(settings, self.settings, list(tables or ("t",)), store)
+        reader = LogReader(self.folder / store, light)
+        log = SqliteChangelog(settings, self.settings, list(tables or ("t",)), reader)
         self.opened.append(log)
         return log
 
@@ -468,7 +468,7 @@ def test_what_is_refused(shop):
     settings = ChangesSettings(connection="c", source="sqlite")
     other = ConnectionSettings(name="c", drivername="postgresql", database="x")
     with pytest.raises(ConfigError, match="SQLite databases only"):
-        SqliteChangelog(settings, other, ["t"], shop.folder)
+        SqliteChangelog(settings, other, ["t"], LogReader(shop.folder))
 
 
 def test_names_that_need_quotes_and_looks(shop):

@@ -44,6 +44,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> None:
         name: str,
         tables: list[str],
         columns: Mapping[str, Sequence[str]] = Log.begun,
+        reader: object = None,
     ) -> Log:
         return Log(tables, columns)
 

@@ -267,8 +267,8 @@ def test_what_a_log_is_read_by_is_kept_in_process_until_the_end_or_an_error(
     opened: list[Any] = []
     closed: list[Any] = []
 
-    def open_noted(*args: Any) -> Any:
-        changelog = open_changelog(*args)
+    def open_noted(*args: Any, **named: Any) -> Any:
+        changelog = open_changelog(*args, **named)
         monkeypatch.setattr(changelog, "close", lambda: closed.append(changelog))
         opened.append(changelog)
         return changelog

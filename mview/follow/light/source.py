@@ -30,12 +30,13 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
-from mview.connector import WEIGHT, TableHalt
+from mview.connector import WEIGHT, LogReader, TableHalt
 from mview.errors import MviewError, RetryableError, counted, of_the_system
 from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
+from mview.follow.light.readers import end_reader, note_reader, noted_reader, reader_of
 from mview.follow.light.seen import SeenKeys, without_chunk
 from mview.follow.light.view import LightView
 from mview.ingest.changelogs import CHUNKS_READ, Changelogs
@@ -95,6 +96,8 @@ class LightSource:
         say: Callable[[str], None],
     ) -> None:
         self._config, self._view, self._once, self._say = config, view, once, say
+        self._folder, self._fence = folder, fence
+        self._reader = reader_of(config, view.definition, sink)
         self._what = f"view {view.name}, sink {sink}"
         self._progress, self._pace = ProgressLog(folder, fence), Pacer(config)
         self._seen = SeenKeys(self._progress.folder, fence, view.source.key_arrow)
@@ -297,7 +300,13 @@ class LightSource:
     def _begin(self, step: int) -> LightProgress:
         """Begin to load: note where the log is, then plan the chunks."""
         config, table = self._config, self._view.table
-        offsets, ends = begin_offsets(config, {}, [table], {table}, {table: self._view.source})
+        self.close()  # a place in a log that somebody reads cannot be left
+        if left := end_reader(config, self._folder, kept=config.connections):
+            self._say(f"{self._what}: {left}")
+        note_reader(self._folder, self._reader, self._fence)
+        schemas = {table: self._view.source}
+        reader = None if self._reader is None else LogReader(config.store, self._reader.light)
+        offsets, ends = begin_offsets(config, {}, [table], {table}, schemas, reader)
         begin, since = begin_positions(config, table, ends, {})
         start = LoadStart(offsets, -1, 0)
         plan = plan_load(config, table, self._view.source, start, begin, since)
@@ -337,6 +346,7 @@ class LightSource:
                 watermark=at.watermark,
                 tasks=1,
                 once=self._once,
+                light="" if self._reader is None else self._reader.light,
             )
             logs = Changelogs(spec.write(self._progress.spec))
             self._logs = (at.load, at.loaded), logs
@@ -367,7 +377,9 @@ class LightSource:
 
     def _known(self) -> dict[int, LightProgress]:
         if self._steps is None:
-            self._steps = self._progress.steps()
+            is_mine = noted_reader(self._config, self._folder) == self._reader
+            # Of another reader's place nothing is known.
+            self._steps = self._progress.steps() if is_mine else {}
         return self._steps
 
     def _note(self, step: int, progress: LightProgress) -> None:

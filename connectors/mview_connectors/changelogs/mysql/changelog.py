@@ -20,14 +20,12 @@ The server keeps its log for a time that it is told, whoever reads it.
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import Format, Look, Offsets, unknown_offsets
+from mview.connector import Format, LogReader, Look, Offsets, unknown_offsets
 from mview.errors import MviewError, UserError
 from mview_connectors.changelogs.mysql.events import (
     INCIDENT,
@@ -76,7 +74,7 @@ class MysqlChangelog(OwnLog):
         settings: the connection's `changes` section.
         database: where the tables are.
         tables: their names.
-        store: the folder of the store: each is another replica.
+        reader: who reads: each has a place of its own.
     """
 
     log: ClassVar[str] = "binlog"
@@ -86,13 +84,15 @@ class MysqlChangelog(OwnLog):
         settings: ChangesSettings,
         database: ConnectionSettings,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> None:
         super().__init__(settings, tables, _OPTIONS)
-        self._store = store
+        self._reader = reader
         self._server = MysqlServer(database)
-        # High and at random: numbers that people give to replicas are low.
-        given = settings.options.get("server_id", str(zlib.crc32(str(store).encode()) | 1 << 31))
+        # High and at random: numbers that people give to replicas are low. A server ends a replica
+        # when another one comes with its number: one that is given is that of the store's epochs.
+        mine = str(reader.number | 1 << 31)
+        given = mine if reader.light else settings.options.get("server_id", mine)
         if not given.isdecimal() or not 0 < int(given) < 1 << 32:
             self._refuse("server_id", given, "a number that no replica of the server has")
         self._number = int(given)
@@ -118,13 +118,13 @@ class MysqlChangelog(OwnLog):
         database: ConnectionSettings,
         format: Format,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> MysqlChangelog:
         """See `mview.ingest.spec.open_changelog`."""
-        return cls(settings, database, tables, store)
+        return cls(settings, database, tables, reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self._settings, self._server._settings, self._tables, self._store
+        parts = self._settings, self._server._settings, self._tables, self._reader
         return type(self), parts
 
     # --- OwnLog ----------------------------------------------------------------------------------

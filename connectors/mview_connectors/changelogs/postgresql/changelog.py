@@ -11,14 +11,13 @@ published: who asks for the changes after one batch has published the one before
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
-from mview.connector import Format, Look, Offsets
+from mview.connector import Format, LogReader, Look, Offsets
 from mview.errors import ConfigError, MviewError, ask_all
 from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
 from mview_connectors.changelogs.ownlog.runs import Place
@@ -42,7 +41,7 @@ class PostgresqlChangelog(OwnLog):
         settings: the connection's `changes` section.
         database: where the tables are.
         tables: their names.
-        store: the folder of the store: each has a slot of its own.
+        reader: who reads: each has a place of its own.
     """
 
     log: ClassVar[str] = "wal"
@@ -52,14 +51,15 @@ class PostgresqlChangelog(OwnLog):
         settings: ChangesSettings,
         database: ConnectionSettings,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> None:
         super().__init__(settings, tables, _OPTIONS)
-        self._store = store
+        self._reader = reader
         self._server = PostgresqlServer(database)
-        ours = f"mview_{re.sub('[^a-z0-9_]', '_', settings.connection.lower())[:40]}"
-        self._slot = self._name("slot", f"{ours}_{zlib.crc32(str(store).encode()):08x}")
-        self._publication = self._name("publication", self._slot)
+        self._slot = self._slot_of(reader)
+        #: One for all readers of a store: it has tables, and keeps nothing.
+        own = self._slot_of(replace(reader, light=""))
+        self._publication = self._name("publication", own)
         self._most_kept = self._size(settings.options.get("max_slot_wal"))
         #: Which of the logs of this server and its copies is read; none before the first look.
         self._timeline: int | None = None
@@ -75,23 +75,22 @@ class PostgresqlChangelog(OwnLog):
         database: ConnectionSettings,
         format: Format,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> PostgresqlChangelog:
         """See `mview.ingest.spec.open_changelog`."""
-        return cls(settings, database, tables, store)
+        return cls(settings, database, tables, reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self._settings, self._server._settings, self._tables, self._store
+        parts = self._settings, self._server._settings, self._tables, self._reader
         return type(self), parts
 
     # --- OwnLog ---------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Refuse what cannot be followed, with all that is missing; makes nothing."""
-        has_slot = self._state(self._slot).slot is not None
         ask_all(
             [
-                partial(self._server.check_server, has_slot=has_slot),
+                self._server.check_server,
                 partial(self._server.check_tables, self._tables),
                 partial(self._server.check_publication, self._publication, self._tables),
             ]
@@ -102,7 +101,7 @@ class PostgresqlChangelog(OwnLog):
         slot, publication, server = self._slot, self._publication, self._server
 
         def may_send() -> str:
-            server.check_server(has_slot=self._state(slot).slot is not None)
+            server.check_server()
             return "wal_level is logical, and this user may replicate"
 
         def followed(table: str) -> str:
@@ -116,19 +115,19 @@ class PostgresqlChangelog(OwnLog):
         def kept() -> str:
             state = self._state(slot)
             if state.slot is None:
-                return f"{slot} is made by the first run"
+                return "is made by the first run"
             if state.slot.status == "lost":
                 raise lost(server.server, slot, "it was behind by more than max_slot_wal_keep_size")
             most = self._most_kept
             limit = "" if most is None else f"; it is dropped at {most >> 20} MB"
-            return f"the server keeps {state.slot.kept >> 20} MB of its log for {slot}{limit}"
+            return f"the server keeps {state.slot.kept >> 20} MB of its log for it{limit}"
 
         section = self._settings.section
         return [
             Look(f"{section}: server", may_send),
             *(Look(f"{server.place(table)}: log", partial(followed, table)) for table in tables),
             Look(f"{section}: publication", published),
-            Look(f"{section}: slot", kept),
+            Look(f"{section}: slot {slot}", kept),
         ]
 
     def begin(self, known: Offsets | None = None) -> Offsets:
@@ -136,17 +135,17 @@ class PostgresqlChangelog(OwnLog):
         slot = self._slot if known is None else text_of(known, "slot")
         new = self._new(known)
         self._server.check_tables(new)
-        left = self._server.check_publication(self._publication, new)
+        self._server.check_publication(self._publication, new)
         state = self._state(slot)
-        self._server.check_server(has_slot=state.slot is not None)
-        if left:
-            self._server.publish(self._publication, left)
+        self._server.check_server()
+        self._server.publish(self._publication, new)
         if state.slot is not None and state.slot.status == "lost" and known is None:
             self._server.drop_slot(slot)
             state = state._replace(slot=None)
         if state.slot is None:
             if known is not None:
                 raise lost(self._server.server, slot, "the slot was dropped")
+            self._server.room([slot])
             self._server.make_slot(slot)
         state = self._state(slot)
         self._check_slot(state, slot)
@@ -332,6 +331,25 @@ class PostgresqlChangelog(OwnLog):
             if facts is not None:
                 offsets[f"{TABLE}{name}"] = {**facts, "looked": looked}
         return offsets
+
+    # --- readers ---------------------------------------------------------------------------------
+
+    def _slot_of(self, reader: LogReader) -> str:
+        connection = re.sub("[^a-z0-9_]", "_", self._settings.connection.lower())[:40]
+        number = replace(reader, light="").number
+        own = self._name("slot", f"mview_{connection}_{number:08x}")
+        # 63 letters are the most; the beginning says whose it is.
+        return f"{own[:54]}_{reader.number:08x}" if reader.light else own
+
+    def room(self, readers: Sequence[LogReader]) -> str:
+        """See `Retaining`: each takes a slot, and while it reads a connection for replication."""
+        return self._server.room([self._slot_of(reader) for reader in readers])
+
+    def leave(self, known: Offsets | None) -> None:
+        """See `Retaining`: what is read by now may be a slot of another name, by older settings."""
+        noted = [] if known is None else [text_of(known, "slot")]
+        for slot in dict.fromkeys([self._slot, *noted]):
+            self._server.drop_slot(slot)
 
     # --- settings --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from mview.clock import SourceMs
-from mview.errors import AwayError, ConfigError, DataLostError, UserError, several
+from mview.errors import AwayError, ConfigError, DataLostError, UserError, counted, several
 from mview.relation import TableName
 from mview_connectors import silence
 from mview_connectors.databases.postgresql import PostgresqlDatabase
@@ -19,6 +19,9 @@ from mview_connectors.databases.postgresql import PostgresqlDatabase
 #: Seconds for which transactions are waited for that were open when a load began.
 _PATIENCE_S = 60.0
 _LOOK_S = 0.1
+
+#: How often a publication is altered when others do that, too: one may make it, one add the table.
+_RIVALS = 3
 
 #: Seconds for which another connection may hold the slot: an older run's, until the server notices.
 _HELD_S = 30.0
@@ -32,9 +35,17 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
         -- Who may replicate on servers that others run.
         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname IN ('rds_replication')
             AND pg_has_role(current_user, r.oid, 'member')),
-    current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
     current_user, has_database_privilege(current_database(), 'CREATE'), current_database(),
     (SELECT system_identifier::text FROM pg_control_system())
+"""
+
+#: Slots that there may be and that there are, these ones; and the same of those that are read.
+_ROOM = """
+SELECT current_setting('max_replication_slots')::int, count(*)::int,
+    count(*) FILTER (WHERE slot_name = ANY(%s))::int,
+    current_setting('max_wal_senders')::int, (SELECT count(*)::int FROM pg_stat_replication),
+    count(*) FILTER (WHERE active AND slot_name = ANY(%s))::int
+FROM pg_replication_slots
 """
 
 #: Tables by our names of them, their schemas and their names.
@@ -217,7 +228,7 @@ class PostgresqlServer(PostgresqlDatabase):
         """What tells a server from others: copies of its files have the same."""
         return str(self.query(_SERVER)[0][-1])
 
-    def check_server(self, *, has_slot: bool) -> None:
+    def check_server(self) -> None:
         """Refuse a server that sends no log, or not to this user.
 
         All of it at once: one restart is enough, and rights may take another administrator.
@@ -225,7 +236,7 @@ class PostgresqlServer(PostgresqlDatabase):
         Raises:
             UserError: with what to set or to grant.
         """
-        level, standby, superuser, replicates, most, used, user, *_ = self.query(_SERVER)[0]
+        level, standby, superuser, replicates, user, *_ = self.query(_SERVER)[0]
         if standby:
             raise self._server_fault(
                 "the server is a standby", "name the primary: a standby's own log is not read"
@@ -248,16 +259,41 @@ class PostgresqlServer(PostgresqlDatabase):
                     f"{self.quote(user)})",
                 )
             )
-        if not has_slot and used >= most:
+        if faults:
+            raise several(faults)
+
+    def room(self, slots: Sequence[str]) -> str:
+        """Whether these slots can be there, and be read at the same time; how many there are.
+
+        Raises:
+            UserError: with what to raise or to drop.
+        """
+        ((most, used, there, senders, sending, active),) = self.query(
+            _ROOM, (list(slots), list(slots))
+        )
+        missing, idle = len(slots) - there, len(slots) - active
+        faults = []
+        if used + missing > most:
             faults.append(
                 self._server_fault(
-                    f"all {most} replication slots are in use",
-                    "raise max_replication_slots, or drop one that nobody needs: SELECT slot_name, "
-                    "active FROM pg_replication_slots",
+                    f"{used} of {most} replication slots are in use, and {missing} more needed",
+                    f"set max_replication_slots to {used + missing} or more and restart the "
+                    "server, or drop one that nobody needs: SELECT slot_name, active FROM "
+                    "pg_replication_slots",
+                )
+            )
+        if sending + idle > senders:
+            faults.append(
+                self._server_fault(
+                    f"{sending} of {senders} connections for replication are in use, and {idle} "
+                    "more needed",
+                    f"set max_wal_senders to {sending + idle} or more and restart the server",
                 )
             )
         if faults:
             raise several(faults)
+        made = f", {missing} of them made by the first run" if missing else ""
+        return f"{counted(len(slots), 'slot')}{made}; {used} of {most} are in use"
 
     def _server_fault(self, got: str, hint: str) -> ConfigError:
         return ConfigError(
@@ -351,12 +387,27 @@ class PostgresqlServer(PostgresqlDatabase):
     # --- making ----------------------------------------------------------------------------------
 
     def publish(self, publication: str, tables: Sequence[str]) -> None:
-        """Add tables to the publication, which is made if it is not there."""
-        listed = ", ".join(self.relation(name) for name in tables).replace("%%", "%")
-        if self.query(_PUBLICATION, (publication,)):
-            self._execute(f"ALTER PUBLICATION {publication} ADD TABLE {listed}")
-        else:
-            self._execute(f"CREATE PUBLICATION {publication} FOR TABLE {listed}")
+        """Add tables to the publication, which is made if it is not there.
+
+        Another reader of the store may do the same at this moment: then it is looked again.
+        """
+        from psycopg import errors
+
+        for tries_left in reversed(range(_RIVALS)):
+            if not (left := self.check_publication(publication, tables)):
+                return
+            listed = ", ".join(self.relation(name) for name in left).replace("%%", "%")
+            there = self.query(_PUBLICATION, (publication,))
+            verb = "ALTER" if there else "CREATE"
+            sql = f"{verb} PUBLICATION {publication} {'ADD' if there else 'FOR'} TABLE {listed}"
+            with self._connection("making a publication") as connection:
+                driver: Any = connection.driver_connection
+                try:
+                    driver.execute(sql)
+                    return
+                except (errors.DuplicateObject, errors.UniqueViolation):
+                    if not tries_left:
+                        raise
 
     def make_slot(self, slot: str) -> None:
         """Make the slot: it begins where every transaction of now has ended.
@@ -435,11 +486,6 @@ class PostgresqlServer(PostgresqlDatabase):
             "backend_xid IS NOT NULL; SELECT gid FROM pg_prepared_xacts), then run the same "
             "command again",
         )
-
-    def _execute(self, sql: str) -> None:
-        with self._connection("asking") as connection:
-            driver: Any = connection.driver_connection
-            driver.execute(sql)
 
     # --- following -------------------------------------------------------------------------------
 

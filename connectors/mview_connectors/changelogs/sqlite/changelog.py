@@ -14,11 +14,10 @@ there is not, transactions may come in parts, which offsets note as `in_part`.
 from __future__ import annotations
 
 import time
-import zlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from mview.clock import END_OF_TIME, SourceMs
@@ -28,6 +27,7 @@ from mview.connector import (
     NO_LIMIT,
     Align,
     Format,
+    LogReader,
     Look,
     Message,
     Offsets,
@@ -71,7 +71,7 @@ class SqliteChangelog:
         settings: the connection's `changes` section.
         database: where the tables are.
         tables: their names.
-        store: the folder of the store: each has a place of its own.
+        reader: who reads: each has a place of its own.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SqliteChangelog:
         settings: ChangesSettings,
         database: ConnectionSettings,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> None:
         if settings.options:
             raise ConfigError(
@@ -88,9 +88,11 @@ class SqliteChangelog:
                 got=", ".join(settings.options),
                 hint="leave them out",
             )
-        self._settings, self._tables, self._store = settings, list(tables), store
+        self._settings, self._tables, self._reader = settings, list(tables), reader
         self._database, self._server = database, server_of(database)
-        self._reader = f"{settings.connection}_{zlib.crc32(str(store).encode()):08x}"
+        own = f"{settings.connection}_{replace(reader, light='').number:08x}"
+        #: Its row in the database.
+        self._row = f"{own}/{reader.light}" if reader.light else own
         self._schema: int | None = None
         #: Tables that are not any more as they were loaded.
         self._halts: dict[str, TableHalt] = {}
@@ -108,13 +110,13 @@ class SqliteChangelog:
         database: ConnectionSettings,
         format: Format,
         tables: Sequence[str],
-        store: Path,
+        reader: LogReader,
     ) -> SqliteChangelog:
         """See `mview.ingest.spec.open_changelog`."""
-        return cls(settings, database, tables, store)
+        return cls(settings, database, tables, reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._settings, self._database, self._tables, self._store)
+        return type(self), (self._settings, self._database, self._tables, self._reader)
 
     # --- Changelog -------------------------------------------------------------------------------
 
@@ -140,11 +142,19 @@ class SqliteChangelog:
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The newest change now."""
         self._server.check_tables(self._tables)
-        database, newest, facts = self._server.begin(self._reader, self._tables)
+        database, newest, facts = self._server.begin(self._row, self._tables)
         if known is not None and known.get("database") != database:
             self._lost("it is another database, or its log was made anew")
         tables = {f"{_TABLE}{name}": known for name, known in facts.items()}
         return {_LOG: newest.id, "at_ms": newest.ms, "database": database, **tables}
+
+    def room(self, readers: Sequence[LogReader]) -> str:
+        """Any number may read; how many changes are kept, and for whom."""
+        return self._server.kept()
+
+    def leave(self, known: Offsets | None) -> None:
+        """See `Retaining`."""
+        self._server.leave(self._row)
 
     def has(self, name: str) -> bool:
         """Whether an entry is of the log, or of one of these tables."""
@@ -303,7 +313,7 @@ class SqliteChangelog:
             now = time.monotonic()
             if now - self._pruned >= _PRUNE_S:
                 self._pruned = now
-                self._server.confirm(self._reader, before.id, before.ms)
+                self._server.confirm(self._row, before.id, before.ms)
         self._before = at
 
     def _vouched_at(self, at: int) -> SourceMs | None:

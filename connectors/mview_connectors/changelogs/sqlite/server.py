@@ -13,7 +13,7 @@ import orjson
 
 from mview.clock import SourceMs
 from mview.config import ConnectionSettings
-from mview.errors import AwayError, ConfigError, UserError
+from mview.errors import AwayError, ConfigError, UserError, counted
 from mview.relation import TableName
 from mview_connectors.changelogs.sqlite.triggers import (
     OURS,
@@ -291,6 +291,24 @@ class SqliteServer(SqliteDatabase):
                 f"DELETE FROM {OURS}changes WHERE id IN (SELECT id FROM {OURS}changes WHERE id < "
                 f"(SELECT min(id) FROM {OURS}readers) ORDER BY id LIMIT {_PRUNED})"
             )
+
+    def leave(self, reader: str) -> None:
+        """Forget a reader, if it is known: what it alone has needed goes with the next pruning."""
+        with self._writing("ending a reader of changes") as cursor:
+            if _columns(cursor, f"{OURS}readers"):
+                cursor.execute(f"DELETE FROM {OURS}readers WHERE reader = ?", (reader,))
+
+    def kept(self) -> str:
+        """How many changes are kept, and for whom, for people."""
+        with self._reading("looking for readers") as cursor:
+            if not _columns(cursor, f"{OURS}readers"):
+                return "no changes are kept yet"
+            ((changes,),) = cursor.execute(f"SELECT count(*) FROM {OURS}changes").fetchall()
+            readers = cursor.execute(
+                f"SELECT reader FROM {OURS}readers ORDER BY id, reader"
+            ).fetchall()
+        first = f", {readers[0][0]} is the furthest behind" if readers else ""
+        return f"{counted(changes, 'change')} kept for {counted(len(readers), 'reader')}{first}"
 
     # --- transactions ----------------------------------------------------------------------------
 

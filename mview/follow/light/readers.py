@@ -1,0 +1,145 @@
+"""The places that sinks of light views have in databases' own logs: one each, beside all others.
+
+A server that keeps its log for its readers keeps it for ever for one that is no more. So who reads
+is noted in the sink's folder before anything is made for it, and the folder goes after its reader.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from mview.config import Config
+from mview.connector import LogReader, Retaining
+from mview.files.durable import put
+from mview.files.fence import Fence
+from mview.files.jsonfile import checked, read_checked
+from mview.files.records import record
+from mview.follow.light.progress import LightProgress, ProgressLog
+from mview.ingest.spec import open_changelog
+from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
+from mview.store.layout import Store
+
+_NOTE = "reader.json"
+
+
+@dataclass(frozen=True)
+class SinkReader:
+    """Who reads a database's own log for a sink.
+
+    Attributes:
+        connection: whose log.
+        light: see `LogReader`.
+    """
+
+    connection: str
+    light: str
+
+
+def reader_of(config: Config, view: ViewDefinition, sink: str) -> SinkReader | None:
+    """Who reads for a sink of a view as it is now; None: its log is not a database's own."""
+    connection = view.table_names[0].connection
+    if not _is_own(config, connection):
+        return None
+    return SinkReader(connection, LogReader.of_sink(config.store, view.name, sink).light)
+
+
+def note_reader(folder: Path, reader: SinkReader | None, fence: Fence) -> None:
+    """Note in a sink's folder who reads for it, before anything is made for who does."""
+    fence.check()
+    if reader is None:
+        (folder / _NOTE).unlink(missing_ok=True)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        put(folder / _NOTE, checked(asdict(reader)))
+
+
+def noted_reader(config: Config, folder: Path) -> SinkReader | None:
+    """Who has read for a sink's folder until now; None: nobody, in a log that is a database's own.
+
+    Raises:
+        CorruptionError: the note cannot be read.
+    """
+    if (folder / _NOTE).exists():
+        read: SinkReader = read_checked(
+            folder / _NOTE,
+            partial(record, SinkReader),
+            "it cannot be read who reads a log for a sink",
+            "remove the folder that it is in: the table in the sink is filled anew; what the "
+            "database keeps for the sink is removed by hand, see docs/light.md#readers",
+        )
+        return read
+    if (newest := _newest(folder)) is None:
+        return None
+    # Version 0.2 noted none: there the reader of the store's epochs read for the sink.
+    table = RelationId.of(ProgressLog(folder).load(newest).plan.chunks.table)
+    return SinkReader(table.connection, "") if _is_own(config, table.connection) else None
+
+
+def end_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
+    """End who reads for a sink, at the server.
+
+    Args:
+        config: the configuration.
+        folder: the sink's.
+        kept: connections whose logs epochs read: their reader stays.
+
+    Returns:
+        What people must know; empty: nothing is left.
+
+    Raises:
+        MviewError: the server cannot be asked, or the folder not be read.
+    """
+    noted = noted_reader(config, folder)
+    if noted is None or (not noted.light and noted.connection in kept):
+        return ""
+    if noted.connection not in config.connections or not _is_own(config, noted.connection):
+        return (
+            f"the log of {noted.connection} is not read any more by the configuration: what its "
+            f"server keeps for {noted.light or 'the store'} stays there, see docs/light.md#readers"
+        )
+    reader, newest = LogReader(config.store, noted.light), _newest(folder)
+    with closing(open_changelog(config, noted.connection, [], reader=reader)) as changelog:
+        if isinstance(changelog, Retaining):
+            changelog.leave(None if newest is None else newest.offsets)
+    return ""
+
+
+def ended_sinks(
+    config: Config, store: Store, views: Mapping[str, ViewDefinition]
+) -> Iterator[Path]:
+    """The folders of sinks for which another reader has read than does now, or nobody does.
+
+    Args:
+        config: the configuration.
+        store: the store.
+        views: its views in light mode, by name.
+    """
+    wanted = {
+        store.follower(view.name, sink, light=True): reader_of(config, view, sink)
+        for view in views.values()
+        for sink in view.sinks
+    }
+    for folder in sorted(store.lights.glob("*/sinks/*")):
+        if folder not in wanted or noted_reader(config, folder) not in (None, wanted[folder]):
+            yield folder
+
+
+def forget_sink(folder: Path) -> None:
+    """Remove the folder of a sink whose reader has ended: when it comes again it is filled anew."""
+    shutil.rmtree(folder)
+
+
+def _is_own(config: Config, connection: str) -> bool:
+    changes = config.changes.get(connection)
+    return changes is not None and changes.is_own_log
+
+
+def _newest(folder: Path) -> LightProgress | None:
+    steps = ProgressLog(folder).steps()
+    return steps[max(steps)] if steps else None

@@ -1,0 +1,216 @@
+"""Each sink of a light view has a place of its own in a database's own log, and leaves it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mview_connectors.changelogs.sqlite.server import SqliteServer
+
+from mview.admin.drop import Remains, drop
+from mview.admin.status import status
+from mview.config.file import load_config
+from mview.errors import RetryableError
+from mview.plan.definition import ViewDefinition, parse_view
+from mview.store.layout import Store
+from tests.e2e.running import Live, run_once
+
+
+class Project:
+    """A SQLite database whose changes triggers note, and sinks beside it, a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "shop.db"
+        self.run("PRAGMA journal_mode = WAL", "CREATE TABLE t (id INTEGER PRIMARY KEY, x TEXT)")
+        self.write()
+        database = self.config.connections["shop"]
+        with closing(SqliteServer(database)) as server:
+            server.install(["t"])
+
+    def write(self, **changed: Any) -> None:
+        """The configuration."""
+        sinks = {
+            name: {"type": "sqlite", "url": f"sqlite:///{self.folder}/{name}.db", "every": "1ms"}
+            for name in ("here", "there")
+        }
+        settings = {
+            "store": str(self.folder / "store"),
+            "connections": {"shop": {"drivername": "sqlite", "database": str(self.file)}},
+            "changes": {"shop": {"source": "sqlite", "T": "100ms"}},
+            "sinks": sinks,
+        }
+        (self.folder / "mview.yml").write_text(yaml.safe_dump(settings | changed))
+        self.config = load_config(self.folder / "mview.yml")
+
+    def run(self, *statements: str) -> list[Any]:
+        """Statements, each a transaction; the rows of the last one."""
+        with closing(sqlite3.connect(self.file, isolation_level=None, timeout=60)) as connection:
+            for statement in statements:
+                rows = connection.execute(statement).fetchall()
+        return rows
+
+    def view(self, name: str, *sinks: str, query: str = "SELECT id, x FROM shop.t") -> Any:
+        """A view in light mode."""
+        given = f"WITH (mode = 'light', sinks = '{', '.join(sinks)}')"
+        return parse_view(f"CREATE MATERIALIZED VIEW {name} {given} AS {query}", name)
+
+    def rows(self, view: str, sink: str) -> list[Any]:
+        """What a sink has."""
+        with closing(sqlite3.connect(self.folder / f"{sink}.db", timeout=60)) as connection:
+            return connection.execute(f"SELECT id, x FROM {view} ORDER BY id").fetchall()
+
+    def readers(self) -> list[str]:
+        """Who has a place in the log."""
+        return [name for (name,) in self.run("SELECT reader FROM _mview_readers ORDER BY 1")]
+
+    @contextmanager
+    def locked(self, sink: str) -> Iterator[None]:
+        """Nobody writes to a sink's file meanwhile."""
+        file = self.folder / f"{sink}.db"
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("ROLLBACK")
+
+    def is_live(self) -> bool:
+        """Whether all sinks are loaded."""
+        lights = status(self.config).lights
+        return bool(lights) and all(light.phase == "live" for light in lights)
+
+    def errors(self) -> list[str]:
+        """Why sinks do not get on."""
+        return [light.error for light in status(self.config).lights if light.error]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@contextmanager
+def running(project: Project, *views: ViewDefinition) -> Iterator[Live]:
+    """A run in the block, ended after it."""
+    live = Live(project.config, *views)
+    try:
+        yield live
+    finally:
+        live.stop()
+
+
+@pytest.mark.parametrize("pair", [("a:here", "b:there"), ("a:here", "a:there")])
+def test_a_sink_that_is_slow_loses_nothing_to_one_that_is_not(
+    project: Project, pair: tuple[str, str]
+) -> None:
+    """Two views, and two sinks of one view: what the fast one has, the slow one still gets."""
+    project.run("INSERT INTO t VALUES (0, 'first')")
+    sinks: dict[str, list[str]] = {}
+    for name, _, sink in (part.partition(":") for part in pair):
+        sinks.setdefault(name, []).append(sink)
+    views = [project.view(name, *names) for name, names in sinks.items()]
+    slow = pair[1].partition(":")[0]
+    with running(project, *views) as live:
+        live.until(project.is_live)
+        number = 0
+        with project.locked("there"):
+            # More than once: a log is cut now and then, and from the second batch on.
+            ((begun,),) = project.run("SELECT max(id) FROM _mview_changes")
+
+            def fast_is_ahead() -> bool:
+                nonlocal number
+                number += 1
+                project.run(f"INSERT INTO t VALUES ({number}, 'x{number}')")
+                ((newest,),) = project.run("SELECT max(id) FROM _mview_readers")
+                return bool(newest > begun + 10)
+
+            live.until(fast_is_ahead)
+        rows = project.run("SELECT id, x FROM t ORDER BY id")
+        live.until(lambda: project.rows(slow, "there") == rows)
+        assert project.errors() == []
+    assert len(project.readers()) == 2
+
+
+def ends(readers: list[str]) -> list[str]:
+    """Names of readers without the beginning, which all of a store have."""
+    assert len({name.partition("/")[0] for name in readers}) == 1
+    return [name.partition("/")[2] for name in readers]
+
+
+def test_a_view_that_is_dropped_leaves_the_log(project: Project) -> None:
+    """A row that nobody moves would have all changes kept for ever."""
+    run_once(project.config, project.view("a", "here", "there"), project.view("b", "there"))
+    assert ends(project.readers()) == ["a/here", "a/there", "b/there"]
+    assert drop(project.config, ["a"]) == Remains()
+    assert ends(project.readers()) == ["b/there"]
+    assert drop(project.config, ["b"]) == Remains()
+    assert project.readers() == []
+    # The table in the sink is still there, and is taken up again.
+    project.run("INSERT INTO t VALUES (7, 'new')")
+    run_once(project.config, project.view("a", "here"))
+    assert project.rows("a", "here") == [(7, "new")]
+
+
+def test_a_sink_that_a_view_has_no_more_leaves_the_log(project: Project) -> None:
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    run_once(project.config, project.view("a", "here", "there"))
+    run_once(project.config, project.view("a", "here"))
+    assert ends(project.readers()) == ["a/here"]
+    # What went on meanwhile is not in its log: it is filled anew when it comes back.
+    project.run("INSERT INTO t VALUES (2, 'y')", "DELETE FROM t WHERE id = 1")
+    run_once(project.config, project.view("a", "here", "there"))
+    assert ends(project.readers()) == ["a/here", "a/there"]
+    assert project.rows("a", "there") == project.rows("a", "here") == [(2, "y")]
+
+
+def test_a_view_of_another_database_leaves_the_log_of_the_first(
+    project: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Project(tmp_path / "other")
+    other.run("INSERT INTO t VALUES (5, 'other')")
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    connections = {
+        name: {"drivername": "sqlite", "database": str(one.file)}
+        for name, one in (("shop", project), ("more", other))
+    }
+    changes = {name: {"source": "sqlite", "T": "100ms"} for name in connections}
+    project.write(connections=connections, changes=changes)
+    run_once(project.config, project.view("a", "here"))
+    run_once(project.config, project.view("a", "here", query="SELECT id, x FROM more.t"))
+    assert project.readers() == []
+    assert ends(other.readers()) == ["a/here"]
+    assert project.rows("a", "here") == [(5, "other")]
+
+
+def test_a_database_that_cannot_be_told_holds_the_drop_until_it_is_left_out(
+    project: Project,
+) -> None:
+    run_once(project.config, project.view("a", "here"))
+    away = project.file.rename(project.folder / "away.db")
+    with pytest.raises(RetryableError, match="light view a is not dropped"):
+        drop(project.config, ["a"])
+    assert [light.view for light in status(project.config).lights] == ["a"]
+    project.write(connections={"other": {"drivername": "sqlite", "database": "x"}}, changes={})
+    (said,) = drop(project.config, ["a"]).at_servers
+    assert "keeps for a/here stays there" in said
+    assert status(project.config).lights == ()
+    away.rename(project.file)
+
+
+def test_a_store_of_version_0_2_is_filled_anew_by_readers_of_its_sinks(project: Project) -> None:
+    """There one reader, that of the store, read for all."""
+    view = project.view("a", "here", "there")
+    run_once(project.config, view)
+    store = Store(project.config.store)
+    for sink in view.sinks:
+        (store.follower("a", sink, light=True) / "reader.json").unlink()
+    own = project.readers()[0].partition("/")[0]
+    project.run("DELETE FROM _mview_readers", f"INSERT INTO _mview_readers VALUES ('{own}', 0, 0)")
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    run_once(project.config, view)
+    assert ends(project.readers()) == ["a/here", "a/there"]
+    assert project.rows("a", "there") == project.rows("a", "here") == [(1, "x")]
