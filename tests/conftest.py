@@ -31,6 +31,11 @@ SMALL = {
 }
 
 
+#: A screen on which each line of a command is one, for tests that read lines; of module fixtures,
+#: too, and of processes that tests begin. `tests/cli/test_folding.py` has narrower ones.
+os.environ["COLUMNS"] = "1000"
+
+
 def small_config(folder: Path, **sections: Any) -> Config:
     """A configuration with its store in `folder`; `sections` are those of `mview.yml`."""
     spark = {"master": "local[2]", "conf": SMALL}

@@ -58,7 +58,7 @@ def apply(
     stored = () if checker.manifest is None or not prune else checker.manifest.views
     remove = sorted(set(stored) - {view.name for view in given})
     planned = plan_run(config, checked, checker.manifest, checker.schemas).without(remove)
-    app.output.line(planned_text(planned))
+    app.output.line(planned_text(planned), fold=True)
     if planned.refuses:
         raise UserError(
             "a view is refused",
@@ -70,6 +70,6 @@ def apply(
         if not yes:
             click.confirm("Remove them?", abort=True, err=True)
     answer = apply_views(config, given, remove, app.output.note)
-    app.output.result(Applied(planned, answer), applied_text(answer))
+    app.output.result(Applied(planned, answer), applied_text(answer), fold=True)
     if answer.state != "done" or answer.halted:
         sys.exit(ExitCode.CHECK_FAILED)

@@ -78,7 +78,7 @@ def doctor(app: App, files: tuple[str, ...], config_path: str) -> None:
     config = app.config(config_path)
     views, unread = read_views(files) if files else ([], [])
     findings = Doctor(config, views, unread).examine()
-    app.output.result(findings, doctor_text(findings))
+    app.output.result(findings, doctor_text(findings), fold=True)
     if any(finding.state == "wrong" for finding in findings):
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -136,7 +136,7 @@ def plan(
 
     checker, views = _check(app, files, config_path, offline, selectors)
     planned = plan_run(checker.config, views, checker.manifest, checker.schemas)
-    app.output.result(planned, planned_text(planned))
+    app.output.result(planned, planned_text(planned), fold=True)
     if planned.refuses:
         sys.exit(ExitCode.CHECK_FAILED)
     if planned.rebuilds:
@@ -201,7 +201,7 @@ def lineage(
     told, text = texts.lineage_of(views), texts.lineage_text
     if mermaid:
         text = texts.columns_mermaid_text if columns else texts.mermaid_text
-    app.output.result(told, text(told))
+    app.output.result(told, text(told), fold=not mermaid)
 
 
 def _check(
@@ -260,7 +260,7 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
     from mview.cli.render import status_text
 
     told = store_status(app.config(config_path), epochs=epochs)
-    app.output.result(told, status_text(told))
+    app.output.result(told, status_text(told), fold=True)
     if check_freshness and (reasons := not_fresh(told)):
         raise FreshnessError(
             f"not fresh: {'; '.join(reasons)}",
@@ -428,7 +428,7 @@ def verify(
     from mview.admin.verify import verify as verify_views
 
     results = verify_views(config, views)
-    app.output.result(results, verified_text(results))
+    app.output.result(results, verified_text(results), fold=True)
     if not all(result.is_right for result in results):
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -462,7 +462,7 @@ def _verify_source(
 
         results = verify_views(config, views)
     texts = [source_text(tables), verified_text(results)]
-    app.output.result(Verified(tables, results), "\n".join(filter(None, texts)))
+    app.output.result(Verified(tables, results), "\n".join(filter(None, texts)), fold=True)
     if not (all(table.equal for table in tables) and all(r.is_right for r in results)):
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -494,7 +494,7 @@ def init(app: App, url: str, folder: Path, name: str | None, triggers: bool) -> 
     from mview.cli.render import begun_text
 
     begun = begin(url, folder, name, triggers=triggers)
-    app.output.result(begun, begun_text(begun))
+    app.output.result(begun, begun_text(begun), fold=True)
     if not begun.is_readable:
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -570,7 +570,7 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
 
     config = app.config(config_path)
     what = going(config, names, with_tables=not keep_tables)
-    app.output.line(going_text(what))
+    app.output.line(going_text(what), fold=True)
     if not yes:
         # On stderr: what --json prints is read by programs.
         click.confirm("Drop that?", abort=True, err=app.output.as_json)

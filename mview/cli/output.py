@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mview.cli.display.aside import AsideWriter
+from mview.cli.display.folding import columns, folded
 from mview.errors import ExitCode, known_error, printable
 
 if TYPE_CHECKING:
@@ -71,22 +72,29 @@ class Output:
             text = mask(text)
         return text
 
-    def result(self, data: Any, text: str) -> None:
-        """Print a command's result: `data` in JSON mode, else `text`."""
+    def result(self, data: Any, text: str, *, fold: bool = False) -> None:
+        """Print a command's result: `data` in JSON mode, else `text`.
+
+        Args:
+            data: what was computed.
+            text: the same for people.
+            fold: lines that are wider than the screen go on below.
+        """
         if self.as_json:
             # Before it is JSON: a secret of digits would be starred out of numbers, too.
             self._echo(json.dumps(without_secrets(data, self.mask), indent=2))
         else:
-            self._print(text)
+            self.line(text, fold=fold)
 
     def json_line(self, data: Any) -> None:
         """Print an event as a line of JSON."""
         self._echo(json.dumps(without_secrets(data, self.mask)))
 
-    def line(self, text: str = "") -> None:
-        """Print a line for people; nothing in JSON mode."""
+    def line(self, text: str = "", *, fold: bool = False) -> None:
+        """Print a line for people, or several; nothing in JSON mode."""
         if not self.as_json:
-            self._print(text)
+            # Masked first: a secret that is folded would be none of those that are known.
+            self._print(folded(self.mask(text), columns()) if fold else text)
 
     def note(self, text: str) -> None:
         """Print a remark on stderr."""

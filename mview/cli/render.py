@@ -358,7 +358,7 @@ def planned_text(planned: Planned) -> str:
             lines.append(f"          reads  {counted(view.rows, 'row')}, {took}")
         if view.rollback:
             to = "it has now" if view.fate == "changed" else "it had before its last change"
-            back = f"mview rollback {one_line(view.view)}"
+            back = f"`mview rollback {one_line(view.view)}`"
             lines.append(f"          rollback  {back}, to the text that {to}")
     for name in planned.load:
         why = f" anew: {planned.anew[name]}" if name in planned.anew else ""
@@ -367,7 +367,7 @@ def planned_text(planned: Planned) -> str:
     of = f" --env {planned.environment}" if planned.environment else ""
     lines += [
         f"goes on   view {one_line(name)}: it is in the store and not in these files; "
-        f"to remove it: mview drop{of} {one_line(name)}"
+        f"to remove it: `mview drop{of} {one_line(name)}`"
         for name in planned.not_given
     ]
     return "\n".join(lines)
@@ -439,7 +439,7 @@ def going_text(what: Going) -> str:
     lines += [
         f"stays: our copy of {one_line(name)}, {counted(rows, 'row')}, "
         "kept up though no view reads it; "
-        f"to remove it: mview drop {one_line(name)}"
+        f"to remove it: `mview drop {one_line(name)}`"
         for name, rows in what.unread.items()
     ]
     lines += [f"stays: view {one_line(name)}, built anew by the next run" for name in what.rebuilt]

@@ -100,10 +100,13 @@ def test_what_epochs_did(store: Path) -> None:
     result = mview("history")
     assert result.exit_code == 0, result.output
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
-        "epoch 1 2023-11-14 22:13:30 UTC lag 0.1 s v +0 ~0 -0 0 rows built",
+        "epoch 1 2023-11-14 22:13:30 UTC lag 0.1 s",
+        "v +0 ~0 -0 0 rows built",
         "w +0 ~0 -0 0 rows built",
-        "epoch 2 2023-11-14 22:13:40 UTC lag 0.2 s v +2 ~0 -0 2,000 rows 0.20 s local",
-        "epoch 4 2023-11-14 22:14:00 UTC lag 0.4 s v +4 ~0 -0 4,000 rows 0.40 s local",
+        "epoch 2 2023-11-14 22:13:40 UTC lag 0.2 s",
+        "v +2 ~0 -0 2,000 rows 0.20 s local",
+        "epoch 4 2023-11-14 22:14:00 UTC lag 0.4 s",
+        "v +4 ~0 -0 4,000 rows 0.40 s local",
     ]
 
 
@@ -124,8 +127,8 @@ def test_what_epochs_took(store: Path) -> None:
     for other in (1, 4):
         assert (told[other]["took_ms"], told[other]["stages"]) == (None, {})
     lines = mview("history").stdout.splitlines()
-    assert [line.count("took") for line in lines] == [0, 0, 1, 0]
-    assert "lag 0.2 s, took 0.01 s" in lines[2]
+    assert [line for line in lines if "took" in line] == [lines[3]]
+    assert "lag 0.2 s, took 0.01 s" in lines[3]
 
 
 def test_epochs_of_a_time_and_of_a_view(store: Path) -> None:

@@ -92,7 +92,7 @@ def state(*columns, strategy="LINEAR"):
 def goes_on(view):
     return (
         f"goes on   view {view}: it is in the store and not in these files; "
-        f"to remove it: mview drop {view}"
+        f"to remove it: `mview drop {view}`"
     )
 
 
@@ -190,7 +190,7 @@ def test_an_edit_tells_what_it_breaks_and_costs(project):
         "          breaks  key: order_id before, customer_id then",
         "          strategy  LINEAR -> SELF_MAINTAINED",
         "          reads  20,000 rows, about 4 s",
-        "          rollback  mview rollback v, to the text that it has now",
+        "          rollback  `mview rollback v`, to the text that it has now",
         goes_on("other"),
     ]
     told = json.loads(project.plan("--json").stdout)
@@ -208,7 +208,7 @@ def test_the_text_before_the_last_change_is_named(project):
     project.publish(v=(two, with_former(after, before)))
     assert project.plan(v=two).stdout.splitlines() == [
         "unchanged view v",
-        "          rollback  mview rollback v, to the text that it had before its last change",
+        "          rollback  `mview rollback v`, to the text that it had before its last change",
     ]
     assert json.loads(project.plan("--json").stdout)["views"][0]["rollback"] == one
     file = project.store.view("v") / f"definition-{before.definition}.json"

@@ -379,7 +379,7 @@ def test_drop_says_what_goes_and_asks(publish, monkeypatch):
     assert kept.stdout.splitlines()[:2] == [
         "goes:  view v, 41 rows",
         "stays: our copy of shop.orders, 1,234 rows, kept up though no view reads it; "
-        "to remove it: mview drop shop.orders",
+        "to remove it: `mview drop shop.orders`",
     ]
     gone = mview("drop", "v", "--drop-tables", input="n\n").stdout
     assert "goes:  our copy of shop.orders, 1,234 rows" in gone

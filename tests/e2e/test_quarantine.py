@@ -348,7 +348,7 @@ def test_the_command(shop: Shop) -> None:
     assert isinstance(change, QuarantinedChange)
     shown = said("list")
     assert f"shop.notes {change.id}: id=2, since" in shown
-    assert f"next: mview quarantine retry shop.notes {change.id}" in shown
+    assert f"next: `mview quarantine retry shop.notes {change.id}`" in shown
     assert json.loads(said("list", "--json"))[0]["id"] == change.id
     assert '"body": 5' in said("list", "shop.notes", "--messages")
     assert "no table shop.nots" in said("list", "shop.nots", code=1)

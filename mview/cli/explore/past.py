@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -53,26 +54,26 @@ def history(
     from mview.admin.explore.epochs import history as past
 
     told = past(app.config(config_path), views, since, until, most, quiet_too=quiet_too)
-    app.output.result(told, history_text(told))
+    app.output.result(told, history_text(told), fold=True)
 
 
 def history_text(epochs: Sequence[PastEpoch]) -> str:
-    """An epoch in a line, or in one per view that it changed."""
+    """An epoch in a line, and one below it per view that it changed."""
     if not epochs:
         return "no epoch of that time is kept that changed a view"
-    cells = []
-    for epoch in epochs:
-        begin = (
-            f"epoch {epoch.epoch:,}",
-            f"{utc_text(epoch.published_ms)} UTC",
-            f"lag {duration_text(epoch.lag_ms)}{_took(epoch)}",
-        )
-        for name, change in epoch.views.items():
-            cells.append((*begin, name, *_change_cells(change)))
-            begin = ("", "", "")
-        if not epoch.views:
-            cells.append((*begin, "", "", "", ""))
-    return "\n".join(aligned(cells, indent=0))
+    heads = aligned([_epoch_cells(epoch) for epoch in epochs], indent=0)
+    changed = [(name, change) for epoch in epochs for name, change in epoch.views.items()]
+    below = iter(aligned([(name, *_change_cells(change)) for name, change in changed]))
+    return "\n".join(
+        line
+        for head, epoch in zip(heads, epochs, strict=True)
+        for line in (head, *islice(below, len(epoch.views)))
+    )
+
+
+def _epoch_cells(epoch: PastEpoch) -> tuple[str, str, str]:
+    at = f"{utc_text(epoch.published_ms)} UTC"
+    return f"epoch {epoch.epoch:,}", at, f"lag {duration_text(epoch.lag_ms)}{_took(epoch)}"
 
 
 def _took(epoch: PastEpoch) -> str:
@@ -105,7 +106,7 @@ def lag(app: App, over: str, config_path: str) -> None:
     if over_ms is None:
         raise click.UsageError(f"--over {over!r} is no duration; allowed: {DURATION_EXAMPLES}")
     told = lateness(app.config(config_path), over_ms)
-    app.output.result(told, lag_text(told))
+    app.output.result(told, lag_text(told), fold=True)
 
 
 def lag_text(told: Lag) -> str:

@@ -59,7 +59,7 @@ def why(
     from mview.admin.why.explaining import why as explain_row
 
     told = explain_row(app.config(config_path), view, _key(given, nulls), most)
-    app.output.result(told, why_text(told))
+    app.output.result(told, why_text(told), fold=True)
     if told.row is None:
         sys.exit(ExitCode.CHECK_FAILED)
 

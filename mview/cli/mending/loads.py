@@ -71,6 +71,6 @@ def backfill(app: App, names: tuple[str, ...], no_wait: bool, config_path: str) 
         said = f"{table.state}, {table.why}" if table.why else done
         lines.append(one_line(f"{table.table}: {said}"))
         lines += [f"  next: {one_line(table.next)}"] if table.next else []
-    app.output.result(told, "\n".join(lines))
+    app.output.result(told, "\n".join(lines), fold=True)
     if any(table.state == "failed" for table in told):
         sys.exit(ExitCode.CHECK_FAILED)

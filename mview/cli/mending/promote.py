@@ -55,9 +55,9 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
         ]
         if left and not given:
             text = f"production has all others of environment {name} already"
-        app.output.result(Promoted(name, planned, None, light), "\n".join([text, *left]))
+        app.output.result(Promoted(name, planned, None, light), "\n".join([text, *left]), fold=True)
         return
-    app.output.line(text)
+    app.output.line(text, fold=True)
     if planned.refuses:
         raise UserError(
             "production would refuse a view",
@@ -65,7 +65,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
             hint=f"mview promote --env {name} --plan",
         )
     answer = apply_views(config, given, (), app.output.note)
-    app.output.result(Promoted(name, planned, answer), applied_text(answer))
+    app.output.result(Promoted(name, planned, answer), applied_text(answer), fold=True)
     app.output.note(
         "production has the views by these texts: a run or apply of files with other ones changes "
         "them again"

@@ -47,13 +47,13 @@ def quarantine(
     if action == "list":
         names = [table, *ids] if table else []
         changes = quarantined(config, names, with_messages=messages)
-        app.output.result(changes, _list_text(changes))
+        app.output.result(changes, _list_text(changes), fold=True)
         return
     if table is None:
         raise click.UsageError(f"name the table: mview quarantine {action} TABLE [ID…]")
     wanted = cast(Literal["retry", "discard"], action)
     answers = mend(config, wanted, table, ids, app.output.note, wait=not no_wait)
-    app.output.result(answers, _answers_text(table, answers))
+    app.output.result(answers, _answers_text(table, answers), fold=True)
     if any(answer.state == "stays" for answer in answers):
         sys.exit(ExitCode.CHECK_FAILED)
 
@@ -65,9 +65,9 @@ def _list_text(changes: Sequence[QuarantinedChange]) -> str:
     if not changes:
         return "nothing is in quarantine"
     ways = {
-        "retry": "mview quarantine retry {table} {id}",
-        "backfill": "mview backfill {table}",
-        "newer": "a newer change has overtaken it: mview quarantine discard {table} {id}",
+        "retry": "`mview quarantine retry {table} {id}`",
+        "backfill": "`mview backfill {table}`",
+        "newer": "a newer change has overtaken it: `mview quarantine discard {table} {id}`",
     }
     lines = []
     for change in changes:

@@ -42,19 +42,19 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
     planned = plan_run(config, checker.check([former]), checker.manifest, checker.schemas)
     planned = replace(planned, not_given=())  # no files are given
     if not plan_only and planned.refuses:
-        app.output.line(planned_text(planned))
+        app.output.line(planned_text(planned), fold=True)
         raise UserError(
             f"the former text of view {view} is refused",
             safe="nothing was changed; the run goes on as it was",
             hint=f"mview rollback {view} --plan",
         )
-    text = f"{planned_text(planned)}\n\n{former.sql.strip()}"
+    app.output.line(f"{planned_text(planned)}\n", fold=True)
     if plan_only:
-        app.output.result(RolledBack(former.sql, planned, None), text)
+        app.output.result(RolledBack(former.sql, planned, None), former.sql.strip())
         return
-    app.output.line(text)
+    app.output.line(former.sql.strip())
     answer = apply_views(config, [former], (), app.output.note)
-    app.output.result(RolledBack(former.sql, planned, answer), applied_text(answer))
+    app.output.result(RolledBack(former.sql, planned, answer), applied_text(answer), fold=True)
     if former.file:
         app.output.note(
             f"{former.file} is as it was written: put this text into it, or the next run or apply "

@@ -1,0 +1,70 @@
+"""Lines for a screen: what is too wide goes on below, and nothing of it is cut."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+
+#: Columns where nobody says how many there are: of a pipe, or a file.
+_USUAL = (80, 24)
+
+#: What is not taken apart while it fits: cells of a table stand two blanks or more apart.
+_CELL = re.compile(r" {2,}|(?:[^ ]| (?! ))+")
+#: A command in backticks is one word: it is copied as a whole, as a part of it may do other things.
+_WORD = re.compile(r" +|(?:`[^`]*`|[^ ])+")
+#: What a field of an error begins with, in this or that place: its further lines stand below.
+_LABEL = re.compile(r" *[a-z]+: +")
+
+
+def columns() -> int:
+    """How wide the screen is: what COLUMNS says, or the terminal."""
+    return shutil.get_terminal_size(_USUAL).columns
+
+
+def folded(text: str, width: int) -> str:
+    """A text of lines that are no wider than that, but for words that are by themselves, and SQL
+    with a mark below.
+
+    >>> print(folded("  orders  1,234 rows  INCREMENTAL", 24))
+      orders  1,234 rows
+          INCREMENTAL
+    """
+    lines = text.split("\n")
+    marked = [*map(_is_mark, lines[1:]), False]  # what a mark stands below is as it was written
+    return "\n".join(
+        part
+        for line, as_it_is in zip(lines, marked, strict=True)
+        for part in ([line] if as_it_is else _folded(line, width))
+    )
+
+
+def _is_mark(line: str) -> bool:
+    return line.strip(" ^") == "" and "^" in line
+
+
+def _folded(line: str, width: int) -> Iterator[str]:
+    begin = len(line) - len(line.lstrip(" "))
+    label = _LABEL.match(line)
+    below = min(len(label[0]) if label else begin + 4, width // 3)
+    shown, is_first = line[:begin], True
+    for gap, word in _words(line[begin:], width - below):
+        gap = gap if is_first else gap[:2]  # further lines are no table
+        if shown.strip() and len(shown) + len(gap) + len(word) > width:
+            yield shown
+            shown, is_first = " " * max(0, min(below, width - len(word))) + word, False
+        else:
+            shown += gap + word
+    yield shown
+
+
+def _words(line: str, width: int) -> Iterator[tuple[str, str]]:
+    """The words of a line, each with the blanks before it; a cell that fits is one."""
+    gap = ""
+    for cell in _CELL.findall(line):
+        for word in [cell] if len(cell) <= width else _WORD.findall(cell):
+            if word.startswith(" "):
+                gap = word
+            else:
+                yield gap, word
+                gap = ""
