@@ -106,9 +106,9 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
         with _halting(name, halts), concerning(f"table {name}"):
             schema = engine.relations[name].schema
             netted[name] = quarantines.without_orphans(name, netted[name], old_rows)
-            rows = old_and_new(netted[name], old_rows, schema)
+            rows, codes = old_and_new(netted[name], old_rows, schema)
             if rows.num_rows:
-                deltas[name] = Delta(rows, schema.key)
+                deltas[name] = Delta(rows, schema.key, codes)
     netted = {name: changes for name, changes in netted.items() if name not in halts}
     positions = {**before.positions, **batch.positions}
     newest = {**before.newest, **batch.newest}

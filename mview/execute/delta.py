@@ -27,20 +27,23 @@ class Delta:
         rows: columns and WEIGHT, negative for old rows, positive for new ones; what is written has
             -1 and 1.
         key: what tells rows apart; () for a view that is a multiset.
+        given: `codes`, from who had to know them; None: they are worked out.
     """
 
     rows: pa.Table
     key: Sequence[str]
+    given: Positions | None = None
 
     @cached_property
     def codes(self) -> Positions:
         """Of each row, the same for the same key; see `row_codes`."""
-        return row_codes([self.rows.select(list(self.key))])[0]
+        known = self.given
+        return row_codes([self.rows.select(list(self.key))])[0] if known is None else known
 
     @cached_property
     def changes(self) -> Changes:
         """The same for views."""
-        return Changes(self.rows)
+        return Changes(self.rows, self.codes)
 
     @cached_property
     def changelog(self) -> pa.Table:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.errors import DataError
-from mview.execute.ranges import Range, range_of
 from mview.execute.refusal import RefusalError
 from mview.execute.slices import (
     Change,
@@ -36,6 +35,7 @@ from mview.ivm.plan import ViewPlan
 from mview.ivm.rewrites.top import NUMBER, RANKED, Top
 from mview.ivm.tracing.steps import Band, KeySource, Step, Trace, Whole
 from mview.relation import RelationId
+from mview.rows.ranges import Range, range_of
 from mview.schema import TableSchema, as_schema
 
 

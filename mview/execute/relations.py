@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.delta.parquet import read_parquet
-from mview.execute.ranges import Range
 from mview.execute.scan import scan_table
 from mview.memory import Share
+from mview.rows.ranges import Range
 from mview.schema import Column, TableSchema, as_schema
 from mview.store.manifest import TableState
 from mview.store.mirror import EPOCH, KIND, Mirror, fold

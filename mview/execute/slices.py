@@ -117,10 +117,12 @@ class Changes:
 
     Args:
         rows: the table's columns and WEIGHT, consolidated.
+        codes: of each row, the same for the same key; None: they are worked out where needed.
     """
 
-    def __init__(self, rows: pa.Table) -> None:
+    def __init__(self, rows: pa.Table, codes: Positions | None = None) -> None:
         self.rows = rows
+        self._codes = codes
         self._updated: _Updates | None = None
         self._differ: dict[str, Flags] = {}
         #: All columns of the rows that are seen by who sees these updates.
@@ -150,8 +152,15 @@ class Changes:
 
     def _updates(self, key: Sequence[str]) -> _Updates:
         if self._updated is None:
+            codes, weights = self._codes, self.rows[WEIGHT].to_numpy()
+            if codes is None:
+                (codes,) = row_codes([self.rows.select(key)])
+            goes, comes = codes[weights < 0], codes[weights > 0]
+            at = np.full(codes.max(initial=-1) + 1, -1)
+            at[comes] = np.arange(len(comes))
+            olds = np.flatnonzero(at[goes] >= 0)
+            news = at[goes[olds]]
             gone, come = self._sides.gone, self._sides.come
-            olds, news = match(gone.select(key), come.select(key))
             self._updated = _Updates(olds, news, Change(rows_at(gone, olds), rows_at(come, news)))
         return self._updated
 

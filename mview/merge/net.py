@@ -103,13 +103,16 @@ def net_changes(
     )
 
 
-def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.Table:
+def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> tuple[pa.Table, Ints]:
     """What the epoch changes in the table: its columns and WEIGHT, -1 for old rows, 1 for new ones.
 
     Args:
         netted: the net changes.
         old_rows: the mirror's rows of the changed keys; the whole mirror when `truncated`.
         schema: the table's columns and primary key.
+
+    Returns:
+        The rows; and of each a number, the same for the same key and below the number of keys.
 
     Raises:
         UserError: a cell to be taken from a row that the mirror does not have, or NULL in a column
@@ -139,18 +142,20 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> pa.T
         removed = np.setdiff1d(np.arange(len(old_key)), places)
     else:
         removed = at[gone_key][at[gone_key] >= 0]
+    updated = new_key[has_old][changed]
     parts = [
-        (old_rows.take(pa.array(removed)), -1),
-        (_where(before, changed), -1),
-        (_where(after, changed), 1),
-        (_where(new_rows, ~has_old), 1),
+        (old_rows.take(pa.array(removed)), old_key[removed], -1),
+        (_where(before, changed), updated, -1),
+        (_where(after, changed), updated, 1),
+        (_where(new_rows, ~has_old), new_key[~has_old], 1),
     ]
     sides = [
         part.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int32()), part.num_rows))
-        for part, weight in parts
+        for part, _, weight in parts
     ]
     # What is one part alone is not copied for the sake of empty ones.
-    return pa.concat_tables([side for side in sides if side.num_rows] or sides).combine_chunks()
+    rows = pa.concat_tables([side for side in sides if side.num_rows] or sides).combine_chunks()
+    return rows, np.concatenate([keys for _, keys, _ in parts])
 
 
 def _where(rows: pa.Table, wanted: Bools) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Which rows are the same (`equality`) and where: hashes, matching, look-ups, sets of keys.
+"""Which rows are the same (`equality`) and where: hashes, matching, look-ups, ranges, sets of keys.
 
 Beside it, rows that come part by part (`parts`).
 """

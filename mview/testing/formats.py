@@ -110,7 +110,7 @@ class TableInMemory:
         self._high |= netted.high_water
         self._newest |= netted.newest
         old = pa.Table.from_pylist(list(self.rows.values()), self.schema.loose)
-        for row in old_and_new(netted, old, self.schema).to_pylist():
+        for row in old_and_new(netted, old, self.schema)[0].to_pylist():
             weight, key = row.pop(WEIGHT), row["id"]
             if weight < 0:
                 assert self.rows.pop(key) == row, "a row goes that was not there"

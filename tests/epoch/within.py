@@ -99,7 +99,7 @@ class Driver:
 
     def _epoch(self, taken: list[pa.Table]) -> None:
         netted = net_changes(taken, SCHEMA, {}, {})
-        delta = old_and_new(netted, self._before(netted.upserts.select(["id"])), SCHEMA)
+        delta, _ = old_and_new(netted, self._before(netted.upserts.select(["id"])), SCHEMA)
         changes = Delta(delta, SCHEMA.key).changelog
         version = self.mirror.append(self.epochs, changes)
         self.state = replace(self.state, changelog_version=version)

@@ -19,7 +19,6 @@ from mview.execute.executors import Executors
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request, TooManyRowsError
-from mview.execute.ranges import Range, range_of
 from mview.execute.relations import Relation, row_bytes
 from mview.execute.slices import Changes, weighted
 from mview.execute.spark import copies
@@ -30,6 +29,7 @@ from mview.memory import Memory, Share
 from mview.plan.clocks import INSTANT, pinned_rows
 from mview.plan.definition import parse_view
 from mview.relation import RelationId
+from mview.rows.ranges import Range, range_of
 from mview.schema import Column, TableSchema, parse_type
 from mview.session.lazy import Spark
 from mview.store.mirror import Mirror

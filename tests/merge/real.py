@@ -116,7 +116,7 @@ class RealSubject:
         keys += netted.upserts.select(list(self.schema.key)).to_pylist()
         found = (self.mirror.get(tuple(key.values())) for key in keys)
         old = self.mirror.values() if netted.truncated else [row for row in found if row]
-        delta = old_and_new(netted, self._rows(old), self.schema)
+        delta, _ = old_and_new(netted, self._rows(old), self.schema)
         return self._changelog(Delta(delta, self.schema.key).changelog)
 
     def _version0(self, release: Release) -> list[ChangelogRow]:

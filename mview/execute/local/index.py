@@ -17,12 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mview.errors import CorruptionError
-from mview.execute.ranges import Range
 from mview.relation import RelationId
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.parts import Parts
+from mview.rows.ranges import Range
 from mview.rows.sorted_index import Rows, SortedIndex
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
@@ -399,11 +399,18 @@ class ResidentTable:
             numbers, rows = segment.find(names, needles)
             numbers = firsts[numbers]
             if checked and len(rows):
+                # In the order of the rows: they are read side by side, here and by who asks.
+                by_row = np.argsort(rows)
+                numbers, rows = numbers[by_row], rows[by_row]
                 place = pa.array(rows)
                 there = [column.take(place) for column in segment.columns(names)]
-                equal = same_rows(there, typed.take(pa.array(numbers)).columns)
-                rows, unique = np.unique(rows[equal], return_index=True)
-                numbers = numbers[equal][unique]
+                same = same_rows(there, typed.take(pa.array(numbers)).columns)
+                if not same.all():
+                    numbers, rows = numbers[same], rows[same]
+                # A key that is given twice is one.
+                other = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
+                if not other.all():
+                    numbers, rows = numbers[other], rows[other]
             if len(rows):
                 yield segment, numbers, rows
 

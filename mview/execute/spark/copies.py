@@ -28,12 +28,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mview.delta.parquet import read_parquet
-from mview.execute.ranges import Range
 from mview.execute.scan import scan_files
 from mview.files.modes import PRIVATE
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows
 from mview.rows.lookup_keys import typed_keys
+from mview.rows.ranges import Range
 from mview.rows.sorted_index import SortedIndex
 
 #: Copies that one worker holds open; each has a file descriptor.

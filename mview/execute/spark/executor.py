@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from mview.changelog import from_ipc, to_ipc
 from mview.execute.program import Request
-from mview.execute.ranges import Range
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.execute.spark.copies import look_up_files, look_up_range, make_copies
 from mview.relation import RelationId
+from mview.rows.ranges import Range
 from mview.schema import quoted, type_name
 from mview.session.lazy import Spark
 from mview.session.worker import settle_worker

@@ -212,7 +212,7 @@ class LightSource:
         source = self._view.source
         netted = net_changes(batches, source, at.positions, at.newest)
         # Nothing is known of old rows, and need not be: what a change leaves out is refused here.
-        come = old_and_new(netted, source.arrow.empty_table(), source).drop_columns([WEIGHT])
+        come = old_and_new(netted, source.arrow.empty_table(), source)[0].drop_columns([WEIGHT])
         shown, then = self._view.shown(come), self._taken(at, end, netted)
         if netted.truncated:
             # What chunks have of before is gone, and what they have of after is in the log.

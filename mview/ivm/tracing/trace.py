@@ -31,7 +31,7 @@ after a tick only if the column lies between f(old) and f(new), both included, w
 whichever is larger; so it does for the other comparisons. A NULL column gives NULL at all times.
 Hence the changed rows are those of the *bands* between the old and the new bounds, and `pull` goes
 down with a band as it does with keys. A bound that is NULL, fails or is of a type that is not
-compared as the column's integers is found when the tick comes (execute/ranges.py): then all rows
+compared as the column's integers is found when the tick comes (rows/ranges.py): then all rows
 are read.
 """
 
