@@ -14,11 +14,13 @@ from mview.catalog.followers import table_in_sink
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
+from mview.connector import LogReader, Offsets
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views.opening import open_sinks
 from mview.epoch.without import read_by, without
 from mview.errors import AlreadyRunningError, UserError, several
 from mview.failpoints import failpoint
+from mview.ingest.log_readers import end_reader
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.secrets import Mask
@@ -94,7 +96,7 @@ class Remains(NamedTuple):
 
     Attributes:
         damaged: views whose definition cannot be read: a table at a path that it named stays.
-        at_servers: what databases still keep for views in light mode, for people.
+        at_servers: what databases still keep for who read their logs, for people.
     """
 
     damaged: Sequence[str] = ()
@@ -113,7 +115,7 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
 
     Raises:
         UserError: no such view or table, or another view reads it.
-        RetryableError: a database keeps its log for a view, and cannot be told that it is gone.
+        RetryableError: a database keeps its log for what goes, and cannot be told of it.
         TargetError: a view is dropped, and its table cannot be deleted now.
         AlreadyRunningError: a runner holds the store.
     """
@@ -142,9 +144,11 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         # Before: a view that is in no manifest and asked for is told as one to come.
         left_asked = [name for name in asked_views(store) if name not in names]
         keep_asked(store, left_asked, asked_files(store))
-        after = ManifestLog(store.manifests, lease).publish_after(
-            without(kept, manifest, names, with_tables), clock.now()
-        )
+        after = without(kept, manifest, names, with_tables)
+        # Before, too: who repeats the drop can still end them.
+        needed = after.offsets.keys() | {table.connection for table in read_by(kept, after)}
+        at_servers += _end_readers(config, manifest.offsets, needed)
+        after = ManifestLog(store.manifests, lease).publish_after(after, clock.now())
         # Only now: what a manifest names must be there, whatever happens in between. What is left
         # by a crash here goes with the next run.
         failpoint("drop-published")
@@ -153,6 +157,23 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         if left.errors:
             raise several(left.errors)
         return Remains([name for name in names if name in kept.damaged], at_servers)
+
+
+def _end_readers(
+    config: Config, offsets: Mapping[str, Offsets], needed: Collection[str]
+) -> tuple[str, ...]:
+    """End the store's readers of the logs that nothing is read from any more; see `end_reader`."""
+    if config.environment:
+        return ()  # production reads for it
+    reader = LogReader(config.store)
+    ended = [
+        end_reader(config, connection, reader, known)
+        for connection, known in offsets.items()
+        if connection not in needed
+        and (changes := config.changes.get(connection)) is not None
+        and changes.is_own_log
+    ]
+    return tuple(text for text in ended if text)
 
 
 def _not_run(store: Store, *, only_views: bool) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,11 +14,11 @@ from mview.catalog.definitions import KeptLight, load_lights
 from mview.catalog.followers import open_follower, table_in_sink
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import MviewError, RetryableError, UserError
+from mview.errors import UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
-from mview.follow.light.readers import end_reader, noted_reader
+from mview.follow.light.readers import end_sink_reader
 from mview.ingest.chunks import rows_within
 from mview.ingest.spec import chunk_bytes, open_database
 from mview.session.disks import disks_told
@@ -168,7 +167,7 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
 
     Raises:
         AlreadyRunningError: a runner holds the store.
-        MviewError: a server keeps its log for a view, and cannot be told that it is gone.
+        RetryableError: a server keeps its log for a view, and cannot be told that it is gone.
     """
     store = Store(config.store)
     manifest = ManifestLog(store.manifests).latest()
@@ -183,24 +182,6 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
         for name in names:
             lease.check()
             for folder in sorted((store.light(name) / "sinks").glob("*")):
-                left.append(_ended(config, folder, kept, name))
+                left.append(end_sink_reader(config, folder, kept))
             shutil.rmtree(store.light(name))
     return [text for text in left if text]
-
-
-def _ended(config: Config, folder: Path, kept: Collection[str], view: str) -> str:
-    """See `end_reader`."""
-    try:
-        return end_reader(config, folder, kept)
-    except MviewError as error:
-        noted = noted_reader(config, folder)
-        connection = "" if noted is None else noted.connection
-        raise RetryableError(
-            f"light view {view} is not dropped: the database of {connection} cannot be told that "
-            f"nobody reads its log for the view any more: {error.what}",
-            where=error.where,
-            got=error.got,
-            safe="the view and its tables in sinks are as they were",
-            hint="mend that and run the same command again; or, where that database is gone for "
-            f"good, take {connection} out of {config.path} before",
-        ) from error

@@ -186,7 +186,7 @@ class Dropped:
     Attributes:
         what: what went and what stays.
         left: views whose definition was damaged: a table at a path of its own stays.
-        at_servers: what databases still keep for views in light mode, for people.
+        at_servers: what databases still keep for who read their logs, for people.
     """
 
     what: Going

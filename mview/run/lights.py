@@ -10,7 +10,7 @@ from mview.catalog.tables import describe_tables
 from mview.config import Config
 from mview.errors import MviewError, UserError, several
 from mview.files.fence import Fence
-from mview.follow.light.readers import end_reader, ended_sinks, forget_sink
+from mview.follow.light.readers import end_sink_reader, ended_sinks, forget_sink
 from mview.follow.light.view import LightView, open_light
 from mview.plan.definition import ViewDefinition
 from mview.store.layout import Store
@@ -84,7 +84,7 @@ def keep(
     fence.check()
     for folder in ended_sinks(config, store, {light.name: light.definition for light in lights}):
         try:
-            left = end_reader(config, folder, kept=manifest.offsets)
+            left = end_sink_reader(config, folder, kept=manifest.offsets)
             forget_sink(folder)
         except MviewError as error:
             left = str(error.render())

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from mview_connectors.changelogs.sqlite.server import SqliteServer
 
+from mview.admin.content import StoredView, published
 from mview.admin.drop import Remains, drop
 from mview.admin.status import status
 from mview.config.file import load_config
@@ -191,7 +192,7 @@ def test_a_database_that_cannot_be_told_holds_the_drop_until_it_is_left_out(
 ) -> None:
     run_once(project.config, project.view("a", "here"))
     away = project.file.rename(project.folder / "away.db")
-    with pytest.raises(RetryableError, match="light view a is not dropped"):
+    with pytest.raises(RetryableError, match="cannot be told that a/here reads its log no more"):
         drop(project.config, ["a"])
     assert [light.view for light in status(project.config).lights] == ["a"]
     project.write(connections={"other": {"drivername": "sqlite", "database": "x"}}, changes={})
@@ -214,3 +215,49 @@ def test_a_store_of_version_0_2_is_filled_anew_by_readers_of_its_sinks(project: 
     run_once(project.config, view)
     assert ends(project.readers()) == ["a/here", "a/there"]
     assert project.rows("a", "there") == project.rows("a", "here") == [(1, "x")]
+
+
+def test_a_log_that_was_cut_is_told_with_what_helps(project: Project) -> None:
+    """Somebody deletes what a sink has not read: it says how its table is filled anew."""
+    view = project.view("a", "here")
+    project.run("INSERT INTO t VALUES (0, 'x')")
+    run_once(project.config, view)
+    project.run("INSERT INTO t VALUES (1, 'x')", "DELETE FROM _mview_changes")
+    project.run("UPDATE sqlite_sequence SET seq = 0 WHERE name = '_mview_changes'")
+    with pytest.raises(RetryableError, match="`mview drop a` and run it again"):
+        run_once(project.config, view)
+    drop(project.config, ["a"])
+    run_once(project.config, view)
+    assert project.rows("a", "here") == [(0, "x"), (1, "x")]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_epochs_and_sinks_of_light_views_read_beside_each_other(project: Project) -> None:
+    """Each ends alone: who reads for the epochs does when no table is read any more."""
+    full = parse_view(
+        "CREATE MATERIALIZED VIEW f AS SELECT x, count(*) AS n FROM shop.t GROUP BY x", "f"
+    )
+    light = project.view("a", "here", "there")
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    with running(project, full, light) as live:
+        live.until(lambda: project.is_live() and "f" in published(project.config).views)
+        live.until(lambda: len(project.readers()) == 3)
+        with project.locked("there"):
+            for number in range(2, 9):
+                project.run(f"INSERT INTO t VALUES ({number}, 'x')")
+                live.epochs("f", 1)
+        live.until(lambda: len(project.rows("a", "there")) == 8)
+        assert project.errors() == []
+    own = project.readers()[0]
+    assert StoredView(project.config, "f").arrow().to_pylist() == [{"x": "x", "n": 8}]
+    drop(project.config, ["f"])
+    assert project.readers() == [own, f"{own}/a/here", f"{own}/a/there"]  # the table is kept up
+    drop(project.config, ["shop.t"])
+    assert project.readers() == [f"{own}/a/here", f"{own}/a/there"]
+    run_once(project.config, full)
+    assert len(project.readers()) == 3
+    drop(project.config, ["a"])
+    assert project.readers() == [own]
+    drop(project.config, ["f"], with_tables=True)
+    assert project.readers() == []

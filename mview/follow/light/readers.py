@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from mview.config import Config
-from mview.connector import LogReader, Retaining
+from mview.connector import LogReader
 from mview.files.durable import put
 from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.follow.light.progress import LightProgress, ProgressLog
-from mview.ingest.spec import open_changelog
+from mview.ingest.log_readers import end_reader
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.store.layout import Store
@@ -81,7 +80,7 @@ def noted_reader(config: Config, folder: Path) -> SinkReader | None:
     return SinkReader(table.connection, "") if _is_own(config, table.connection) else None
 
 
-def end_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
+def end_sink_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
     """End who reads for a sink, at the server.
 
     Args:
@@ -93,21 +92,14 @@ def end_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
         What people must know; empty: nothing is left.
 
     Raises:
-        MviewError: the server cannot be asked, or the folder not be read.
+        RetryableError: the server cannot be told.
+        CorruptionError: the folder cannot be read.
     """
     noted = noted_reader(config, folder)
     if noted is None or (not noted.light and noted.connection in kept):
         return ""
-    if noted.connection not in config.connections or not _is_own(config, noted.connection):
-        return (
-            f"the log of {noted.connection} is not read any more by the configuration: what its "
-            f"server keeps for {noted.light or 'the store'} stays there, see docs/light.md#readers"
-        )
     reader, newest = LogReader(config.store, noted.light), _newest(folder)
-    with closing(open_changelog(config, noted.connection, [], reader=reader)) as changelog:
-        if isinstance(changelog, Retaining):
-            changelog.leave(None if newest is None else newest.offsets)
-    return ""
+    return end_reader(config, noted.connection, reader, None if newest is None else newest.offsets)
 
 
 def ended_sinks(

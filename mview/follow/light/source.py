@@ -31,12 +31,12 @@ from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
 from mview.connector import WEIGHT, LogReader, TableHalt
-from mview.errors import MviewError, RetryableError, counted, of_the_system
+from mview.errors import DataLostError, MviewError, RetryableError, counted, of_the_system
 from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
-from mview.follow.light.readers import end_reader, note_reader, noted_reader, reader_of
+from mview.follow.light.readers import end_sink_reader, note_reader, noted_reader, reader_of
 from mview.follow.light.seen import SeenKeys, without_chunk
 from mview.follow.light.view import LightView
 from mview.ingest.changelogs import CHUNKS_READ, Changelogs
@@ -301,7 +301,8 @@ class LightSource:
         """Begin to load: note where the log is, then plan the chunks."""
         config, table = self._config, self._view.table
         self.close()  # a place in a log that somebody reads cannot be left
-        if left := end_reader(config, self._folder, kept=config.connections):
+        is_another = noted_reader(config, self._folder) != self._reader
+        if is_another and (left := end_sink_reader(config, self._folder, kept=config.connections)):
             self._say(f"{self._what}: {left}")
         note_reader(self._folder, self._reader, self._fence)
         schemas = {table: self._view.source}
@@ -393,6 +394,11 @@ class LightSource:
         """Errors of clients as ours; what they have open is opened anew."""
         try:
             yield
+        except DataLostError as error:
+            self.close()
+            view = self._view.name
+            hint = f"`mview drop {view}` and run it again: its tables in sinks are filled anew"
+            raise DataLostError(**{**error.parts, "hint": hint}) from error
         except MviewError:
             self.close()
             raise
