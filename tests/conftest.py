@@ -31,9 +31,13 @@ SMALL = {
 }
 
 
-#: A screen on which each line of a command is one, for tests that read lines; of module fixtures,
-#: too, and of processes that tests begin. `tests/cli/test_folding.py` has narrower ones.
-os.environ["COLUMNS"] = "1000"
+@pytest.fixture(autouse=True)
+def wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen on which each line of a command is one, for tests that read lines.
+
+    Also of processes that they begin; `tests/cli/test_folding.py` has narrower ones.
+    """
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 def small_config(folder: Path, **sections: Any) -> Config:

@@ -244,6 +244,20 @@ def test_rows_that_a_filter_drops_are_never_listed(
         assert "there was no time to try each of these" in why_text(told)
 
 
+def test_the_query_is_made_once_however_often_it_is_asked(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make its text takes longer than to run it over some thousand rows."""
+    world.epoch(*(("orders", "insert", None, order(n, 10, n)) for n in range(100, 200)))
+    made = []
+    bind = sources.bind_tables
+    monkeypatch.setattr(sources, "bind_tables", lambda *of: made.append(of) or bind(*of))
+    told = why(world.config, "filtered", {"customer": "10"}, 1000)
+    assert told.complete
+    assert [rows.count for rows in told.behind] == [102]
+    assert len(made) == 1
+
+
 def test_the_changes_that_touched_a_row(world: Epochs) -> None:
     world.epoch(
         ("orders", "update", ORDERS[1], order(2, 10, 21)),

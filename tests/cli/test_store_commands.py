@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from mview.admin.drop import Remains
 from mview.admin.lights import LightStatus
 from mview.admin.status import (
     SinkStatus,
@@ -372,7 +373,7 @@ def test_drop_says_what_goes_and_asks(publish, monkeypatch):
     dropped = []
     monkeypatch.setattr(
         "mview.admin.drop.drop",
-        lambda config, names, with_tables: dropped.append((*names, with_tables)) or [],
+        lambda config, names, with_tables: dropped.append((*names, with_tables)) or Remains(),
     )
     kept = mview("drop", "v", input="n\n")
     assert kept.exit_code == 1

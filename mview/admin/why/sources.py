@@ -45,7 +45,7 @@ from mview.store.mirror import Mirror
 MOST_ROWS = 200_000
 
 #: Seconds for which rows are narrowed down.
-SECONDS = 5.0
+SECONDS = 2.0
 
 #: So many digits of a DOUBLE count: a sum of fewer rows, or in another order, differs after them.
 _DIGITS = 12
@@ -73,6 +73,23 @@ class Behind:
     complete: bool
 
 
+@dataclass(frozen=True)
+class _Query:
+    """A view's query as it is run here, at an epoch.
+
+    Attributes:
+        sql: its text, over relations of other names.
+        names: by relation, its name there.
+        clocks: by clock, the time of the epoch.
+        shape: the columns of the result.
+    """
+
+    sql: str
+    names: Mapping[RelationId, str]
+    clocks: Mapping[RelationId, pa.Table]
+    shape: pa.Schema
+
+
 class Sources:
     """What a view reads, at published epochs.
 
@@ -85,6 +102,7 @@ class Sources:
     def __init__(self, store: Store, definition: ViewDefinition, key: Sequence[str]) -> None:
         self._store, self._definition, self._key = store, definition, tuple(key)
         self._evaluator = LocalEvaluator()
+        self._queries: dict[int, _Query] = {}
         self.names = tuple(n for n in definition.table_names if not is_clock(n))
 
     def close(self) -> None:
@@ -156,22 +174,32 @@ class Sources:
         Raises:
             UntellableError: only Spark could run the query.
         """
-        # The time as a row of a clock: as a literal, only Spark would read it.
-        timed = with_clocks(in_total_order(self._definition, self._schemas(manifest)))
-        names = {name: f"b{number}" for number, name in enumerate(timed.table_names)}
-        sql = bind_tables(timed, names)
-        shape = manifest.views[self._definition.name].schema.arrow
+        query = self._query(manifest)
         relations = {
-            text: pinned_rows(name, manifest.pinned_ms) if is_clock(name) else rows[name]
-            for name, text in names.items()
+            text: query.clocks[name] if name in query.clocks else rows[name]
+            for name, text in query.names.items()
         }
         try:
-            result = self._evaluator.run(sql, relations, shape)
+            result = self._evaluator.run(query.sql, relations, query.shape)
         except RefusalError as error:
             raise UntellableError(f"only Spark could run the query: {error}") from None
         columns = list(self._key) or row.column_names
         hit, _ = match(result.select(columns), row.select(columns))
         return told_rows(result.take(pa.array(hit)))
+
+    def _query(self, manifest: Manifest) -> _Query:
+        """The query at an epoch, made once: narrowing runs it thousands of times."""
+        if (query := self._queries.get(manifest.epoch)) is None:
+            # The time as a row of a clock: as a literal, only Spark would read it.
+            timed = with_clocks(in_total_order(self._definition, self._schemas(manifest)))
+            names = {name: f"b{number}" for number, name in enumerate(timed.table_names)}
+            query = self._queries[manifest.epoch] = _Query(
+                bind_tables(timed, names),
+                names,
+                {name: pinned_rows(name, manifest.pinned_ms) for name in names if is_clock(name)},
+                manifest.views[self._definition.name].schema.arrow,
+            )
+        return query
 
     def key_of(self, manifest: Manifest, name: RelationId) -> tuple[str, ...]:
         """The columns that tell rows of what is read apart; of one without a key all."""
