@@ -7,6 +7,7 @@ for seven days, and 170 old contents of each table.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,13 +79,18 @@ class _KeptEpoch:
 
 
 class Retention:
-    """Thins the manifests out and knows what the kept ones need. For one thread."""
+    """Thins the manifests out and knows what the kept ones need. `note` is for any thread."""
 
     def __init__(self, manifests: ManifestLog, settings: EngineSettings) -> None:
         self._manifests, self._settings = manifests, settings
+        self._noted: deque[Manifest] = deque()
         self._kept: dict[int, _KeptEpoch] = {}
         #: Most epochs change few views: equal facts are held once.
         self._shared: dict[tuple[str, bytes], Mapping[str, Any]] = {}
+
+    def note(self, manifest: Manifest) -> None:
+        """Take a manifest that was just published: it need not be read to know what it says."""
+        self._noted.append(manifest)
 
     def prune(self, now: int, spared: Collection[int] = ()) -> Manifest:
         """Delete the manifests that are not kept any more.
@@ -97,10 +103,14 @@ class Retention:
             What was published when the oldest files that are kept were replaced.
         """
         epochs = self._manifests.epochs()
+        noted: dict[int, Manifest] = {}
+        while self._noted:
+            manifest = self._noted.popleft()
+            noted[manifest.epoch] = manifest
         for epoch in (epoch for epoch in epochs if epoch not in self._kept):
             # Who asks for it is told; the newest one can be read.
             with suppress(CorruptionError):
-                self._kept[epoch] = self._of(self._manifests.read(epoch))
+                self._kept[epoch] = self._of(noted.get(epoch) or self._manifests.read(epoch))
         published = {epoch: kept.published_ms for epoch, kept in self._kept.items()}
         gone = outdated(published, now, self._settings.keep_files, self._settings.history)
         gone.difference_update(spared)

@@ -7,6 +7,7 @@ only what no kept manifest names (deletion), so a crash in between costs nothing
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -33,8 +34,9 @@ from mview.store.mirror import Mirror
 _TAIL_ROWS, _TAIL_BYTES = 20_000, 16 << 20
 _TAIL_SHARE = 0.1
 
-#: Epochs between two rounds of deleting.
-_CLEAN_EVERY = 50
+#: Epochs between two rounds of deleting, and seconds at least: a round lists every folder, however
+#: little there is to delete.
+_CLEAN_EVERY, _CLEAN_EVERY_S = 50, 15.0
 
 _LEAPT = (
     "this machine's clock went ahead by more than a day: now() and the ages of what is kept follow "
@@ -54,6 +56,7 @@ class Upkeep:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mview-upkeep")
         self._compactions: dict[RelationId, Future[tuple[int, int]]] = {}
         self._cleaning: Future[None] | None = None
+        self._cleaned_s = float("-inf")
         self._retention = Retention(engine.manifests, engine.config.engine)
         # A clock that is wrong when the run begins ages nothing by years, either.
         ended_ms = last_ended_ms(engine.manifests, engine.lease.token)
@@ -102,8 +105,14 @@ class Upkeep:
                     self._compact, name, relation.mirror, relation.state
                 )
         self._move_memory()
-        if manifest.epoch % _CLEAN_EVERY == 0 and (self._cleaning is None or self._cleaning.done()):
+        self._retention.note(manifest)
+        if (
+            manifest.epoch % _CLEAN_EVERY == 0
+            and time.monotonic() >= self._cleaned_s + _CLEAN_EVERY_S
+            and (self._cleaning is None or self._cleaning.done())
+        ):
             self.settle()
+            self._cleaned_s = time.monotonic()
             self._cleaning = self._worker.submit(self._clean, manifest)
 
     def _move_memory(self) -> None:

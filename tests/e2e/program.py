@@ -30,7 +30,7 @@ def main(folder: Path, action: str, ttl_ms: int, names: Sequence[str] = ()) -> i
     """Run or drop; returns the exit code."""
     pipeline.Lease = drop.Lease = partial(Lease, ttl_ms=ttl_ms)
     # A run of seconds does, too, what keeps a store small: it may be killed while that is done.
-    upkeep._TAIL_ROWS, upkeep._CLEAN_EVERY = 1, 4
+    upkeep._TAIL_ROWS, upkeep._CLEAN_EVERY, upkeep._CLEAN_EVERY_S = 1, 4, 0.0
     # As few changes come as were few enough to be left to the swap.
     beside._CLOSE_ROWS = -1
     try:

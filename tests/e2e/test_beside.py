@@ -128,6 +128,7 @@ def test_what_a_build_reads_stays_on_disk(shop: Shop, monkeypatch: pytest.Monkey
     """Whatever is folded and deleted meanwhile."""
     monkeypatch.setattr("mview.epoch.upkeep._TAIL_ROWS", 1)
     monkeypatch.setattr("mview.epoch.upkeep._CLEAN_EVERY", 3)
+    monkeypatch.setattr("mview.epoch.upkeep._CLEAN_EVERY_S", 0.0)
     config = shop.config(keep_files="1ms", history="1ms")
     truth = Truth(config, shop, EVERY)
     cleaned: list[int] = []

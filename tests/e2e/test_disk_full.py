@@ -164,6 +164,7 @@ def test_a_store_that_is_full_while_live(
 ) -> None:
     monkeypatch.setattr(upkeep, "_TAIL_ROWS", 1)
     monkeypatch.setattr(upkeep, "_CLEAN_EVERY", 2)
+    monkeypatch.setattr(upkeep, "_CLEAN_EVERY_S", 0.0)
     config, views = configured(shop, disk.folder / "store"), views_of(**VIEWS)
     run_once(config, *views)
     for turn, leave in enumerate((0, 20, 60)):

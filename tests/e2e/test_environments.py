@@ -56,7 +56,8 @@ def shop(tmp_path: Path, loaded_shop: Callable[[Path], Shop]) -> Iterator[Shop]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tail is folded at once, and what is folded is cleaned away."""
-    for name, value in (("_TAIL_ROWS", 1), ("_TAIL_SHARE", 0.0), ("_CLEAN_EVERY", 1)):
+    hasty = {"_TAIL_ROWS": 1, "_TAIL_SHARE": 0.0, "_CLEAN_EVERY": 1, "_CLEAN_EVERY_S": 0.0}
+    for name, value in hasty.items():
         monkeypatch.setattr(f"mview.epoch.upkeep.{name}", value)
 
 

@@ -19,6 +19,7 @@ from mview.connector import SinkTarget
 from mview.delta import log as delta_log
 from mview.epoch.retention import Retention, outdated
 from mview.errors import CorruptionError, UserError
+from mview.files.numbered import numbered
 from mview.notebook.project import Project
 from mview.plan.definition import parse_view
 from mview.store.history import ManifestLog
@@ -96,9 +97,10 @@ class World:
             weights[(1, str(self.epoch - 1))] = -1
         facts = self.sink.commit(self.sink.stage(self.epoch, delta_of(SCHEMA, weights)))
         view = ViewState("d", "LINEAR", SCHEMA, facts, 1)
-        self.log.publish(
-            Manifest(self.epoch, 1, WallMs(self.now), 1, self.epoch, views={"v": view})
-        )
+        manifest = Manifest(self.epoch, 1, WallMs(self.now), 1, self.epoch, views={"v": view})
+        self.log.publish(manifest)
+        if self.epoch % 3:  # of those that were not noted, it reads what they say
+            self.retention.note(manifest)
 
     def clean(self) -> int:
         oldest = self.retention.prune(self.now)
@@ -239,3 +241,21 @@ def test_a_snapshot_is_one_epoch_of_all_views(tmp_path: Path) -> None:
         project.at(9)
     (shown, _) = project.status().views
     assert shown.sink["version"] == 2
+
+
+def test_what_was_noted_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it count where its file is gone."""
+    world = World(tmp_path)
+    for _ in range(8):
+        world.run(1_000)
+    read: list[int] = []
+
+    def noting(epoch: int) -> Manifest:
+        read.append(epoch)
+        return ManifestLog.read(world.log, epoch)
+
+    monkeypatch.setattr(world.log, "read", noting)
+    numbered(world.log.folder, 5).unlink()
+    oldest = world.retention.prune(world.now)
+    assert read == [3, 6, oldest.epoch]
+    assert list(world.retention._kept) == [1, 2, 3, 4, 6, 7, 8]
