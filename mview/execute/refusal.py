@@ -18,7 +18,7 @@ class Reason:
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.detail} is not admitted in process ({self.code})"
+        return f"{self.detail} cannot run in process ({self.code})"
 
 
 class RefusalError(Exception):

@@ -59,7 +59,7 @@ def test_the_tree_has_a_strategy_per_operator(explain):
 def test_it_is_told_where_the_epochs_run(explain):
     assert "  runs in process\n" in explain(JOIN)[1]
     _, out, _ = explain("SELECT order_id, soundex(status) AS s FROM shop.orders")
-    assert "  runs on Spark: soundex is not admitted in process (operator)\n" in out
+    assert "  runs on Spark: soundex cannot run in process (operator)\n" in out
     whole = "  all rows are computed again: in process while tables are small, else on Spark\n"
     assert whole in explain(NUMBERED)[1]
     (plan,) = json.loads(explain(JOIN, "--json")[1])

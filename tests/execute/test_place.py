@@ -16,7 +16,7 @@ SCHEMAS = {
 }
 INSIDE, WHOLE = "runs in process", "runs on Spark: all rows are computed again"
 SMALL = "all rows are computed again: in process while tables are small, else on Spark"
-SOUNDEX = "runs on Spark: soundex is not admitted in process (operator)"
+SOUNDEX = "runs on Spark: soundex cannot run in process (operator)"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_filters_and_projections_with_sparks_types() -> None:
         ("SELECT id, note FROM db.orders", "does not show shop"),
         ("SELECT shop, id + 0 AS id FROM db.orders", "does not show id"),
         ("SELECT shop, id, now() AS t FROM db.orders", "asks for the time"),
-        ("SELECT shop, id, hash(note) AS n FROM db.orders", "not admitted in process"),
+        ("SELECT shop, id, hash(note) AS n FROM db.orders", "cannot run in process"),
         ("SELECT shop, id, explode(tags) AS tag FROM db.orders", "table's: "),
     ],
 )  # fmt: skip

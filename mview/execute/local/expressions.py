@@ -556,9 +556,10 @@ def _bound(value: object, side: object, kind: str) -> str:
 
 
 def _named(node: exp.Expr) -> str:
-    if isinstance(node, exp.Anonymous):
-        return str(node.this)
-    return node.sql_name().lower() if isinstance(node, exp.Func) else type(node).__name__
+    """A function's name in Spark, where it has one that is called; else what the node is."""
+    called = node.sql(dialect="spark").partition("(")[0]
+    is_called = isinstance(node, exp.Func) and called.isidentifier()
+    return called.lower() if is_called else type(node).__name__
 
 
 def _type_error(name: str, values: list[Typed]) -> NotAdmittedError:

@@ -16,6 +16,9 @@ from mview.execute.local.admitted.functions import AGGREGATES, SCALARS
 from mview.execute.local.reading import read
 from mview.execute.refusal import NotAdmittedError
 from mview.plan.checks.ties import check_order
+from mview.plan.clocks import with_clocks
+from mview.plan.definition import parse_view
+from mview.plan.functions.effects import TIME
 from mview.plan.functions.names import ARGUMENTS, REFUSED
 from mview.plan.text.place import Text
 from mview.schema import parse_type, type_name
@@ -75,21 +78,31 @@ _CASTS = """
 CAST(s AS int) | CAST(i AS string) | CAST(n AS double) | CAST(s AS decimal(12,2)) |
 CAST(f AS int) | CAST(i AS decimal(12,2)) | CAST(d AS string) | TRY_CAST(s AS int)
 """
-#: Others that are in no list of entries: what is selected from the table, by name.
-_ALSO = {
-    **{
-        name: f"{name}(i) OVER (ORDER BY b) AS v FROM t_" for name in ("any_value", "first", "last")
-    },
-    "element_at": "element_at(split(s, '-'), 1) AS v FROM t_",
-    "explode": "explode(split(s, '-')) AS v FROM t_",
-    "posexplode": "x AS v FROM t_ LATERAL VIEW posexplode(split(s, '-')) q AS p, x",
-    "pow": "pow(f, 3) AS v FROM t_",
-}
+#: Other names that run in process, and such that do so in a form that no entry has.
+_ALSO = """
+and(ok, ok) | any_value(i) OVER (ORDER BY b) | array_agg(s) | array_size(split(s, '-')) |
+boolean(ok) | ceiling(f) | char_length(s) | character_length(s) | cume_dist() OVER (ORDER BY b) |
+date(s) | date_diff(d, e) | dateadd(d, 1) | div(i, j) | double(i) |
+element_at(split(s, '-'), 1) | explode(split(s, '-')) | first(i) OVER (ORDER BY b) |
+ilike(s, 'a') | int(s) | last(i) OVER (ORDER BY b) | lcase(s) | len(s) | like(s, 'a') |
+listagg(s, ',') WITHIN GROUP (ORDER BY s) | locate('a', s) | log(f) | mod(i, j) | not(ok) |
+or(ok, ok) | pow(f, 3) | regexp_like(s, 'a') | rlike(s, 'a') | sha(s) |
+signum(f) | string(i) | substr(s, 1, 2) | timestamp(s) | timestampadd(d, 1) |
+to_unix_timestamp(at) | try_element_at(split(s, '-'), 1) | ucase(s) | var_samp(f)
+"""
+_IN_FROM = {"posexplode": "x AS v FROM t_ LATERAL VIEW posexplode(split(s, '-')) q AS p, x"}
+
+
+def _apart(group: str) -> Iterable[str]:
+    return (text.strip() for text in re.split(r"(?<!\|)\|(?!\|)", group))
+
+
 COMMON = tuple(
-    text.strip()
+    text
     for group in (_AGGREGATES, _WINDOWS, _CONDITIONS, _NUMBERS, _TEXTS, _TIMES, _CASTS)
-    for text in re.split(r"(?<!\|)\|(?!\|)", group)
+    for text in _apart(group)
 )
+OTHERS = tuple(_apart(_ALSO))
 
 
 def place(expression: str) -> str:
@@ -121,20 +134,33 @@ _HEAD = """\
 
 Written by `python -m tests.docs`, from the lists in the code; none of it by hand.
 
-*In process*: an epoch of a view whose functions all run so takes milliseconds. *On Spark*: where
-one of them needs it, each epoch is a job of Spark, some hundred times as long. `mview explain`
-tells it for a view, and which expression is why. *Refused*: no view may call it; `mview check`
-says what to write instead.
+*In process*: mview computes it itself; an epoch of a view that has no others takes milliseconds.
+*On Spark*: if a view has one of these, each of its epochs is a job of Spark, which takes some
+hundred times as long. `mview explain` tells where a view runs, and which expression is why.
+*Refused*: no view may call it; `mview check` says what to write instead.
 """
 
 
 def inside() -> set[str]:
     """The functions that run in process, for some types of their arguments at least."""
     calls = [entry.spark for entry in (*SCALARS, *AGGREGATES)]
-    calls += [text for text in COMMON if place(text) == "in process"]
+    calls += [text for text in (*COMMON, *OTHERS) if place(text) == "in process"]
     names = {match[1].lower() for call in calls if (match := re.match(r"(\w+)\(", call))}
-    names |= {name for name, selected in _ALSO.items() if _place_of(selected) == "in process"}
+    names |= {name for name, selected in _IN_FROM.items() if _place_of(selected) == "in process"}
     return names & set(ARGUMENTS)
+
+
+def of_the_time() -> set[str]:
+    """The functions that give the time of the epoch; others of the time are refused."""
+    return {name for name in TIME if _is_pinned(f"SELECT id, {name}() AS v FROM c.t")}
+
+
+def _is_pinned(text: str) -> bool:
+    try:
+        with_clocks(parse_view(text, "v"))
+    except UserError:
+        return False
+    return True
 
 
 def page() -> str:
@@ -144,39 +170,56 @@ def page() -> str:
         kind: sum(where == kind for where in places.values()) for kind in ("in process", "refused")
     }
     rest = len(places) - sum(count.values())
-    within = inside()
+    within, timely = inside(), of_the_time()
+    on_spark = set(ARGUMENTS) - within - TIME
     lines = [
         _HEAD,
         f"## The {len(places)} most used",
         "",
         f"{count['in process']} run in process, {rest} on Spark, {count['refused']} are refused.",
         "",
+        _columns(),
+        "",
         "| expression | runs |",
         "|---|---|",
         *(f"| `{_cell(text)}` | {_where(where)} |" for text, where in places.items()),
-        "",
-        f"Columns: {', '.join(f'`{name}` {type_name(kind)}' for name, kind in COLUMNS.items())}.",
         "",
         "## All functions of Spark",
         "",
         f"### In process ({len(within)})",
         "",
-        "For some types of arguments at least, or along a window; what else there is of them runs "
-        "on Spark, or is refused.",
+        "For some types of arguments at least, or along a window; with others they run on Spark, "
+        "or are refused.",
         "",
         _names(within),
         "",
-        f"### On Spark ({len(set(ARGUMENTS) - within)})",
+        f"### The time of the epoch ({len(timely)})",
         "",
-        _names(set(ARGUMENTS) - within),
+        "In process, as a value of the epoch: [the time](views.md#the-time).",
         "",
-        f"### Refused ({len(REFUSED)})",
+        _names(timely),
+        "",
+        f"### On Spark ({len(on_spark)})",
+        "",
+        _names(on_spark),
+        "",
+        f"### Refused ({len(REFUSED) + len(TIME - timely)})",
+        "",
+        "Each is another time each time that it is asked. Instead: use a function of the epoch's "
+        "time.",
+        "",
+        _names(TIME - timely),
         "",
     ]
     for why in dict.fromkeys(REFUSED.values()):
         names = [name for name, refusal in REFUSED.items() if refusal is why]
         lines += [f"Each {why.why}. Instead: {why.hint}.", "", _names(names), ""]
     return "\n".join(lines)
+
+
+def _columns() -> str:
+    told = ", ".join(f"`{name}` {type_name(kind)}" for name, kind in COLUMNS.items())
+    return f"The columns are {told}."
 
 
 def _cell(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.execute.local.common_functions import COMMON, place
+from tests.execute.local.common_functions import COMMON, OTHERS, of_the_time, place
 
 IN_PROCESS = 145
 
@@ -11,3 +11,13 @@ def test_no_fewer_of_the_common_functions_run_in_process() -> None:
     assert len(set(COMMON)) == len(COMMON) == 150
     places = [place(text) for text in COMMON]
     assert places.count("in process") == IN_PROCESS, "say the new number, if it is higher"
+
+
+def test_other_names_of_them_run_in_process() -> None:
+    assert [text for text in OTHERS if place(text) != "in process"] == []
+
+
+def test_functions_of_the_time() -> None:
+    """What a view is refused is not told as a function of the epoch's time."""
+    days, instants = {"current_date", "curdate"}, {"current_timestamp", "now", "localtimestamp"}
+    assert of_the_time() == days | instants
