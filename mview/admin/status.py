@@ -136,11 +136,11 @@ class ViewStatus:
         name: its name.
         strategy: how it is kept.
         rows: its rows.
-        path: where its sink is.
+        path: the folder of its table.
         freshness_ms: what was promised; None: nothing.
         lag_ms: now minus the watermark of the newest epoch; None: unknown.
         missed: it is older than promised.
-        cause: which stage makes it so; empty: it is not, or it has halted.
+        cause: which stage makes it older than promised; empty: it is not, or it has halted.
         runs: how it was brought up to its newest epochs, the last one first.
         halted: why it has halted; empty: it goes on.
         sink: what its sink said of the newest epoch, e.g. the Delta version that holds it.

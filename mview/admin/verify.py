@@ -57,9 +57,9 @@ class VerifyResult:
         view: its name.
         epoch: the epoch that was compared.
         rows: rows of the batch result.
-        equal: whether the sink holds exactly these.
-        missing: rows the sink lacks (a sample).
-        extra: rows only the sink has (a sample).
+        equal: whether the table holds exactly these.
+        missing: rows that the table lacks (a sample).
+        extra: rows that only the table has (a sample).
         error: why it cannot be compared: the view has halted, or its batch query fails; empty: it
             was compared.
         sink: what follows the view and was compared with it; empty: this is the view itself.

@@ -44,7 +44,7 @@ class PlannedView:
         fate: what happens.
         why: the reason; empty for those that go on.
         diff: lines of the query that go (`-`) and come (`+`), where it changed.
-        takes: what else of it is another one, and counts without a build: `freshness`, `policy`,
+        takes: what else of it has changed, and counts without a build: `freshness`, `policy`,
             `comment`, `sinks`.
         breaking: what its readers lose: columns that go, another key.
         strategy: how it will be kept; empty: only Spark can tell.

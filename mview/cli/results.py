@@ -81,7 +81,8 @@ class ExplainedJson(TypedDict, total=False):
 
     Attributes:
         view: its name; a part has `:` and its number behind it.
-        evaluation: `slice_diff`, `maintained`, `top` or `full`.
+        evaluation: `slice_diff`: by changed rows and those that go with them; `maintained`: by sums
+            and counts that are kept; `top`: by the first rows, which are kept; `full`: all anew.
         key: its key columns; none: rows may be there more than once.
         tables: what it reads.
         operators: its operators, from the top.

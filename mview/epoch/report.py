@@ -21,7 +21,7 @@ class ViewChange:
         deleted: keys that went away.
         rows: rows of the view after the epoch.
         strategy: the strategy of the view's top node.
-        executor: `spark` or `local`.
+        executor: where it was worked out: `local`, in process, or `spark`.
         chosen: why the view was computed as a whole though it is incremental; empty: it was not.
     """
 

@@ -39,7 +39,7 @@ class TrialOutcome:
         seconds: how long it took.
         failures: what is wrong, a line each; none: it passed.
         on_spark: why queries ran on Spark; none: all ran in process.
-        is_wrong: a view is kept up otherwise than its batch query gives.
+        is_wrong: a view that is kept up by changes differs from its batch query: a fault of mview.
         recorded: how often what views show was written into it as its `expect`.
     """
 
@@ -274,7 +274,7 @@ def _apart(wrong: Mapping[RelationId, pa.Table]) -> list[str]:
     """What is kept up otherwise than the batch query: a fault of mview."""
     lines = []
     for view, apart in wrong.items():
-        title = f"view {view} is kept up otherwise than its batch query gives; please report it:"
+        title = f"view {view} differs from its batch query, a fault of mview; please report it:"
         lines += _lines(title, apart, "of the batch")
     return lines
 

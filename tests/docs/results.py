@@ -47,7 +47,7 @@ One document on standard output; errors and remarks go to standard error, and ex
 of [commands.md](commands.md#exit-codes). Secrets are starred out. Numbers, `true`, `false` and
 `null` are JSON's; every other value of a row (a decimal, a time, bytes) is a text. Milliseconds of
 wall time count from 1970 in UTC. Fields may be added; what is here keeps its name and meaning
-within a major version.
+within a major version. Epoch, chunk, T, watermark and other words: [concepts.md](concepts.md).
 """
 
 #: What each command prints; `init` and those that read files print one document each.

@@ -359,7 +359,7 @@ tests:
     (tmp_path / "t.yml").write_text(HEAD + "tests: [{name: a, given: {s.t: [{id: 1}]}}]\n")
     before = (tmp_path / "t.yml").read_text()
     monkeypatch.setattr(world, "run_view", lambda *arguments: None)
-    assert "kept up otherwise" in tried(code=1)
+    assert "differs from its batch query" in tried(code=1)
     assert (tmp_path / "t.yml").read_text() == before
 
 

@@ -23,7 +23,7 @@ class ViewPoint:
     Attributes:
         rows: its rows afterwards.
         inserted, updated, deleted: what the epoch did.
-        executor: `local` or `spark`.
+        executor: where it was worked out: `local`, in process, or `spark`.
         seconds: that it took to work the change out; None: it was built.
     """
 

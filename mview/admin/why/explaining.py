@@ -67,7 +67,7 @@ class Touched:
         published_ms: when that was published, wall milliseconds.
         before: the row before; None: there was none.
         row: the row after; None: it went.
-        changes: few changes of what the view reads from which alone the query makes that of it;
+        changes: a few changes of what the view reads, which alone make the query give `row`;
             none: the time alone, or it is not known.
         unknown: why the changes are not known; empty: they are.
     """

@@ -240,7 +240,7 @@ class Ran:
         epoch: the epoch.
         strategy: `incremental` or `FULL`.
         why: the reason.
-        executor: `local` or `spark`.
+        executor: where it was worked out: `local`, in process, or `spark`.
         changed: changed rows of the tables.
         read: rows that were looked up; of a FULL one, all rows of its tables.
         output: changed rows of the view; an update is two.
