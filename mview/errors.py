@@ -334,6 +334,12 @@ class OtherLogError(UserError):
     kind = 14
 
 
+class NoKeyError(UserError):
+    """A table has no key: nobody can tell which row a change belongs to."""
+
+    kind = 15
+
+
 class DataError(UserError):
     """The query of a view fails on its data, as its batch query would: an overflow, say."""
 

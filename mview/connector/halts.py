@@ -7,9 +7,10 @@ counts. The table's own changes are passed over until it is loaded anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mview.errors import DecodeError, MviewError
+from mview.errors import DecodeError, MviewError, UserError
 
 #: What is said of the data of a table that has halted.
 SAFE = "the views that need the table keep the rows of their last good epoch, all others go on"
@@ -64,3 +65,21 @@ class TableHalt:
             hint=self.hint or None,
             code=self.code or None,
         )
+
+
+def altered(place: str, where: str, what: str) -> TableHalt:
+    """The halt of a table that has other changes than when it was loaded.
+
+    Args:
+        place: the table, `<connection>.<table>`.
+        where: its server and database.
+        what: what is different.
+    """
+    # What comes next is said by who reads the table.
+    error = UserError(f"table {place} {what} since it was loaded", where=where, safe=SAFE)
+    return TableHalt.of(error, altered=True)
+
+
+def lost_key(key: Sequence[str]) -> str:
+    """What is different of a table whose rows another key tells apart; see `altered`."""
+    return f"has no longer the key ({', '.join(key)}) that told its rows apart"

@@ -27,6 +27,7 @@ from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
 from mview.ingest.decode.split import decode_split
 from mview.ingest.decode.typed import Decoded
+from mview.ingest.keys import with_other_keys
 from mview.ingest.mending.reject import QuarantineRoom, Reject, Rejects, to_bodies
 from mview.ingest.spec import (
     QuerySpec,
@@ -89,6 +90,8 @@ class Changelogs:
         self._ended_ms: int | None = None
         self._last_progress = time.monotonic()
         self._halted: set[RelationId] = set()
+        #: By connection, loaded tables that have another key by now, as far as no log tells it.
+        self._others: dict[str, Mapping[str, TableHalt]] = {}
         #: Messages that the last answer of `advance` has left.
         self.backlog = 0
 
@@ -157,7 +160,7 @@ class Changelogs:
         said = {
             RelationId("table", table, connection): halt
             for connection, progress in reached.items()
-            for table, halt in progress.halts.items()
+            for table, halt in {**self._others.get(connection, {}), **progress.halts}.items()
         }
         return {table: halt for table, halt in said.items() if table not in self._halted}
 
@@ -176,6 +179,9 @@ class Changelogs:
             for name in spec.start:
                 read = {t.source_name: t.column_names for t in spec.tables_of(name)}
                 loading = [t.source_name for t in spec.tables_of(name) if t.plan is not None]
+                if not spec.config.changes[name].is_own_log:
+                    loaded = [t for t in spec.tables_of(name) if t.plan is None]
+                    self._others[name] = with_other_keys(spec.config, name, loaded)
                 self._changelogs[name] = open_changelog(
                     spec.config, name, list(read), read, loading, spec.reader
                 )

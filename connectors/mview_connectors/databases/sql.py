@@ -16,7 +16,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from mview.clock import SourceMs
 from mview.config import ConnectionSettings, secret_values
 from mview.connector import Look
-from mview.errors import AwayError, ConfigError, MviewError, UserError
+from mview.errors import AwayError, ConfigError, MviewError, NoKeyError, UserError
 from mview.relation import TableName
 from mview.rows.where import ALLOWED, check, parse_where
 from mview.schema import Column, TableSchema
@@ -238,7 +238,7 @@ class SqlDatabase(ABC):
             indexes, key=lambda i: (not i.is_primary, len(i.columns), i.columns), default=None
         )
         if chosen is None:
-            raise UserError(
+            raise NoKeyError(
                 f"table {self.place(table)} has no primary key, and no unique index of columns "
                 "that are NOT NULL",
                 got=self._why_no_key(table) or None,

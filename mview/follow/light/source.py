@@ -31,7 +31,14 @@ from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
 from mview.connector import WEIGHT, LogReader, TableHalt
-from mview.errors import DataLostError, MviewError, RetryableError, counted, of_the_system
+from mview.errors import (
+    DataLostError,
+    DecodeError,
+    MviewError,
+    RetryableError,
+    counted,
+    of_the_system,
+)
 from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
@@ -198,7 +205,7 @@ class LightSource:
         start = self._start[1]
         end = logs.advance(start)
         for halt in end.get("halts", {}).values():
-            raise record(TableHalt, halt).error()
+            raise self._halted(record(TableHalt, halt))
         table = self._table(self._load(at))
         left = [(table, chunk) for chunk in chunks[at.chunks :]]
         may_read = bool(left and self._pace.take(left, 1))
@@ -238,6 +245,13 @@ class LightSource:
         self._note(after, then)
         self._start = after, end
         return None
+
+    def _halted(self, halt: TableHalt) -> DecodeError:
+        """A light view is not loaded anew by itself: its table in the sink would be emptied."""
+        first = f"{halt.hint}; then " if halt.hint else ""
+        then = f"`mview drop {self._view.name}` and run again: its tables in sinks are filled anew"
+        safe = "the table in the sink stays as it is"
+        return DecodeError(**{**halt.error().parts, "safe": safe, "hint": f"{first}{then}"})
 
     def _taken(self, at: LightProgress, end: dict[str, Any], netted: Netted) -> LightProgress:
         newest = {p: max(ms, at.newest.get(p, ms)) for p, ms in netted.newest.items()}

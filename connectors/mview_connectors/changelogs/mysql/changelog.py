@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, LogReader, Look, Offsets, unknown_offsets
+from mview.connector.halts import altered, lost_key
 from mview.errors import MviewError, UserError
 from mview_connectors.changelogs.mysql.events import (
     INCIDENT,
@@ -41,7 +42,7 @@ from mview_connectors.changelogs.mysql.events import (
 from mview_connectors.changelogs.mysql.layouts import Facts
 from mview_connectors.changelogs.mysql.server import MysqlServer, MysqlState, lost
 from mview_connectors.changelogs.mysql.stream import BinlogStream
-from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
+from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, text_of
 from mview_connectors.changelogs.ownlog.runs import Place, Runs
 from mview_connectors.changelogs.ownlog.stream import away
 from mview_connectors.formats.mysql_values import mysql_type
@@ -361,7 +362,7 @@ class MysqlChangelog(OwnLog):
         else:
             there = {str(column[0]): column for column in now}
             if key is not None and keys.get(key[0]) != key[1]:
-                what = f"has no longer the key ({key[0]}) that told its rows apart"
+                what = lost_key([key[0]])
             for column in filter(lambda column: self._is_used(name, str(column[0])), then):
                 if (other := there.get(str(column[0]))) is None:
                     what = f"has column {column[0]!r} no more"

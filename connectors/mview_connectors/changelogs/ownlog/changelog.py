@@ -28,7 +28,6 @@ from mview.connector import (
     TableHalt,
     unknown_offsets,
 )
-from mview.connector.halts import SAFE
 from mview.errors import ConfigError, UserError, shown
 from mview_connectors.changelogs.ownlog.runs import (
     ChangeRun,
@@ -376,23 +375,6 @@ class OwnLog(ABC):
             case [int(end), int(commit), int(number)]:
                 return Place(end, commit, number)
         raise unknown_offsets(offsets)
-
-
-def altered(place: str, where: str, what: str) -> TableHalt:
-    """The halt of a table that has other changes than when it was loaded.
-
-    Args:
-        place: the table, `<connection>.<table>`.
-        where: its server and database.
-        what: what is different.
-    """
-    error = UserError(
-        f"table {place} {what} since it was loaded",
-        where=where,
-        safe=SAFE,
-        hint=f"run again: {place} is loaded anew, where that can be done",
-    )
-    return TableHalt.of(error, altered=True)
 
 
 def text_of(offsets: Offsets, name: str) -> str:

@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, LogReader, Look, Offsets
+from mview.connector.halts import altered, lost_key
 from mview.errors import ConfigError, MviewError, ask_all
-from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, altered, text_of
+from mview_connectors.changelogs.ownlog.changelog import TABLE, OwnLog, text_of
 from mview_connectors.changelogs.ownlog.runs import Place
 from mview_connectors.changelogs.ownlog.stream import away
 from mview_connectors.changelogs.postgresql.server import PostgresqlServer, ServerState, lost
@@ -292,7 +293,7 @@ class PostgresqlChangelog(OwnLog):
             used = [c for c in used if now["columns"].get(c) != then["columns"][c]]
             key = then.get("key")
             if not what and key is not None and key not in (now["keys"] or []):
-                what = f"has no longer the key ({', '.join(key[2])}) that told its rows apart"
+                what = lost_key(key[2])
             for written in self._written.get(name, set()).copy():
                 columns = written.columns
                 if not what and not has_place(columns, then["columns"], now["columns"], used):
