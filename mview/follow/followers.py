@@ -353,7 +353,7 @@ class _Thread:
                 RetryableError(
                     f"the target of sink {self.sink} of view {self.view} is silent",
                     got=f"no sign of it for {awake_s() - since:.0f} s",
-                    safe="what is missing waits in the store; the views and other sinks go on",
+                    safe="what is missing is brought later; the views and other sinks go on",
                     hint="look at the target and the network; when it answers, the sink goes on by "
                     f"itself. How long is waited says sinks.{self.sink}.patience",
                 ),
@@ -385,7 +385,7 @@ class _Thread:
         return RetryableError(
             f"sink {self.sink} of view {self.view} has not caught up",
             got=None if self._error is None else self._mask(str(self._error.render())),
-            safe="what is missing waits in the store; the views and the other sinks are published",
+            safe="what is missing is brought later; the views and the other sinks are published",
             hint="mend that and run again: it goes on where it was",
         )
 

@@ -145,6 +145,17 @@ class TestTheSlot:
         )
         assert log.ids(log.reopen(), places[2], places[3]) == [2]
 
+    def test_it_is_moved_by_a_run_that_ends_at_once(self, log):
+        """As one that comes every minute: else the server would keep its log for ever."""
+        at = [log.open().begin()]
+        for n in range(3):
+            changelog = log.reopen()
+            fill(log, [n])
+            at.append(log.read_all(changelog, at[-1], 1)[1])
+            changelog.advance(at[-1], 100, 0)
+            log.close()
+            assert log.slots[0][1] >= at[-2]["wal"][0]
+
     def test_it_goes_on_when_others_write(self, log):
         """The server need not keep what other tables write while ours are idle."""
         log.run("CREATE TABLE other (x text)")

@@ -95,6 +95,8 @@ class WalStream(LogStream):
             else:
                 select.select([pgconn.socket], [], [], _WAIT_S)
                 pgconn.consume_input()
+        # A short run ends before the next answer is due: the server would never hear of its place.
+        self._answer(pgconn, False)
 
     def _take(self, pgconn: Any) -> bool:
         """Take what has come; whether anything had."""
