@@ -15,6 +15,9 @@ from mview.failpoints import failpoint
 
 V = TypeVar("V")
 
+#: What is written while views are maintained: it waits for files more than it computes.
+WRITERS = ThreadPoolExecutor(8, "mview-write")
+
 
 @dataclass(frozen=True)
 class Stage:

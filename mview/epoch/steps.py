@@ -19,7 +19,7 @@ from mview.epoch.stages import Begun, Stage, run_stages
 from mview.epoch.tables import Changed, net, write_mirrors
 from mview.epoch.upkeep import Upkeep
 from mview.epoch.views.maintain import MaintainedViews, maintain, settle
-from mview.execute.delta import Delta, count_changes
+from mview.execute.delta import Delta
 from mview.ingest.batches import Batch
 from mview.relation import RelationId
 from mview.store.manifest import Cut
@@ -49,7 +49,8 @@ def stages_of(
     """The stages of an epoch. A crash up to `stage` rolls back, after the intent rolls forward.
 
     1. changes per key by position, and the rows that they replace
-    2. mirrors get them, and released chunks: invisible until the manifest names the versions
+    2. mirrors get them, and released chunks: invisible until the manifest names the versions. Many
+       changes are still being written while
     3. each view's change, in DAG order; that of a view that others read is one of a table for them
     4. every sink, and every state table, has made its change durable; nothing is shown
     5. the manifest-to-be and the sinks' tokens: from here on the epoch will be published
@@ -59,7 +60,7 @@ def stages_of(
     """
     return (
         Stage(partial(net, engine, upkeep), "net", behind="after-net"),
-        Stage(partial(write_mirrors, engine, chunks), "mirrors", behind="after-mirrors"),
+        Stage(partial(write_mirrors, engine, chunks, begun), "mirrors", behind="after-mirrors"),
         Stage(partial(maintain, engine, upkeep.damaged, begun), "views", behind="after-views"),
         Stage(
             lambda value: stage(engine, settle(engine, begun, value)), "stage", behind="after-stage"
@@ -98,7 +99,7 @@ def run_epoch(
         epoch=staged.manifest.epoch,
         duration_ms=int((time.monotonic() - began) * 1000),
         lag_ms=None if newest is None else max(0, engine.clock.now() - newest),
-        changes={str(n): _changed_rows(n, delta) for n, delta in staged.changed.deltas.items()},
+        changes={str(name): delta.changed for name, delta in staged.changed.deltas.items()},
         views={
             name: change for name, change in staged.changes.items() if name not in staged.halted
         },
@@ -109,12 +110,6 @@ def run_epoch(
         stages={name: micros / 1000 for name, micros in took.items()},
         quarantine=tuple(text for said in staged.changed.quarantine.values() for text in said),
     )
-
-
-def _changed_rows(table: RelationId, delta: Delta) -> int:
-    """How many rows of a table an epoch has changed; an update is one, though two rows of it."""
-    counts = count_changes(delta, str(table))
-    return counts.inserted + counts.updated + counts.deleted
 
 
 def stage(engine: Engine, settled: MaintainedViews) -> StagedEpoch:

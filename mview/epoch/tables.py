@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ from mview.connector import TableHalt
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
 from mview.epoch.quarantine import Quarantines
+from mview.epoch.stages import WRITERS, Begun
 from mview.epoch.upkeep import Upkeep
 from mview.errors import ConfigError, OtherLogError, UserError, concerning
 from mview.execute.delta import Delta
@@ -28,6 +30,10 @@ from mview.rows.key_sets import KeySet
 from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
+
+#: Bytes of a table's changes from which on they are written in a thread of their own: fewer are
+#: written in the time that it takes to wait for one.
+_MANY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,8 @@ class Changed:
     Attributes:
         epoch: number of the epoch.
         batch: what came.
-        tables: the relations with it, and with the compactions that are finished.
+        tables: the relations with it, and with the compactions that are finished; of those that
+            are being written the version is the one before.
         positions: by table and source partition, what is taken.
         newest: beside each position, the newest source time up to it.
         netted: the net changes, by table.
@@ -56,6 +63,7 @@ class Changed:
         clocks: the same of the clocks, which have no mirror.
         halts: tables that halt in it, and why: they stay as they were before it.
         quarantine: of tables whose quarantine is another one then, what happened, for people.
+        writing: tables whose changes are being written, and what they are then.
     """
 
     epoch: int
@@ -68,6 +76,15 @@ class Changed:
     clocks: Mapping[RelationId, Delta]
     halts: Mapping[RelationId, TableHalt] = field(default_factory=dict)
     quarantine: Mapping[RelationId, tuple[str, ...]] = field(default_factory=dict)
+    writing: Mapping[RelationId, Future[TableState]] = field(default_factory=dict)
+
+    def written(self) -> dict[RelationId, TableState]:
+        """Wait for the tables that are being written.
+
+        Raises:
+            MviewError: one could not be.
+        """
+        return {name: state.result() for name, state in self.writing.items()}
 
     @property
     def moved(self) -> Moved:
@@ -196,17 +213,31 @@ def clock_changes(before_ms: int, pinned_ms: int) -> dict[RelationId, Delta]:
 # --- 2. mirrors ----------------------------------------------------------------------------------
 
 
-def write_mirrors(engine: Engine, chunks: Mapping[RelationId, int], changed: Changed) -> Changed:
-    """Append the changes and register released chunks; no manifest names either yet."""
+def write_mirrors(
+    engine: Engine, chunks: Mapping[RelationId, int], begun: Begun, changed: Changed
+) -> Changed:
+    """Append the changes and register released chunks; no manifest names either yet.
+
+    Many changes are still being written then, and memory looks where they will go. Views are
+    maintained meanwhile by what is in memory, or wait; the stage after them waits in any case, so
+    all is durable before anything is decided.
+    """
     tables = dict(changed.tables)
+    writing: dict[RelationId, Future[TableState]] = {}
     releases = {n: some for n, some in changed.batch.releases.items() if not tables[n].halted}
     for name in {*releases, *changed.deltas}:
         if name in releases:
             tables[name] = _release(engine, changed, name, chunks[name])
         if name in changed.deltas:
-            delta = changed.deltas[name]
-            tables[name] = appended(engine, changed.epoch, name, delta, tables[name])
-    return replace(changed, tables=tables)
+            delta, state = changed.deltas[name], tables[name]
+            if delta.rows.nbytes < _MANY:
+                tables[name] = appended(engine, changed.epoch, name, delta, state)
+            else:
+                to_write = engine, changed.epoch, name, delta, state
+                writing[name] = begun.submit(WRITERS, appended, *to_write)
+                begun.submit(WRITERS, engine.executors.foresee, name, delta.rows)
+                tables[name] = _gained(state, delta)
+    return replace(changed, tables=tables, writing=writing)
 
 
 def appended(
@@ -214,7 +245,11 @@ def appended(
 ) -> TableState:
     """A relation with the changes of an epoch."""
     version = engine.relations[relation].mirror.append(epoch, delta.changelog)
-    return replace(state, changelog_version=version, rows=state.rows + delta.gained)
+    return replace(_gained(state, delta), changelog_version=version)
+
+
+def _gained(state: TableState, delta: Delta) -> TableState:
+    return replace(state, rows=state.rows + delta.gained)
 
 
 def _release(engine: Engine, changed: Changed, name: RelationId, chunks: int) -> TableState:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.changelog import KIND, RowKind
+from mview.changelog import KIND
 from mview.connector import WEIGHT
 from mview.errors import UserError
 from mview.execute.slices import Changes, consolidate
@@ -53,8 +53,10 @@ class Delta:
     @cached_property
     def changed(self) -> int:
         """The number of changed rows: an update is one."""
-        after = pc.not_equal(self.changelog[KIND], RowKind.UPDATE_BEFORE.value)
-        return int(pc.sum(after).as_py() or 0)
+        comes = self.rows[WEIGHT].to_numpy() > 0
+        stays = np.zeros(int(self.codes.max(initial=-1)) + 1, np.bool_)
+        stays[self.codes[comes]] = True
+        return int(comes.sum() + np.count_nonzero(~stays[self.codes[~comes]]))
 
     @property
     def gained(self) -> int:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.errors import CorruptionError, DataError, UserError
@@ -37,6 +37,7 @@ from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.relation import RelationId
+from mview.rows.match import rows_at
 from mview.rows.parts import Parts
 from mview.store.mirror import ROW
 
@@ -81,6 +82,8 @@ class Executors:
         self._read = _Read()
         self._absent = Absent()
         self._returning: Returning | None = None
+        #: Changes that will be taken in, and what goes and comes.
+        self._foreseen: dict[RelationId, tuple[pa.Table, tuple[pa.Table, pa.Table]]] = {}
         #: Tables that have left memory, and are not copied for Spark yet.
         self._left: list[RelationId] = []
         self._news: list[str] = []
@@ -325,9 +328,24 @@ class Executors:
         searched = [name for name in deltas if not name.is_inner]
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
+    def foresee(self, relation: RelationId, rows: pa.Table) -> None:
+        """Find what `move` of these very rows needs to find, beside look-ups.
+
+        Args:
+            relation: what they change.
+            rows: weighted.
+        """
+        sides = _sides(rows)
+        self._foreseen[relation] = rows, sides
+        self._lookups.foresee(relation, *sides)
+
     def move(self, deltas: Mapping[RelationId, pa.Table]) -> None:
         """Follow a published epoch: weighted rows per relation; what comes and goes is news."""
-        changes = {name: _sides(rows) for name, rows in deltas.items()}
+        foreseen, self._foreseen = self._foreseen, {}
+        changes = {}
+        for name, rows in deltas.items():
+            known = foreseen.get(name)
+            changes[name] = known[1] if known and known[0] is rows else _sides(rows)
         gone = self._lookups.apply(changes)
         for name in gone:
             self._absent.add(name)
@@ -431,9 +449,10 @@ def _least_bytes(relation: Relation) -> int:
 
 def _sides(change: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The rows that go, and those that come, of weighted ones."""
-    comes = pc.greater(change[WEIGHT], 0)
+    comes = change[WEIGHT].to_numpy() > 0
     content = change.drop_columns([WEIGHT])
-    return content.filter(pc.invert(comes)), content.filter(comes)
+    # What comes is kept: as a part of the change it would keep what goes, too.
+    return rows_at(content, np.flatnonzero(~comes)), content.filter(pa.array(comes))
 
 
 class _Bounded:

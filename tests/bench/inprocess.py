@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from mview.epoch.views.opening import open_views
 from mview.ingest.batches import Batch, BatchOffsets
 from mview.ingest.decode.split import decode_split
 from mview.ingest.spec import TableSpec, open_format
+from mview.memory import give_back_what_is_freed
 from mview.plan.definition import load_views
 from mview.relation import RelationId
 from mview.session.lazy import Spark
@@ -37,12 +39,16 @@ from mview.session.spark import spark_session
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
+from tests.bench.results import MEMORY
 from tests.bench.running import Meter
 from tests.bench.seed import seed_store, write_config
 from tests.bench.w1 import CONNECTION, KEYS, Changes, Tables, message, view_sql
 from tests.relations import keyed, rel
 
 T = TypeVar("T")
+
+#: What `use_the_systems_allocator` of `mview.memory` says to Arrow.
+_SYSTEMS_ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 _PARTITION = "all/0"
 _BEGIN_MS = 1_700_000_000_000
@@ -210,6 +216,17 @@ def opened(
 
 
 def apart(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of a module in a process of its own: a cold JVM, nothing in memory."""
-    with get_context("spawn").Pool(1) as pool:
+    """Call a function of a module in a process of its own: a cold JVM, nothing in memory.
+
+    It takes memory as `mview run` does.
+    """
+    context = get_context("spawn")
+    with patch.dict(os.environ, _SYSTEMS_ALLOCATOR), context.Pool(1, _as_a_run) as pool:
         return pool.apply(function, arguments)
+
+
+def _as_a_run() -> None:
+    # Arrow is here by now, and has chosen; processes of this one are not concerned.
+    for name in _SYSTEMS_ALLOCATOR:
+        del os.environ[name]
+    give_back_what_is_freed(MEMORY)

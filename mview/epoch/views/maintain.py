@@ -28,7 +28,7 @@ from mview.epoch.halts import (
     with_rows,
 )
 from mview.epoch.report import ViewChange
-from mview.epoch.stages import Begun
+from mview.epoch.stages import WRITERS, Begun
 from mview.epoch.tables import Changed, Moved, appended
 from mview.epoch.views.cost import FULL, Ran, costs_of, with_run
 from mview.epoch.views.strategy import Done, Task, perform
@@ -44,9 +44,6 @@ from mview.store.mirror import ROW
 
 #: Views at a time: while the query of one runs in DuckDB, another computes in Python.
 _maintainers = ThreadPoolExecutor(3, "mview-view")
-
-#: What is written while other views are maintained: it waits for files more than it computes.
-_writers = ThreadPoolExecutor(8, "mview-write")
 
 
 @dataclass(frozen=True)
@@ -184,7 +181,7 @@ class _Level:
         """A view with one more plan brought up to the epoch: a part is a view without a sink."""
         view, epoch, known = before.view, self.changed.epoch, read | before.moved
         costs = costs_of(before.state, plan.relation)
-        task = Task(plan, epoch, known.tables, known.deltas, costs)
+        task = Task(plan, epoch, known, self.changed.written, costs)
         if (done := _performed(self.engine, task)) is None:
             return before
         facts = with_run(before.state.facts, plan.relation, done.ran, done.costs)
@@ -193,7 +190,7 @@ class _Level:
         if change.rows.num_rows:
             counts = count_changes(change, str(plan.relation))
             if plan is view.plan:
-                staging = self.begun.submit(_writers, self._stage, view, change.rows)
+                staging = self.begun.submit(WRITERS, self._stage, view, change.rows)
                 after = replace(_counted(after, epoch, counts, done.ran), staging=staging)
             if plan is not view.plan or view.is_read:
                 relation, delta = plan.relation, self._numbered(view, plan, change)
@@ -206,7 +203,7 @@ class _Level:
             count_changes(delta, str(plan.relation))  # refuses what is no key
             # Nothing in the epoch reads a state table once its own view is done: it need not wait.
             append = concerning(f"view {view.name}")(self._appended)
-            appending = self.begun.submit(_writers, append, relation_of_state, delta)
+            appending = self.begun.submit(WRITERS, append, relation_of_state, delta)
             after = replace(
                 after,
                 moved=after.moved | Moved({}, {relation_of_state: delta}),
@@ -281,8 +278,14 @@ def _halted(engine: Engine, outcome: Outcome, error: MviewError) -> Outcome:
 
 
 def settle(engine: Engine, begun: Begun, maintained: MaintainedViews) -> MaintainedViews:
-    """Wait until all is written, and have views halt whose writers have failed."""
+    """Wait until all is written, and have views halt whose writers have failed.
+
+    Raises:
+        MviewError: a table's mirror could not be written: the epoch fails.
+    """
     begun.wait()
+    changed = maintained.changed
+    changed = replace(changed, tables={**changed.tables, **changed.written()}, writing={})
     settled: dict[str, Outcome] = {}
     # In DAG order: a view has halted before those that read it are looked at.
     for name in (name for name in engine.views if name in maintained.outcomes):
@@ -294,7 +297,7 @@ def settle(engine: Engine, begun: Begun, maintained: MaintainedViews) -> Maintai
                 token = None if outcome.staging is None else outcome.staging.result()
                 outcome = replace(outcome, moved=outcome.moved | Moved(tables), token=token)
         except Exception as error:
-            read = _read_by(outcome.view, maintained.changed, settled)
+            read = _read_by(outcome.view, changed, settled)
             outcome = _halting(engine, outcome, read, error)
         settled[name] = outcome
-    return MaintainedViews(maintained.changed, settled)
+    return MaintainedViews(changed, settled)

@@ -6,7 +6,7 @@ view in the manifest, so a history is as long as the manifests are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from mview.connector import WEIGHT
 from mview.epoch.engine import Engine
 from mview.epoch.halts import at_its_sink
+from mview.epoch.tables import Moved
 from mview.epoch.views.cost import (
     FULL,
     INCREMENTAL,
@@ -49,16 +50,26 @@ class Task:
     Attributes:
         plan: its plan.
         epoch: the epoch that is being made.
-        tables: all relations as they are after the epoch.
-        deltas: what has changed so far, by relation.
+        known: all relations as they are after the epoch, and what has changed so far.
+        written: waits for relations that are still being written: only then they can be read.
         costs: what it has cost up to now.
     """
 
     plan: ViewPlan
     epoch: int
-    tables: Mapping[RelationId, TableState]
-    deltas: Mapping[RelationId, Delta]
+    known: Moved
+    written: Callable[[], Mapping[RelationId, TableState]]
     costs: Costs
+
+    @property
+    def tables(self) -> Mapping[RelationId, TableState]:
+        """The relations."""
+        return self.known.tables
+
+    @property
+    def deltas(self) -> Mapping[RelationId, Delta]:
+        """What has changed in them."""
+        return self.known.deltas
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,8 @@ def perform(engine: Engine, task: Task) -> Done | None:
     if choice.strategy == FULL:
         began, read = seconds(), load.full_rows
         old = partial(_published, engine, task.plan)
-        delta, executor = recompute(engine, task.plan, task.tables, task.deltas, old)
+        tables = {**task.tables, **task.written()}
+        delta, executor = recompute(engine, task.plan, tables, task.deltas, old)
         took = seconds() - began
         costs = task.costs.after_full(executor, read, took)
     if delta is None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
+from sqlglot import exp
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.admitted.spark_types import duckdb_type, without_zone
 from mview.execute.local.reading import read
 from mview.execute.queries import Queries
 from mview.execute.refusal import EvaluationError
+from mview.execute.turns import aside
 from mview.rows.parts import Parts
 from mview.schema import as_schema
 
 #: Rows of a part of a result that is not held at once.
 _PART_ROWS = 32_768
+
+#: Rows of all tables together from which on the sides of a UNION ALL are computed side by side:
+#: below, a second thread takes longer to wake up than it helps.
+_MANY = 1 << 17
+
+#: A view's query over the new rows, and that over the old ones, are such sides.
+_beside = ThreadPoolExecutor(4, "mview-query")
 
 
 class LocalEvaluator:
@@ -29,6 +39,8 @@ class LocalEvaluator:
     def __init__(self) -> None:
         self._queries = Queries()
         self._prepared: dict[tuple[object, ...], tuple[str, pa.Schema]] = {}
+        #: The texts of the sides of queries that have some; those of others stand alone.
+        self._sides: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
         """Free DuckDB; the evaluator is of no use afterwards."""
@@ -74,10 +86,35 @@ class LocalEvaluator:
         text, schema = self.prepare(sql, tables, result)
         try:
             given = {name.lower(): _for_duckdb(table) for name, table in relations.items()}
-            rows = self._queries.run(text, given)
+            if sum(table.num_rows for table in relations.values()) < _MANY:
+                parts = [self._queries.run(text, given)]
+            else:
+                parts = self._side_by_side(self._sides_of(sql, text, tables), given)
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
-        return as_schema(rows.rename_columns(schema.names), schema)
+        fitted = [as_schema(rows.rename_columns(schema.names), schema) for rows in parts]
+        return fitted[0] if len(fitted) == 1 else pa.concat_tables(fitted)
+
+    def _sides_of(self, sql: str, text: str, tables: Mapping[str, pa.Schema]) -> tuple[str, ...]:
+        """The sides of an admitted query, for DuckDB; `text` where it is one."""
+        if text not in self._sides:
+            types = {
+                name: dict(zip(schema.names, schema.types, strict=True))
+                for name, schema in tables.items()
+            }
+            sides = [translate(side, types).sql for side in _sides(read(sql))]
+            self._sides[text] = tuple(sides) or (text,)
+        return self._sides[text]
+
+    def _side_by_side(self, sides: Sequence[str], given: Mapping[str, pa.Table]) -> list[pa.Table]:
+        """The results of queries over the same tables."""
+        others = [_beside.submit(self._queries.run, side, given) for side in sides[1:]]
+        try:
+            first = self._queries.run(sides[0], given)
+        finally:
+            with aside():
+                wait(others)
+        return [first, *(other.result() for other in others)]
 
     def stream(
         self, sql: str, relations: Mapping[str, Parts], result: pa.Schema
@@ -97,6 +134,15 @@ class LocalEvaluator:
                 yield as_schema(rows.rename_columns(schema.names), schema)
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
+
+
+def _sides(query: exp.Expr) -> list[exp.Expr]:
+    """The two sides of a UNION ALL with nothing around it; none of any other query."""
+    if not isinstance(query, exp.Union) or query.args.get("distinct"):
+        return []
+    if any(query.args.get(clause) for clause in ("with_", "order", "limit", "offset")):
+        return []
+    return [query.this, query.expression]
 
 
 def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:

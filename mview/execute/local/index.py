@@ -8,9 +8,12 @@ touches; segments are merged so that their number stays small.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import is_
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +46,8 @@ _FULL_SEGMENTS = 8
 _Places = list[tuple["Segment", Rows]]
 #: Columns and number of keys.
 _Asked = tuple[tuple[str, ...], int]
+#: Of a segment: numbers of keys, and the row of each.
+_Hit = tuple["Segment", Rows, Rows]
 
 
 @dataclass
@@ -57,6 +62,21 @@ class _Found:
     def num_rows(self) -> int:
         """Number of rows."""
         return sum(len(rows) for _, rows in self.places)
+
+
+@dataclass(frozen=True)
+class _Foreseen:
+    """Where the rows of a delta stand that go, as long as the segments are these."""
+
+    old: pa.Table
+    new: pa.Table
+    segments: list[Segment]
+    going: _Places
+
+    def holds(self, old: pa.Table, new: pa.Table, segments: list[Segment]) -> bool:
+        """Whether it is of this delta, and of these segments: what is in them never moves."""
+        same = len(segments) == len(self.segments) and all(map(is_, segments, self.segments))
+        return same and self.old is old and self.new is new
 
 
 @dataclass
@@ -126,6 +146,17 @@ class Segment:
         return self.row_bytes + self.alive.nbytes + indexes
 
 
+def _left(hit: _Hit, gone: Rows | None) -> _Hit:
+    """A hit without rows that are gone."""
+    segment, numbers, rows = hit
+    if gone is None or not len(rows):
+        return hit
+    stays = segment.alive.copy()
+    stays[gone] = False
+    left = stays[rows]
+    return segment, numbers[left], rows[left]
+
+
 class ResidentTable:
     """The rows of one table at one epoch, in memory.
 
@@ -146,6 +177,7 @@ class ResidentTable:
         self._found: dict[_Asked, _Found] = {}
         # Rows that died while a merge was reading them: (segment, rows).
         self._died: list[tuple[Segment, Rows]] | None = None
+        self._foreseen: _Foreseen | None = None
 
     @property
     def num_rows(self) -> int:
@@ -240,24 +272,38 @@ class ResidentTable:
         """
         with self._lock:
             self._found.clear()
-            going = self._locate(old, len(old), "removed but is not in the table")
+            foreseen, self._foreseen = self._foreseen, None
+            if foreseen is None or not foreseen.holds(old, new, self._segments):
+                foreseen = self._foresee(old, new, self._segments)
+            going = foreseen.going
             for segment, rows in going:
                 segment.kill(rows)
-            try:
-                # Updates alone are the rule: a key that was there once, and has gone, is free.
-                if not new.select(list(self.key)).equals(old.select(list(self.key))):
-                    self._locate(new, 0, "added but is already in the table")
-                    self._check_unique(new)
-            except CorruptionError:
-                for segment, rows in going:
-                    segment.alive[rows] = True
-                    segment.dead -= len(rows)
-                raise
             if self._died is not None:
                 self._died += going
             if new.num_rows:
                 self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
                 self._merge_small()
+
+    def foresee(self, old: pa.Table, new: pa.Table) -> None:
+        """Find what `apply` needs to find; look-ups go on meanwhile.
+
+        Args:
+            old: as for `apply`, to which the same tables will be given.
+            new: the same.
+        """
+        with self._lock:
+            segments = list(self._segments)
+        with suppress(CorruptionError):  # `apply` will say so
+            self._foreseen = self._foresee(old, new, segments)
+
+    def _foresee(self, old: pa.Table, new: pa.Table, segments: list[Segment]) -> _Foreseen:
+        going = self._locate(old, len(old), "removed but is not in the table", segments)
+        # Updates alone are the rule: a key that goes is free.
+        if not new.select(list(self.key)).equals(old.select(list(self.key))):
+            gone = {id(segment): rows for segment, rows in going}
+            self._locate(new, 0, "added but is already in the table", segments, gone)
+            self._check_unique(new)
+        return _Foreseen(old, new, list(segments), going)
 
     def after(self, change: tuple[pa.Table, pa.Table] | None, select: Sequence[str]) -> Parts:
         """All rows as they will be after a delta that is not taken yet, whatever is taken later.
@@ -275,7 +321,9 @@ class ResidentTable:
             going = []
             if change is not None:
                 old = change[0]
-                going = self._locate(old, len(old), "removed but is not in the table")
+                going = self._locate(
+                    old, len(old), "removed but is not in the table", self._segments
+                )
         gone = {id(segment): rows for segment, rows in going}
         for segment, alive in living:
             alive[gone.get(id(segment), [])] = False
@@ -333,8 +381,23 @@ class ResidentTable:
             pair = [(segment, segment.living()) for segment in (before, last)]
             self._segments[-2:] = [Segment.of(self._gather(pair))]
 
-    def _locate(self, rows: pa.Table, expected: int, problem: str) -> list[tuple[Segment, Rows]]:
-        """Where the rows with these primary keys are; their number must be as expected."""
+    def _locate(
+        self,
+        rows: pa.Table,
+        expected: int,
+        problem: str,
+        segments: Sequence[Segment],
+        gone: Mapping[int, Rows] = MappingProxyType({}),
+    ) -> _Places:
+        """Where the rows with these primary keys are; their number must be as expected.
+
+        Args:
+            rows: with the key columns.
+            expected: so many are there.
+            problem: what is wrong where they are not.
+            segments: where they are looked for.
+            gone: rows that do not count, by `id` of the segment.
+        """
         if rows.num_rows == 0:
             return []
         # Groups of an aggregate's state may be NULL.
@@ -343,7 +406,7 @@ class ResidentTable:
             raise CorruptionError(
                 "a change has a primary key that does not fit the table", where=str(self.name)
             )
-        hits = list(self._find(typed))
+        hits = [_left(hit, gone.get(id(hit[0]))) for hit in self._find(typed, segments)]
         if sum(len(places) for _, _, places in hits) == expected:
             return [(segment, places) for segment, _, places in hits]
         hit = np.zeros(typed.num_rows, np.bool_)
@@ -373,7 +436,9 @@ class ResidentTable:
         asked = tuple(typed.column_names), typed.num_rows
         hits = self._found.get(asked)
         if hits is None or not hits.keys.equals(typed):
-            hits = _Found(typed, [(segment, rows) for segment, _, rows in self._find(typed)])
+            hits = _Found(
+                typed, [(segment, rows) for segment, _, rows in self._find(typed, self._segments)]
+            )
             if typed.num_rows <= _SMALL:
                 self._found.pop(asked, None)
                 self._found[asked] = hits
@@ -381,7 +446,7 @@ class ResidentTable:
                 del self._found[next(iter(self._found))]
         return hits
 
-    def _find(self, typed: pa.Table) -> Iterable[tuple[Segment, Rows, Rows]]:
+    def _find(self, typed: pa.Table, segments: Iterable[Segment]) -> Iterator[_Hit]:
         """Per segment: (number of a key, row) pairs; by the primary key no false ones."""
         names = tuple(typed.column_names)
         hashes = hash_rows(typed.columns)
@@ -395,7 +460,7 @@ class ResidentTable:
         if checked and len(needles) < typed.num_rows:
             # Two keys of one hash must both be compared: keep them all.
             needles, firsts = ranked, order
-        for segment in self._segments:
+        for segment in segments:
             numbers, rows = segment.find(names, needles)
             numbers = firsts[numbers]
             if checked and len(rows):

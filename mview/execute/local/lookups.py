@@ -114,6 +114,11 @@ class LocalLookups:
         except CorruptionError:
             return None
 
+    def foresee(self, name: RelationId, old: pa.Table, new: pa.Table) -> None:
+        """Find what `apply` of these very tables needs to find, if the table is resident."""
+        if (table := self._tables.get(name)) is not None:
+            table.foresee(old, new)
+
     def apply(self, changes: Mapping[RelationId, tuple[pa.Table, pa.Table]]) -> list[RelationId]:
         """Follow a published epoch.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 
+from mview.execute.local import evaluate
 from mview.execute.local.admission import admit
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.local.reading import read
@@ -168,3 +170,48 @@ def test_run_time_errors_are_for_spark(evaluator: LocalEvaluator, call: str) -> 
     with pytest.raises(EvaluationError):
         evaluator.run(f"SELECT {call} AS x FROM t", {"t": table}, None)
     assert evaluator.run("SELECT a FROM t", {"t": table}, None).num_rows == 2
+
+
+UNION = "SELECT 1 AS w, a FROM t WHERE a > 1 UNION ALL SELECT -1 AS w, a * b FROM u, t"
+
+
+@pytest.mark.parametrize(
+    ("sql", "sides"),
+    [
+        (UNION, 2),
+        (f"{UNION} UNION ALL SELECT 2, a FROM t", 2),
+        (UNION.replace(" ALL", ""), 1),
+        (f"{UNION} ORDER BY a LIMIT 2", 1),
+        (f"WITH v AS (SELECT a FROM t) {UNION.replace('FROM t', 'FROM v')}", 1),
+        ("SELECT a FROM t", 1),
+    ],
+)
+def test_many_rows_are_computed_side_by_side(
+    evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch, sql: str, sides: int
+) -> None:
+    asked, run = [], evaluator._queries.run
+
+    def counted(text: str, tables: Any) -> pa.Table:
+        asked.append(text)
+        return run(text, tables)
+
+    tables = {"t": pa.table({"a": [1, 2, 3]}), "u": pa.table({"b": [7, 8]})}
+    at_once = evaluator.run(sql, tables, None)
+    monkeypatch.setattr(evaluate, "_MANY", 1)
+    monkeypatch.setattr(evaluator._queries, "run", counted)
+    rows = evaluator.run(sql, tables, None)
+    assert len(asked) == sides
+    assert rows.schema == at_once.schema
+    assert sorted(map(str, rows.to_pylist())) == sorted(map(str, at_once.to_pylist()))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_side_that_fails_is_for_spark(
+    evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setattr(evaluate, "_MANY", 1)
+    sides = ["SELECT a FROM t", "SELECT a FROM t"]
+    sides[place] = "SELECT a + 1 AS a FROM t"
+    table = pa.table({"a": [2**63 - 1]})
+    with pytest.raises(EvaluationError):
+        evaluator.run(" UNION ALL ".join(sides), {"t": table}, None)

@@ -118,7 +118,12 @@ def test_equals_a_dict(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         foreseen = after.table()
         assert foreseen.column_names == columns
         assert keyed(table.rows().to_pylist()) == keyed(list(model.values()))
-        table.apply(gone, arrow(new))
+        comes = arrow(new)
+        if rng.random() < 0.5:
+            table.foresee(gone, comes)
+            if rng.random() < 0.3:
+                table.merge()  # what was found stands elsewhere then
+        table.apply(gone, comes)
         assert repr(after.table().to_pylist()) == repr(foreseen.to_pylist())
         for row in old:
             del model[row["k1"], row["k2"]]
@@ -200,11 +205,36 @@ def test_merge_becomes_due_and_restores_one_segment(monkeypatch: pytest.MonkeyPa
 )
 def test_a_wrong_delta_changes_nothing(old: list[int], new: list[int], message: str) -> None:
     table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": [1, 2, 3]}))
-    int64 = pa.int64()
-    with pytest.raises(CorruptionError, match=message):
-        table.apply(pa.table({"k": pa.array(old, int64)}), pa.table({"k": pa.array(new, int64)}))
-    assert table.rows().column("k").to_pylist() == [1, 2, 3]
-    assert table.num_rows == 3
+    gone, come = (pa.table({"k": pa.array(keys, pa.int64())}) for keys in (old, new))
+    for foreseen in (False, True):
+        if foreseen:
+            table.foresee(gone, come)
+        with pytest.raises(CorruptionError, match=message):
+            table.apply(gone, come)
+        assert table.rows().column("k").to_pylist() == [1, 2, 3]
+        assert table.num_rows == 3
+
+
+def test_what_is_foreseen_is_found_once_and_holds_for_that_delta_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched, find = [], index_module.Segment.find
+
+    def counted(segment: Any, *args: Any) -> Any:
+        searched.append(segment)
+        return find(segment, *args)
+
+    monkeypatch.setattr(index_module.Segment, "find", counted)
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": [1, 2, 3]}))
+    gone, come, others = (pa.table({"k": keys}) for keys in ([1], [4], [2]))
+    table.foresee(gone, come)
+    searched.clear()
+    table.apply(gone, come)
+    assert not searched
+    assert table.rows().column("k").to_pylist() == [2, 3, 4]
+    table.foresee(others, gone)  # its epoch fails
+    table.apply(pa.table({"k": [3]}), gone)
+    assert table.rows().column("k").to_pylist() == [2, 4, 1]
 
 
 @pytest.mark.parametrize(
