@@ -141,7 +141,9 @@ class Checker:
             check_changelogs(self.config, sound, self.schemas)
         kept = self._all_with(given)
         places = check_targets(self.config, kept, self.manifest)
-        places |= check_followers(self.config, kept, probe=not self.offline)
+        lights = [light.definition for light in load_lights(self._store).values()]
+        others = [view for view in lights if view.name not in names]
+        places |= check_followers(self.config, [*others, *kept], probe=not self.offline)
         return [
             replace(checked, error=checked.error or places.get(name))
             for name, checked in checks.items()

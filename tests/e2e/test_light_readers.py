@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from mview_connectors.changelogs.sqlite.server import SqliteServer
 
 from mview.admin.content import StoredView, published
 from mview.admin.drop import Remains, drop
 from mview.admin.status import status
+from mview.cli import main
 from mview.config.file import load_config
 from mview.errors import RetryableError
 from mview.plan.definition import ViewDefinition, parse_view
@@ -229,6 +231,16 @@ def test_a_log_that_was_cut_is_told_with_what_helps(project: Project) -> None:
     drop(project.config, ["a"])
     run_once(project.config, view)
     assert project.rows("a", "here") == [(0, "x"), (1, "x")]
+
+
+def test_check_knows_the_tables_of_light_views_of_the_store(project: Project) -> None:
+    run_once(project.config, project.view("a", "here"))
+    file = project.folder / "b.sql"
+    given = "mode = 'light', sinks = 'here', sinks.here.table = 'a'"
+    file.write_text(f"CREATE MATERIALIZED VIEW b WITH ({given}) AS SELECT id FROM shop.t")
+    done = CliRunner().invoke(main, ["check", str(file), "-c", str(project.folder / "mview.yml")])
+    assert done.exit_code == 1, done.output
+    assert "views a and b would write one table of sink here" in done.output
 
 
 @pytest.mark.spark
