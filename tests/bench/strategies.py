@@ -6,7 +6,8 @@ An epoch changes that share of the lines and of the orders: half updates, 30% in
 of rows anywhere. It begins with decoded change batches, as they come from the executors. The
 recompute is plain Spark over the same Parquet files. It does less than an epoch, which also nets
 the changes, keeps the mirrors and publishes; so epochs that are FULL stand beside those that are
-incremental. Every view and strategy has a store and a process of its own.
+incremental. Every view and strategy has a store and a process of its own, which takes memory as
+`mview run` does.
 """
 
 from __future__ import annotations
