@@ -193,7 +193,7 @@ def _takes_files(folder: Path) -> bool:
 
 def reads_halted_table(view: str, table: RelationId, error: MviewError) -> MviewError:
     """The error of a view whose table halts by an error."""
-    hint = error.hint or f"run again: {table} is loaded anew, where that can be done"
+    hint = error.hint or f"`mview apply` or the next run loads {table} anew, where that can be done"
     told = DecodeError(**{**error.parts, "safe": SAFE, "hint": hint})
     return about(told, f"view {view}, which reads {table}")
 
@@ -205,7 +205,7 @@ def needs_halted_table(view: str, table: RelationId, why: str) -> UserError:
         f"view {view} reads table {table}, which has halted: {what}",
         got=dedent(more),
         safe=SAFE,
-        hint=f"run again: {table} is loaded anew, where that can be done",
+        hint=f"`mview apply` or the next run loads {table} anew, where that can be done",
     )
 
 

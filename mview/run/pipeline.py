@@ -890,7 +890,8 @@ class Run:
                 continue  # its changes are passed over
             mirror = engine.relations[name].mirror
             plan = self._plans.get(name) if load else None
-            stage = mirror.stage_folder(generation).relative_to(mirror.base.folder)
+            to = mirror.reread_folder() if plan is None else mirror.stage_folder(generation)
+            stage = to.relative_to(mirror.base.folder)
             tables[name] = TableSpec(
                 name,
                 schema,

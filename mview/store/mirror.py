@@ -102,7 +102,7 @@ class Mirror:
         schema: TableSchema,
         fence: Fence = UNFENCED,
     ) -> None:
-        self.folder = folder
+        self.folder, self._fence = folder, fence
         self.schema = schema
         self.base = DeltaLog(folder / "base", fence=fence)
         self.changelog = DeltaLog(folder / "changelog", fence=fence)
@@ -138,9 +138,21 @@ class Mirror:
 
     def stage_folder(self, generation: int) -> Path:
         """Where executors write chunk files; a marker's file is relative to the base folder."""
-        folder = self.base.folder / _stage(generation)
+        return self._made(_stage(generation))
+
+    def reread_folder(self) -> Path:
+        """Where this runner writes chunks of a loaded table that it reads anew, in the same way."""
+        return self._made(self._reread)
+
+    def _made(self, name: str) -> Path:
+        folder = self.base.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @property
+    def _reread(self) -> str:
+        # By runner: what one that was killed has left is nobody's.
+        return f"stage/again-{self._fence.token:06d}"
 
     def new_file(self, epoch: int) -> Path:
         """Where this runner writes a file that `take` takes; no older version names one there."""
@@ -470,6 +482,7 @@ class Mirror:
             current: the newest published state.
             oldest: it stays readable, and all that were published after it.
             generation: the running generation; its staged files stay while the table is loaded.
+                Those that this runner has staged to read a table anew stay in any case.
             after: changes after this epoch are still to be read.
 
         Returns:
@@ -478,10 +491,10 @@ class Mirror:
         files, upto = self.changelog.head.files.values(), min(current.folded, after)
         if folded := [file.path for file in files if _last_epoch(file) <= upto]:
             self.changelog.commit([], folded, {"mview": "trim"}, transaction=(_TRIM, upto))
-        staging = f"{_stage(generation)}/" if current.phase == "loading" else None
+        staging = [_stage(generation)] if current.phase == "loading" else []
         cleaned = self.base.clean(
             min(oldest.base_version, current.base_version),
-            spare=lambda path: staging is not None and path.startswith(staging),
+            spare=lambda path: path.startswith(tuple(f"{s}/" for s in (*staging, self._reread))),
         )
         return cleaned + self.changelog.clean(
             min(oldest.changelog_version, current.changelog_version)

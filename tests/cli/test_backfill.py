@@ -184,7 +184,7 @@ def test_a_table_that_halts_is_waited_for_no_longer(store: Store) -> None:
     again = mview("shop.orders")
     assert again.exit_code == 1
     assert "shop.orders has halted: no key" in again.stderr
-    assert "run again: shop.orders is loaded anew" in again.stderr
+    assert "`mview apply` or the next run loads shop.orders anew" in again.stderr
 
 
 def test_what_cannot_be_read_anew(store: Store) -> None:

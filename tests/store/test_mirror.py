@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from mview.delta import rewrite, tiers
 from mview.errors import CorruptionError, FencedError, UserError
+from mview.files.fence import Unfenced
 from mview.schema import Column, TableSchema, parse_type
 from mview.store.mirror import EPOCH, KIND, Mirror, fold
 from tests.seeds import seeds
@@ -309,6 +310,18 @@ def test_maintenance_keeps_staged_files_of_this_generation_only(mirror: Mirror) 
     assert (mirror.folder / "base" / new.file).exists()
     loaded = replace(state, phase="loaded")
     assert mirror.maintain(loaded, loaded, generation=2) == 1
+
+
+def test_maintenance_keeps_what_this_runner_reads_anew(tmp_path: Path) -> None:
+    """A chunk of a loaded table waits there for the log: seconds, or longer behind many others."""
+    before, now = (Mirror(tmp_path / "m", SCHEMA, Unfenced(token)) for token in (1, 2))
+    loaded = replace(before.create(), phase="loaded")
+    files = [mirror.reread_folder() / "000000-x.parquet" for mirror in (before, now)]
+    for file in files:
+        file.write_bytes(b"")
+    now.base.refresh()
+    assert now.maintain(loaded, loaded, generation=2) == 1
+    assert [file.exists() for file in files] == [False, True]
 
 
 def test_a_long_run_keeps_few_files_and_a_short_log(mirror: Mirror) -> None:

@@ -66,7 +66,7 @@ def backfill(
             raise UserError(
                 f"{table} has halted: {known[table].halted.splitlines()[0]}",
                 safe="nothing was changed",
-                hint=f"run again: {table} is loaded anew, where that can be done",
+                hint=f"`mview apply` or the next run loads {table} anew, where that can be done",
             )
         if table.connection not in config.changes:
             raise not_followed(table)

@@ -185,6 +185,8 @@ class Rereads:
         self._lost: AwayError | None = None
         self._mask = Mask(secret_values(spec.config))
         self._halts: dict[Path, tuple[RelationId, TableHalt]] = {}
+        #: Files of chunks that `step` gave.
+        self._given: list[Path] = []
         self._log.forget_refused()
 
     @property
@@ -234,6 +236,8 @@ class Rereads:
             assert reading.spec.plan is not None
             assert reading.marker is not None
             release = Release(reading.marker, reading.state.seen)
+            if reading.marker.file:
+                self._given.append(reading.spec.base / reading.marker.file)
             return {reading.table.table: [Reloaded(reading.spec.plan, release)]}
         return {}
 
@@ -252,6 +256,9 @@ class Rereads:
 
     def published(self) -> None:
         """All that `step` and `halts` gave is published: requests that are done go."""
+        given, self._given = self._given, []
+        for staged in given:  # what differed is in the changelog
+            staged.unlink(missing_ok=True)
         halts, self._halts = self._halts, {}
         lost = dict(halts.values())
         for file, request in self._log.waiting().items() if lost else ():
