@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from mview.cli.completing import names
 from mview.cli.options import App, config_option, json_option
 from mview.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from mview.plan.definition import ViewDefinition
 
 
 @click.command()
@@ -55,10 +60,21 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
     app.output.line(former.sql.strip())
     answer = apply_views(config, [former], (), app.output.note)
     app.output.result(RolledBack(former.sql, planned, answer), applied_text(answer), fold=True)
-    if former.file:
+    if former.file and not is_in_its_file(former):
         app.output.note(
             f"{former.file} is as it was written: put this text into it, or the next run or apply "
             "of the file changes the view again"
         )
     if answer.state != "done" or answer.halted:
         sys.exit(ExitCode.CHECK_FAILED)
+
+
+def is_in_its_file(view: ViewDefinition) -> bool:
+    """Whether the file of a view has this text of it."""
+    from mview.catalog.definitions import digest_of
+    from mview.plan.definition import read_views
+
+    with suppress(UserError):
+        given, _ = read_views([view.file])
+        return any(v.name == view.name and digest_of(v) == digest_of(view) for v in given)
+    return False
