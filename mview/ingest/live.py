@@ -31,7 +31,7 @@ from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
-from mview.session.worker import settle_worker, short_turns, without_collections
+from mview.session.worker import settle_worker, settled, short_turns, without_collections
 from mview.store.quarantine import MendLog
 
 #: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
@@ -91,7 +91,7 @@ class LiveQuery:
             MviewError: what an epoch or a source raised.
         """
         spec = self._spec.write(self._spec_file)
-        with short_turns(), self._workers(spec), Epochs(self._on_batch) as epochs:
+        with short_turns(), settled(), self._workers(spec), Epochs(self._on_batch) as epochs:
             logs = Changelogs(spec)
             rereads = Rereads(self._spec, self._rereads, self._say, self._mends)
             try:

@@ -43,6 +43,20 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def settled() -> Iterator[None]:
+    """What is there by now stays to the end, and is left out of collections until then.
+
+    A full collection over all that is imported, planned and in memory takes 0.1 s of CPU with ten
+    views, in the middle of an epoch; over what came since, 2 ms.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 @cache
 def settle_worker() -> None:
     """For a worker of Spark whose first task ends: leave collections to Spark.

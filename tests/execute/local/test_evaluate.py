@@ -119,7 +119,7 @@ def test_admits(sql: str) -> None:
         ("SELECT sum(n) OVER (ORDER BY id RANGE 3 PRECEDING) FROM shop.t", "RANGE"),
         ("SELECT count(DISTINCT n, f) FROM shop.t", "count(int, double)"),
         ("SELECT sum(DISTINCT n, id) FROM shop.t", "DISTINCT columns"),
-        ("SELECT sort_array(list, n > 1) FROM shop.t", "array_sort"),
+        ("SELECT sort_array(list, n > 1) FROM shop.t", "sort_array"),
         ("SELECT n FROM shop.t GROUP BY CUBE (n), ROLLUP (id)", "several sets"),
         ("SELECT id FROM shop.t LIMIT 1 + 1", "LIMIT"),
     ],
