@@ -8,10 +8,13 @@ from mview.config import Config
 from mview.connector import LogReader, Offsets, Retaining
 from mview.errors import MviewError, RetryableError
 from mview.ingest.spec import open_changelog
+from mview.store.identity import copied_from
 
 
 def end_reader(config: Config, connection: str, reader: LogReader, known: Offsets | None) -> str:
-    """Have a server keep its log for a reader no more.
+    """Have a server keep its log for a reader no more; in a copy of a store it is left alone.
+
+    What a copy has noted as its place in the log is that of the store that was copied.
 
     Args:
         config: the configuration.
@@ -33,8 +36,15 @@ def end_reader(config: Config, connection: str, reader: LogReader, known: Offset
         )
     try:
         with closing(open_changelog(config, connection, [], reader=reader)) as changelog:
-            if isinstance(changelog, Retaining):
-                changelog.leave(known)
+            if not isinstance(changelog, Retaining):
+                return ""
+            if (original := copied_from(reader.store)) is not None:
+                return (
+                    f"the store is a copy of {original}, which reads the log of {connection}: what "
+                    f"its server keeps for {reader.light or 'the store'} stays there, see "
+                    "docs/light.md#readers"
+                )
+            changelog.leave(known)
     except MviewError as error:
         raise RetryableError(
             f"the database of {connection} cannot be told that {reader.light or 'the store'} reads "

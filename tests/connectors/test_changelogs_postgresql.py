@@ -270,6 +270,18 @@ class TestTheSlot:
         with pytest.raises(UserError, match=r"or that was altered"):
             tell(log.open().advance(start, 100, 0))
 
+    def test_one_that_is_named_later_is_left_alone(self, log):
+        """It may be somebody else's: the one that was read by is noted."""
+        noted = log.open().begin()
+        log.run("SELECT pg_create_logical_replication_slot('others', 'pgoutput')")
+        log.reopen(slot="others").leave(noted)
+        assert [name for name, _ in log.slots] == ["others"]
+        log.reopen(slot="others").leave(None)
+        assert [name for name, _ in log.slots] == ["others"]
+        own = log.open(slot="others").begin()
+        log.reopen(slot="others").leave(own)
+        assert log.slots == []
+
     def test_the_limit_drops_it(self, log):
         log.run("CREATE TABLE other (x text)")
         changelog = log.open(max_slot_wal="1 MB")

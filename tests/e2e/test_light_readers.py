@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -202,6 +203,23 @@ def test_a_database_that_cannot_be_told_holds_the_drop_until_it_is_left_out(
     assert "keeps for a/here stays there" in said
     assert status(project.config).lights == ()
     away.rename(project.file)
+
+
+def test_a_copy_of_a_store_leaves_the_readers_of_the_original(project: Project) -> None:
+    """It may be the original's place in the log that a copy has noted."""
+    view = project.view("a", "here", "there")
+    run_once(project.config, view)
+    copy = project.folder / "copy"
+    shutil.copytree(project.config.store, copy)
+    project.write(store=str(copy))
+    before = project.readers()
+    said = drop(project.config, ["a"]).at_servers
+    assert project.readers() == before
+    assert len(said) == 2
+    assert f"a copy of {project.folder / 'store'}, which reads the log of shop" in said[0]
+    project.write()
+    assert drop(project.config, ["a"]) == Remains()
+    assert project.readers() == []
 
 
 def test_a_store_of_version_0_2_is_filled_anew_by_readers_of_its_sinks(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -119,6 +120,22 @@ def test_postgresql_keeps_its_log_for_each_sink(postgres: Served) -> None:
     run_once(postgres.config)
     assert (-1, "y") in postgres.rows("b", "here")
     drop(postgres.config, ["b"])
+    assert postgres.slots() == {}
+
+
+def test_postgresql_keeps_the_slots_that_a_copy_of_the_store_has_noted(postgres: Served) -> None:
+    """They are the places of the original, which reads on."""
+    run_once(postgres.config, postgres.view("a", "here", "there"))
+    before, copy = postgres.slots(), postgres.folder / "copy"
+    shutil.copytree(postgres.config.store, copy)
+    file = postgres.folder / "mview.yml"
+    settings = yaml.safe_load(file.read_text()) | {"store": str(copy)}
+    file.write_text(yaml.safe_dump(settings))
+    said = drop(load_config(file), ["a"]).at_servers
+    assert len(said) == 2
+    assert all("is a copy of" in text for text in said)
+    assert postgres.slots().keys() == before.keys()
+    assert drop(postgres.config, ["a"]) == Remains()
     assert postgres.slots() == {}
 
 

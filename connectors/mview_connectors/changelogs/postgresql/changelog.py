@@ -347,9 +347,14 @@ class PostgresqlChangelog(OwnLog):
         return self._server.room([self._slot_of(reader) for reader in readers])
 
     def leave(self, known: Offsets | None) -> None:
-        """See `Retaining`: what is read by now may be a slot of another name, by older settings."""
-        noted = [] if known is None else [text_of(known, "slot")]
-        for slot in dict.fromkeys([self._slot, *noted]):
+        """See `Retaining`: what is read by now may be a slot of another name, by older settings.
+
+        A slot that was named for the store since, and that it has never read by, may be another's.
+        """
+        slots = [] if known is None else [text_of(known, "slot")]
+        if self._reader.light or "slot" not in self._settings.options:
+            slots.append(self._slot)
+        for slot in dict.fromkeys(slots):
             self._server.drop_slot(slot)
 
     # --- settings --------------------------------------------------------------------------------
