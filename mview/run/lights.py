@@ -8,9 +8,9 @@ from mview.catalog.definitions import KeptLight, digest_of, load_lights, save_li
 from mview.catalog.followers import check_followers
 from mview.catalog.tables import describe_tables
 from mview.config import Config
-from mview.errors import MviewError, UserError, several
+from mview.errors import UserError, several
 from mview.files.fence import Fence
-from mview.follow.light.readers import end_sink_reader, ended_sinks, forget_sink
+from mview.follow.light.readers import end_other_readers
 from mview.follow.light.view import LightView, open_light
 from mview.plan.definition import ViewDefinition
 from mview.store.layout import Store
@@ -82,14 +82,9 @@ def keep(
         say: is told of what stays.
     """
     fence.check()
-    for folder in ended_sinks(config, store, {light.name: light.definition for light in lights}):
-        try:
-            left = end_sink_reader(config, folder, kept=manifest.offsets)
-            forget_sink(folder)
-        except MviewError as error:
-            left = str(error.render())
-        if left:
-            say(left)
+    definitions = {light.name: light.definition for light in lights}
+    for text in end_other_readers(config, store, definitions, manifest.offsets):
+        say(text)
     kept = load_lights(store)
     for light in lights:
         now = KeptLight(light.definition, light.source)

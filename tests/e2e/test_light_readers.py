@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,6 +237,41 @@ def test_a_store_of_version_0_2_is_filled_anew_by_readers_of_its_sinks(project: 
     run_once(project.config, view)
     assert ends(project.readers()) == ["a/here", "a/there"]
     assert project.rows("a", "there") == project.rows("a", "here") == [(1, "x")]
+
+
+def test_what_is_wrong_with_one_sink_ends_no_start(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note that cannot be read, and a folder that cannot be removed: the others go on."""
+    views = [project.view(name, "here", "there") for name in ("a", "b")]
+    run_once(project.config, *views)
+    store = Store(project.config.store)
+    note = store.follower("a", "here", light=True) / "reader.json"
+    sound = note.read_bytes()
+    note.write_bytes(b"{}")
+    gone = store.follower("b", "there", light=True)
+
+    def busy(folder: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(folder))
+
+    monkeypatch.setattr("mview.follow.light.readers.shutil", SimpleNamespace(rmtree=busy))
+    project.run("INSERT INTO t VALUES (7, 'new')")
+    live = Live(project.config, views[0], project.view("b", "here"))
+    try:
+        live.until(lambda: project.rows("a", "there") == project.rows("b", "here") == [(7, "new")])
+        live.until(project.errors)
+    finally:
+        live.stop()
+    assert live.error is None
+    said = "\n".join(live.notes.messages)
+    assert "it cannot be read who reads a log for a sink" in said
+    assert f"{gone} cannot be removed" in said
+    assert all("it cannot be read who reads" in text for text in project.errors())
+    monkeypatch.undo()
+    note.write_bytes(sound)
+    run_once(project.config)
+    assert not gone.exists()
+    assert project.rows("a", "here") == [(7, "new")]
 
 
 def test_a_log_that_was_cut_is_told_with_what_helps(project: Project) -> None:

@@ -7,13 +7,14 @@ is noted in the sink's folder before anything is made for it, and the folder goe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from mview.config import Config
 from mview.connector import LogReader
+from mview.errors import MviewError
 from mview.files.durable import put
 from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
@@ -102,29 +103,39 @@ def end_sink_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
     return end_reader(config, noted.connection, reader, None if newest is None else newest.offsets)
 
 
-def ended_sinks(
-    config: Config, store: Store, views: Mapping[str, ViewDefinition]
-) -> Iterator[Path]:
-    """The folders of sinks for which another reader has read than does now, or nobody does.
+def end_other_readers(
+    config: Config, store: Store, views: Mapping[str, ViewDefinition], kept: Collection[str]
+) -> list[str]:
+    """End who has read for a sink for which another reads now, or nobody does.
+
+    The folder goes after its reader: a sink that comes again is filled anew. What is wrong with one
+    is told, and holds up no other: it is tried again the next time.
 
     Args:
         config: the configuration.
         store: the store.
         views: its views in light mode, by name.
+        kept: see `end_sink_reader`.
+
+    Returns:
+        What people must know.
     """
     wanted = {
         store.follower(view.name, sink, light=True): reader_of(config, view, sink)
         for view in views.values()
         for sink in view.sinks
     }
+    told = []
     for folder in sorted(store.lights.glob("*/sinks/*")):
-        if folder not in wanted or noted_reader(config, folder) not in (None, wanted[folder]):
-            yield folder
-
-
-def forget_sink(folder: Path) -> None:
-    """Remove the folder of a sink whose reader has ended: when it comes again it is filled anew."""
-    shutil.rmtree(folder)
+        try:
+            if folder not in wanted or noted_reader(config, folder) not in (None, wanted[folder]):
+                told.append(end_sink_reader(config, folder, kept))
+                shutil.rmtree(folder)
+        except MviewError as error:
+            told.append(str(error.render()))
+        except OSError as error:
+            told.append(f"{folder} cannot be removed: {error}")
+    return [text for text in told if text]
 
 
 def _is_own(config: Config, connection: str) -> bool:
