@@ -351,6 +351,23 @@ def test_what_all_have_published_is_pruned(shop, monkeypatch):
         step(log, at)
 
 
+def test_with_the_last_reader_all_changes_go(shop):
+    """Nobody is left who would prune them; the triggers write on, for who comes."""
+    log, other = shop.installed(), shop.open(store="other")
+    log.begin()
+    held = other.begin()
+    shop.run("INSERT INTO t VALUES (1, 'a')", "UPDATE t SET x = 'b'")
+    log.leave(None)
+    changes, batch = step(other, held)
+    assert len(changes) == 2, "another one reads on"
+    other.leave(batch.offsets)
+    assert shop.run("SELECT count(*) FROM _mview_changes") == [(0,)]
+    shop.run("INSERT INTO t VALUES (2, 'a')")
+    at = log.begin()
+    shop.run("INSERT INTO t VALUES (3, 'a')")
+    assert [event.after["id"] for event in step(log, at)[0]] == [3]
+
+
 def test_a_file_that_takes_the_place_is_read_on(shop):
     """Of the same database: a copy that somebody has put there while the log was followed."""
     log = shop.installed()

@@ -3,6 +3,7 @@
 Offsets are `{"changes": id, "at_ms": time, "database": identity, "table/<name>": facts}`: the id of
 the last change that was taken, and its time, by which another copy of the database is told from
 this one. The change itself is kept: pruned is only what stands before the places of all readers.
+When the last of them leaves, all goes; what the triggers note from then on stays until one comes.
 
 Who asks for the changes after one batch has published the one before it: up to there they go.
 

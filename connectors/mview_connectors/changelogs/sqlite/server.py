@@ -293,10 +293,16 @@ class SqliteServer(SqliteDatabase):
             )
 
     def leave(self, reader: str) -> None:
-        """Forget a reader, if it is known: what it alone has needed goes with the next pruning."""
+        """Forget a reader, if it is known: what it alone has needed goes with the next pruning.
+
+        After the last one nobody prunes: what is there goes at once. The triggers note on.
+        """
         with self._writing("ending a reader of changes") as cursor:
-            if _columns(cursor, f"{OURS}readers"):
-                cursor.execute(f"DELETE FROM {OURS}readers WHERE reader = ?", (reader,))
+            if not _columns(cursor, f"{OURS}readers"):
+                return
+            cursor.execute(f"DELETE FROM {OURS}readers WHERE reader = ?", (reader,))
+            if not cursor.execute(f"SELECT 1 FROM {OURS}readers LIMIT 1").fetchall():
+                cursor.execute(f"DELETE FROM {OURS}changes")
 
     def kept(self) -> str:
         """How many changes are kept, and for whom, for people."""
