@@ -21,7 +21,7 @@ from mview_connectors.databases.sqlite import SqliteDatabase
 
 from mview.config import ConnectionSettings
 from mview.connector import load
-from mview.errors import RetryableError, UserError
+from mview.errors import MviewError, RetryableError, UserError
 from mview.snapshot import ChunkPlan
 from tests.connectors.databases_contract import Source, read_chunks, server_source, sqlite_source
 from tests.seeds import daily
@@ -98,6 +98,16 @@ def test_identifiers_are_safe_whatever_they_hold(source: Source) -> None:
     rows = source.read(table, rows=3)
     assert sorted(row["Select"] for row in rows) == list(range(10))
     assert list(rows[0]) == ODD_NAMES
+
+
+def test_a_column_that_went_is_an_error_and_no_text(source: Source) -> None:
+    source.execute("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(9))")
+    source.insert("t", [(1, "Ada")])
+    schema = source.database.describe("t")
+    plan = source.database.plan("t", schema, 10, 1 << 30)
+    source.execute("ALTER TABLE t RENAME COLUMN name TO called")
+    with pytest.raises(MviewError):
+        read_chunks(source.database, "t", schema, plan)
 
 
 def test_a_column_type_without_an_equal_is_refused_with_its_place(source: Source) -> None:

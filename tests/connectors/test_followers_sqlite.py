@@ -15,6 +15,7 @@ import pytest
 from mview_connectors.followers.sql.follower import SqlSettings
 from mview_connectors.followers.sql.sqlite import SqliteFollower
 
+from mview.errors import MviewError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.view import Row
@@ -97,6 +98,15 @@ class TestSqlite(FollowerContract):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> FollowerHarness:
         return SqliteHarness(tmp_path / "sink.db")
+
+    def test_a_column_that_went_is_an_error_and_no_text(self, harness: FollowerHarness) -> None:
+        with self.filled(harness) as world:
+            assert isinstance(harness, SqliteHarness)
+            target = world.target()
+            column = quoted(target.schema.names[-1])
+            harness._query(f"ALTER TABLE {quoted(target.table)} RENAME COLUMN {column} TO other")
+            with pytest.raises(MviewError):
+                world.faulty.read().read_all()
 
 
 class TestUnfillable(FollowerContract):

@@ -25,6 +25,12 @@ from mview_connectors.databases.values import Convert, build_batch, decimals, fr
 #: The clock, in whole milliseconds: a day's fraction has too few digits to be cut off.
 CLOCK = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
+
+def quoted(name: str) -> str:
+    """An identifier in SQL. What SQLite does not know in double quotes it takes for a text."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 #: Rows per Arrow batch: some MB of usual rows.
 _BATCH = 50_000
 
@@ -65,6 +71,10 @@ class SqliteDatabase(SqlDatabase):
     mode: ClassVar[str] = "ro"
     mark: ClassVar[str] = "?"
     clock_sql: ClassVar[str] = f"SELECT {CLOCK}"
+
+    def quote(self, name: str) -> str:
+        """See `quoted`."""
+        return quoted(name)
 
     def _open(self) -> sqlite3.Connection:
         path = self._part("database")

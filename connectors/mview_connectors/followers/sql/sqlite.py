@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview_connectors.databases.sqlite import quoted
 from mview_connectors.followers.sql.follower import SqlFollower, finite
 
 
@@ -63,6 +64,10 @@ class SqliteFollower(SqlFollower):
         if pa.types.is_boolean(kind):
             return pa.array(values, pa.int8()).cast(kind)
         return pa.array(values, kind)
+
+    def quote(self, name: str) -> str:
+        """See `quoted`: a column that was dropped would be read, and compared, as its name."""
+        return quoted(name)
 
     def with_parameters(self, sql: str) -> str:
         """As it is: SQLite knows what stands in quotes."""
