@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -99,6 +99,14 @@ class Database(Protocol):
 
         Raises:
             UserError: unknown table ("did you mean"), no primary key, a type that has no equal.
+        """
+        ...
+
+    def keys(self, table: str) -> Sequence[Collection[str]]:
+        """The sets of columns that tell a table's rows apart by now, whether they are read or not.
+
+        Raises:
+            UserError: there is no such table, or it may not be looked at.
         """
         ...
 

@@ -18,6 +18,9 @@ V = TypeVar("V")
 #: What is written while views are maintained: it waits for files more than it computes.
 WRITERS = ThreadPoolExecutor(8, "mview-write")
 
+#: Many changes of tables, one table after the other: each takes several times its bytes meanwhile.
+MIRRORS = ThreadPoolExecutor(1, "mview-mirror")
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -14,7 +14,7 @@ from mview.connector import TableHalt
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
 from mview.epoch.quarantine import Quarantines
-from mview.epoch.stages import WRITERS, Begun
+from mview.epoch.stages import MIRRORS, WRITERS, Begun
 from mview.epoch.upkeep import Upkeep
 from mview.errors import ConfigError, OtherLogError, UserError, concerning
 from mview.execute.delta import Delta
@@ -184,8 +184,6 @@ def _with_rereads(
         new = new.append_column("__unchanged", empty)
         come.append(new.cast(netted.upserts.schema))
         gone.append(old.select(netted.deleted.column_names).cast(netted.deleted.schema))
-        if marker.file:
-            mirror.staged(marker.file).unlink()
     return replace(netted, upserts=pa.concat_tables(come), deleted=pa.concat_tables(gone))
 
 
@@ -234,7 +232,7 @@ def write_mirrors(
                 tables[name] = appended(engine, changed.epoch, name, delta, state)
             else:
                 to_write = engine, changed.epoch, name, delta, state
-                writing[name] = begun.submit(WRITERS, appended, *to_write)
+                writing[name] = begun.submit(MIRRORS, appended, *to_write)
                 begun.submit(WRITERS, engine.executors.foresee, name, delta.rows)
                 tables[name] = _gained(state, delta)
     return replace(changed, tables=tables, writing=writing)

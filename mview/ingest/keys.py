@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 
 from mview.config import Config
+from mview.connector import Database
 from mview.connector.halts import TableHalt, altered, lost_key
-from mview.errors import NoKeyError, RetryableError, UserError
+from mview.errors import RetryableError, UserError
 from mview.ingest.spec import TableSpec, open_database
 
 
@@ -26,23 +27,25 @@ def with_other_keys(
     Returns:
         By name, why a table halts.
     """
-    halts = {}
-    # One that is away is asked once.
-    with suppress(RetryableError), closing(open_database(config, connection)) as database:
+    halts: dict[str, TableHalt] = {}
+    with (
+        suppress(RetryableError, UserError),
+        closing(open_database(config, connection)) as database,
+    ):
+        database.clock()  # one that is away, or lets nobody in, is asked once
         for table in tables:
-            key = table.schema.key
-            try:
-                # Columns of the key alone: another one may be of a type that cannot be read.
-                is_kept = {*database.describe(table.source_name, _none).key} <= {*key}
-            except NoKeyError:
-                is_kept = False
-            except UserError:
-                continue
-            if not is_kept:
-                place = f"connections.{connection}"
-                halts[table.source_name] = altered(str(table.name), place, lost_key(key))
+            if not _keeps_apart(database, table):
+                what = lost_key(table.schema.key)
+                halts[table.source_name] = altered(
+                    str(table.name), f"connections.{connection}", what
+                )
     return halts
 
 
-def _none(_: str) -> bool:
-    return False
+def _keeps_apart(database: Database, table: TableSpec) -> bool:
+    """Whether our key tells rows apart: it has all columns of a key; so it is if nobody knows."""
+    ours = {*table.schema.key}
+    try:
+        return any(ours.issuperset(key) for key in database.keys(table.source_name))
+    except UserError:
+        return True

@@ -25,6 +25,9 @@ _MIX_B = np.uint64(0x94D049BB133111EB)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 #: So many values take as long as the calls that it takes to hash them: chunks are joined first.
 _FEW = 1 << 12
+#: Bytes from which on a value is hashed by itself: a round for each of its words would take longer
+#: than its words together.
+_LONG = 1 << 12
 #: What keeps so many bytes of a word.
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
@@ -135,7 +138,10 @@ def _string_words(array: pa.Array) -> Words:
         padded[:size] = np.frombuffer(data, np.uint8)
     windows: Words = np.ndarray((size + 1,), "<u8", padded, strides=(1,))
     words: Words = lengths.astype(np.uint64) * _STEP
-    rows = np.flatnonzero(lengths)
+    long = lengths >= _LONG
+    for row in np.flatnonzero(long):
+        words[row] = _long_word(padded, int(starts[row]), int(lengths[row]))
+    rows = np.flatnonzero((lengths > 0) & ~long)
     position = 0
     while rows.size:
         every = rows.size == words.size
@@ -149,6 +155,17 @@ def _string_words(array: pa.Array) -> Words:
         position += 8
         rows = rows[left > 8]
     return words
+
+
+def _long_word(padded: NDArray[np.uint8], start: int, length: int) -> np.uint64:
+    """The hash of a value: its words are mixed with their places, and added up."""
+    count = -(-length // 8)
+    content = np.zeros(8 * count, np.uint8)
+    content[:length] = padded[start : start + length]
+    places = np.arange(count, dtype=np.uint64) * _STEP
+    total = np.add.reduce(_mix(content.view("<u8") ^ places), keepdims=True)
+    word: np.uint64 = _mix(total ^ np.uint64(length))[0]
+    return word
 
 
 def _mix(words: Words) -> Words:

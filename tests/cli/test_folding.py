@@ -144,6 +144,8 @@ def test_words() -> None:
     assert folded("x" * 30 + " y", 26) == "x" * 30 + "\n    y", "what has no blank is as it is"
     marked = "  SELECT a,  b, c, d, e, f, g FROM t\n             ^^^"
     assert folded(marked, 26) == marked
+    changed = "          +  WHERE status = 'a   b' AND other = 'c'"
+    assert folded(changed, 26) == changed
 
 
 def test_a_secret_is_masked_before_it_is_folded(

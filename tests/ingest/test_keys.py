@@ -8,9 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mview_connectors.databases.sqlite import SqliteDatabase
 
 from mview.config import Config
 from mview.config.file import load_config
+from mview.errors import UserError
 from mview.ingest.changelogs import Changelogs
 from mview.ingest.keys import with_other_keys
 from mview.ingest.spec import QuerySpec, TableSpec, open_database
@@ -59,6 +61,9 @@ def loaded(config: Config, name: RelationId) -> TableSpec:
         (BY_BOTH, BY_ID, False),  # what a part of our key tells apart, all of it does
         (BY_BOTH, f"CREATE TABLE t ({COLUMNS}, PRIMARY KEY (shop, id))", False),
         (BY_BOTH, "CREATE TABLE other (id INT)", False),
+        (BY_BOTH, f"CREATE TABLE t ({COLUMNS}, n INTEGER PRIMARY KEY, UNIQUE (id, shop))", False),
+        (BY_BOTH, "CREATE TABLE t (id INT, shop INT NOT NULL, UNIQUE (id, shop))", True),
+        (BY_ID, "CREATE TABLE t (id INT, c CIRCLE NOT NULL, PRIMARY KEY (id, c))", True),
         (BY_BOTH, "CREATE TABLE t (id INT NOT NULL PRIMARY KEY, x CIRCLE)", False),
     ],
 )
@@ -77,6 +82,35 @@ def test_rows_that_our_key_may_take_for_one(
             f"table shop.t has no longer the key ({key}) that told its rows apart since it was "
             "loaded"
         )
+
+
+def test_a_key_that_people_vouch_for_is_kept(
+    config: Config, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    declared = CONFIG.replace("shop.db}", "shop.db, tables: {t: {key: [id]}}}")
+    (tmp_path / "mview.yml").write_text(declared)
+    config = load_config(tmp_path / "mview.yml")
+    database.execute(BY_ID)
+    table = loaded(config, rel("shop.t"))
+    database.executescript(f"DROP TABLE t; CREATE TABLE t ({COLUMNS})")
+    assert with_other_keys(config, "shop", [table]) == {}
+
+
+def test_who_is_not_let_in_asks_once(
+    config: Config, database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t", "u"):
+        database.execute(BY_ID.replace("TABLE t", f"TABLE {name}"))
+    tables = [loaded(config, rel(f"shop.{name}")) for name in ("t", "u")]
+    opened: list[SqliteDatabase] = []
+
+    def refused(database: SqliteDatabase) -> sqlite3.Connection:
+        opened.append(database)
+        raise UserError("password authentication failed")
+
+    monkeypatch.setattr(SqliteDatabase, "_open", refused)
+    assert with_other_keys(config, "shop", tables) == {}
+    assert len(opened) == 1
 
 
 def test_a_database_that_is_away_is_no_reason(

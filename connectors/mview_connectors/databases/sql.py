@@ -192,6 +192,26 @@ class SqlDatabase(ABC):
         self._check_grant(table, described)
         return described
 
+    def keys(self, table: str) -> list[set[str]]:
+        """See `Database`: the primary key, unique indexes without NULL, and the declared key."""
+        schema, name = TableName.of(table)
+        kinds = self._kinds(schema)
+        if name not in kinds:
+            self._unknown(table, list(kinds))
+        required, columns = set[str](), self._columns(table)
+        for column, described in columns.items():
+            # A column of a type that cannot be read is none of a key that is read.
+            with suppress(UserError):
+                if not described().nullable:
+                    required.add(column)
+        keys = [
+            set(index.columns)
+            for index in self._indexes(table)
+            if index.is_primary or required.issuperset(index.columns)
+        ]
+        declared = self._settings.table(table).key
+        return keys if declared is None else [*keys, set(declared)]
+
     def _check_schema(self, schema: str, table: str) -> None:
         """Refuse a second name of one table, and schemas where there are none."""
         own = self._settings.own_schema
@@ -294,6 +314,13 @@ class SqlDatabase(ABC):
 
     def plan(self, table: str, schema: TableSchema, rows: int, size: int) -> ChunkPlan:
         """Split the table into chunks of at most `rows` rows and about `size` bytes."""
+        there = self._columns(table)
+        if gone := [name for name in schema.names if name not in there]:
+            raise UserError(
+                f"table {self.place(table)} has no column {gone[0]!r} any more",
+                got=f"the columns {', '.join(there)}",
+                hint="give it back, or run without it: the views that use it name it",
+            )
         columns = self._chunk_columns(table, schema)
         if schema.key not in [index.columns for index in self._indexes(table)]:
             columns = ()  # each chunk would read the whole table, to pass over most of it

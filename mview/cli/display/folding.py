@@ -15,6 +15,8 @@ _CELL = re.compile(r" {2,}|(?:[^ ]| (?! ))+")
 _WORD = re.compile(r" +|(?:`[^`]*`|[^ ])+")
 #: What a field of an error begins with, in this or that place: its further lines stand below.
 _LABEL = re.compile(r" *[a-z]+: +")
+#: A line of a query that was added or taken away.
+_DIFF = re.compile(r" {8,}[-+]")
 
 
 def columns() -> int:
@@ -23,19 +25,20 @@ def columns() -> int:
 
 
 def folded(text: str, width: int) -> str:
-    """A text of lines that are no wider than that, but for words that are by themselves, and SQL
-    with a mark below.
+    """A text of lines that are no wider than that, but for words that are by themselves, and SQL:
+    with a mark below, or of a difference.
 
     >>> print(folded("  orders  1,234 rows  INCREMENTAL", 24))
       orders  1,234 rows
           INCREMENTAL
     """
     lines = text.split("\n")
-    marked = [*map(_is_mark, lines[1:]), False]  # what a mark stands below is as it was written
+    # What a mark stands below is as it was written.
+    marked = [*map(_is_mark, lines[1:]), False]
     return "\n".join(
         part
-        for line, as_it_is in zip(lines, marked, strict=True)
-        for part in ([line] if as_it_is else _folded(line, width))
+        for line, is_marked in zip(lines, marked, strict=True)
+        for part in ([line] if is_marked or _DIFF.match(line) else _folded(line, width))
     )
 
 

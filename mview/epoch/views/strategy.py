@@ -33,7 +33,7 @@ from mview.execute.delta import Delta
 from mview.execute.program import BatchNeededError, Request, ViewDelta
 from mview.execute.relations import row_bytes
 from mview.execute.slices import consolidate, distinct, weighted
-from mview.execute.turns import seconds
+from mview.execute.turns import aside, seconds
 from mview.ivm.plan import ViewPlan
 from mview.ivm.reads import foreseen_reads
 from mview.plan.clocks import is_clock
@@ -100,9 +100,10 @@ def perform(engine: Engine, task: Task) -> Done | None:
                 executor, load.changed_rows, load.foreseen, read, took
             )
     if choice.strategy == FULL:
+        with aside():  # nothing that a view costs, and no other one waits for it
+            tables = {**task.tables, **task.written()}
         began, read = seconds(), load.full_rows
         old = partial(_published, engine, task.plan)
-        tables = {**task.tables, **task.written()}
         delta, executor = recompute(engine, task.plan, tables, task.deltas, old)
         took = seconds() - began
         costs = task.costs.after_full(executor, read, took)

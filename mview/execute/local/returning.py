@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from mview.execute.local.index import ResidentTable
@@ -95,7 +96,9 @@ class Returning:
 
     def note(self, old: pa.Table, new: pa.Table) -> None:
         """Keep what an epoch has changed; arguments as for `ResidentTable.apply`."""
-        self._changes.append((old, new))
+        # Of what goes only the keys are needed; as a part of the change they would keep all of it.
+        keys = old.select(list(self._key)).take(pa.array(np.arange(old.num_rows)))
+        self._changes.append((keys, new))
         if sum(rows.nbytes for change in [*self._changes] for rows in change) > self._most:
             self.give_up()
 

@@ -203,6 +203,8 @@ class Rereads:
         self._pool.shutdown(cancel_futures=True)
         for reading in self._readings:
             self._discard(reading)
+        for staged in self._given:  # in an epoch that has failed
+            staged.unlink(missing_ok=True)
 
     def without_snapshots(
         self, changes: dict[RelationId, list[pa.Table]]
