@@ -1,35 +1,37 @@
-"""Flink SQL as a process: fetched once, one job over files and topics or over a database."""
+"""Flink SQL as a process: fetched once, one job over files and topics or over a database.
+
+One JVM, parallelism 2, state on the heap, mini-batches of 200 ms. exactly-once: checkpoints every
+second, and a reader sees only what is committed. at-least-once: checkpoints every 10 s, and a
+reader sees at once what is written.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 
 from mview.config import ConnectionSettings
-from mview.java.jars import cache_folder
+from mview.java.jars import resolve
 from mview.java.runtime import find_java
 from mview.secrets import reveal
+from tests.bench.peer import GROUP, OUT, Feed, Peer, Running, Shown, python_with
 from tests.bench.running import Meter
-from tests.bench.w1 import KEYS, VIEW, Tables
+from tests.bench.w1 import KEYS, VIEW, Change, Tables
 from tests.services.process import ServerProcess
 
 PACKAGE = "apache-flink==2.3.0"
 #: What older versions of Flink ask for without saying so.
 _OLD = "setuptools<81"
 LOCK = Path(__file__).with_name("flink.lock")
-
-#: The topic and table of the view, and the columns that make its key.
-OUT = "order_revenue"
-GROUP = ("o_orderkey", "c_nationkey", "o_orderdate")
 
 _TYPES = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "STRING"}
 
@@ -42,20 +44,19 @@ class Mode:
     checkpoint: str
     sink: str
     isolation: str
-    #: Seconds without output after which a phase is over: longer than between two commits.
     idle: float
 
 
 MODES = {
     "exactly-once": Mode(
-        "exactly-once",
+        "exactly once, checkpoints every second",
         "1 s",
         "'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'w1',"
         " 'properties.transaction.timeout.ms' = '600000',",
         "read_committed",
         25.0,
     ),
-    "at-least-once": Mode("at-least-once", "10 s", "", "read_uncommitted", 12.0),
+    "at-least-once": Mode("at least once", "10 s", "", "read_uncommitted", 12.0),
 }
 
 
@@ -130,26 +131,13 @@ def settings(folder: Path, jars: Sequence[Path], mode: Mode) -> dict[str, str]:
 
 
 def flink_python(package: str = PACKAGE) -> Path:
-    """The Python that has Flink, in an environment of its own in the cache folder."""
-    folder = cache_folder().parent / package.replace("==", "-")
-    python, ready = folder / "bin" / "python", folder / ".ready"
-    if not ready.exists():
-        print(f"installing {package} into {folder}", flush=True)
-        uv = str(Path(sys.executable).with_name("uv"))
-        for arguments in (
-            ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-            ["pip", "install", "--quiet", "--python", str(python), package, _OLD],
-        ):
-            subprocess.run([uv, *arguments], check=True)
-        ready.touch()
-    return python
+    """The Python that has Flink."""
+    return python_with(package, _OLD)
 
 
 @contextmanager
-def flink(
-    folder: Path, job: dict[str, object], python: Path, heap: str
-) -> Iterator[tuple[ServerProcess, Meter, float]]:
-    """The job in a process of its own: the process, its meter, and when it was started."""
+def flink(folder: Path, job: dict[str, object], python: Path, heap: str) -> Iterator[Running]:
+    """The job in a process of its own."""
     file = folder / "job.json"
     file.write_text(json.dumps(job))
     environment = os.environ | {
@@ -161,7 +149,63 @@ def flink(
     process = ServerProcess("Flink", command, folder / "flink.log", env=environment)
     meter = Meter(process.pid)
     try:
-        yield process, meter, start
+        yield Running(process, meter, start)
     finally:
         meter.close()
         process.kill()
+
+
+class FlinkPeer(Peer):
+    """Flink SQL over CSV files and the topics after them.
+
+    Args:
+        mode: how it commits.
+        heap: of its JVM.
+        python: a Python that has it; None: it is fetched.
+        jars: of its Kafka connector; none: they are fetched.
+    """
+
+    loads_from = "CSV"
+
+    def __init__(
+        self, mode: Mode, heap: str, python: Path | None = None, jars: Sequence[Path] = ()
+    ) -> None:
+        self.name = f"Flink SQL, {mode.name}"
+        self.isolation, self.idle = mode.isolation, mode.idle
+        self._mode, self._heap = mode, heap
+        self._python = python or flink_python()
+        self._jars = [*jars] or resolve("flink", LOCK)
+        self.note = (
+            f"{PACKAGE}, {self._jars[0].stem}, heap {heap}, checkpoints every {mode.checkpoint}"
+        )
+
+    def fill(self, tables: Tables, folder: Path, feed: Feed) -> None:
+        """See `Peer`."""
+        for name, rows in tables.items():
+            options = pa_csv.WriteOptions(include_header=False)
+            pa_csv.write_csv(rows, folder / f"{name}.csv", options)
+
+    def run(self, tables: Tables, folder: Path, servers: str) -> AbstractContextManager[Running]:
+        """See `Peer`."""
+        job: dict[str, object] = {
+            "settings": settings(folder, self._jars, self._mode),
+            "statements": [
+                *files_and_topics(tables, folder, servers),
+                *view_into_topic(servers, self._mode),
+            ],
+        }
+        return flink(folder, job, self._python, self._heap)
+
+    def message(self, change: Change) -> tuple[bytes | None, bytes]:
+        """See `Peer`: as Debezium writes it, without its schema."""
+        op = {"insert": "c", "update": "u", "delete": "d"}[change.op]
+        return None, orjson.dumps({"before": change.before, "after": change.after, "op": op})
+
+    def shown(self, key: bytes, value: bytes | None) -> Shown:
+        """See `Peer`."""
+        group = orjson.loads(key)
+        place = tuple(group[name] for name in GROUP)
+        if value is None:
+            return Shown(place, None, False)
+        row = orjson.loads(value)
+        return Shown(place, (row["n_lines"], row["revenue"]), True)

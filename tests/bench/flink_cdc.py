@@ -20,7 +20,7 @@ from mview.java.jars import resolve
 from tests.bench.flink import (
     LOCK,
     MODES,
-    OUT,
+    FlinkPeer,
     flink,
     flink_python,
     postgresql,
@@ -28,6 +28,7 @@ from tests.bench.flink import (
     view_into_topic,
 )
 from tests.bench.load_live import create
+from tests.bench.peer import OUT
 from tests.bench.peers import Output, expected
 from tests.bench.results import Result, variant_of
 from tests.bench.w1 import Changes, Tables, make_tables
@@ -87,11 +88,12 @@ def _measure(
         "settings": settings(folder, jars, _MODE),
         "statements": statements,
     }
-    with flink(folder, job, flink_python(_PACKAGE), heap) as (process, meter, start):
-        output = Output(servers, _MODE, process.check)
-        result.add("until the view is complete, s", output.settle(0) - start)
-        result.add("CPU seconds", meter.cpu_seconds())
-        result.add("peak RSS, MB", meter.peak_bytes / 1e6)
+    python = flink_python(_PACKAGE)
+    with flink(folder, job, python, heap) as running:
+        output = Output(servers, FlinkPeer(_MODE, heap, python, jars), running.process.check)
+        result.add("until the view is complete, s", output.settle(0) - running.start)
+        result.add("CPU seconds", running.meter.cpu_seconds())
+        result.add("peak RSS, MB", running.meter.peak_bytes / 1e6)
         result.add("wrong", output.wrong(expected(Changes(tables))))
 
 

@@ -1,13 +1,11 @@
-"""Flink SQL on the same work: load from CSV files, catch-up, freshness; W1, the view in Kafka.
+"""Other engines on the same work: load, catch-up, freshness; W1, the view in Kafka.
 
-    python -m tests.bench.peers --sf 0.1 --modes exactly-once,at-least-once
+    python -m tests.bench.peers --sf 1 --engines flink-exactly-once,flink-at-least-once,pathway
 
-Flink (its Python package, some 300 MB) is fetched into the cache folder the first time, or named by
---flink-python and --jars. One JVM, parallelism 2, state on the heap, mini-batches of 200 ms.
-exactly-once: checkpoints every second, and a reader sees only what is committed. at-least-once:
-checkpoints every 10 s, and a reader sees at once what is written. After load and catch-up the whole
-view is held against a batch query; `wrong` must be 0. Run `freshness`, `catchup` and `load_live` in
-the same sitting to compare.
+Each engine is fetched into the cache folder the first time (some 300 MB); Flink may be named by
+--flink-python and --jars. How each is run is said in its file: flink.py, pathway_peer.py. After
+load and catch-up the whole view is held against a batch query; `wrong` must be 0. Run `freshness`,
+`catchup` and `load_live` in the same sitting to compare.
 """
 
 from __future__ import annotations
@@ -17,59 +15,47 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from mview.java.jars import resolve
-from tests.bench.flink import (
-    GROUP,
-    LOCK,
-    MODES,
-    OUT,
-    PACKAGE,
-    Mode,
-    files_and_topics,
-    flink,
-    flink_python,
-    settings,
-    view_into_topic,
-)
+from tests.bench.flink import MODES, FlinkPeer
+from tests.bench.pathway_peer import PathwayPeer
+from tests.bench.peer import GROUP, OUT, Feed, Peer, Peers, Running
 from tests.bench.results import Result, variant_of
-from tests.bench.running import Meter
 from tests.bench.w1 import KEYS, VIEW, Change, Changes, Row, Tables, make_tables
 from tests.services.kafka import KafkaServer
-from tests.services.process import ServerProcess
 
 _TIMEOUT = 900.0
 #: Seconds of changes at the full rate before the measurement, and between two sends.
 _WARM_UP, _TICK = 15.0, 0.01
 #: Every so many changes one is a probe: a new line of the probe order, which its group counts.
 _PROBE_EVERY = 10
+#: What stands in a message of the probe order's group.
+_PROBE = b'"o_orderkey":0'
 
 
 # --- what comes out ------------------------------------------------------------------------------
 
 
 class Output:
-    """The topic that the view is written to, as a reader of the mode's isolation sees it."""
+    """The topic that an engine writes the view to, as a reader of its isolation sees it."""
 
-    def __init__(self, servers: str, mode: Mode, check: Callable[[], None]) -> None:
+    def __init__(self, servers: str, peer: Peer, check: Callable[[], None]) -> None:
         self._settings = {
             "bootstrap.servers": servers,
             "group.id": "bench",
-            "isolation.level": mode.isolation,
+            "isolation.level": peer.isolation,
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 5,
             "log_level": 0,
         }
         self._consumer = Consumer(self._settings)
-        self._idle, self._check = mode.idle, check
+        self._peer, self._check = peer, check
         self._folded = 0
         self._rows: dict[tuple[int, ...], tuple[int, int]] = {}
 
@@ -86,10 +72,10 @@ class Output:
             before: the end before what is waited for was begun.
         """
         limit, last, seen = time.time() + _TIMEOUT, None, before
-        while last is None or time.time() < last + self._idle:
+        while last is None or time.time() < last + self._peer.idle:
             self._check()
             if time.time() > limit:
-                raise TimeoutError("Flink's output does not come, or does not end")
+                raise TimeoutError("the output does not come, or does not end")
             if (end := self.end()) != seen:
                 last, seen = time.time(), end
             time.sleep(0.02)
@@ -116,13 +102,11 @@ class Output:
         """Rows that differ between what came out and what should have."""
         end = self.end()
         for key, value in self.read(self._folded):
-            group = orjson.loads(key)
-            place = tuple(group[name] for name in GROUP)
-            if value is None:
-                self._rows.pop(place, None)
-            else:
-                row = orjson.loads(value)
-                self._rows[place] = row["n_lines"], row["revenue"]
+            group, row, comes = self._peer.shown(key, value)
+            if comes and row is not None:
+                self._rows[group] = row
+            elif row is None or self._rows.get(group) == row:
+                self._rows.pop(group, None)
         self._folded = end
         columns = [expected[name].to_pylist() for name in (*GROUP, "n_lines", "revenue")]
         right = {row[:3]: row[3:] for row in zip(*columns, strict=True)}
@@ -137,8 +121,10 @@ class Output:
         while not stop.is_set():
             for message in consumer.consume(1000, 0.01):
                 value = message.value()
-                if message.error() is None and value and b'"o_orderkey":0,' in value:
-                    seen.append((time.time(), orjson.loads(value)["n_lines"]))
+                if message.error() is None and value and _PROBE in value:
+                    at, shown = time.time(), self._peer.shown(message.key() or b"", value)
+                    if shown.comes and shown.row is not None and shown.group[0] == 0:
+                        seen.append((at, shown.row[0]))
         consumer.close()
 
 
@@ -153,34 +139,6 @@ def expected(changes: Changes) -> pa.Table:
         return database.sql(VIEW.format(**{name: name for name in KEYS})).to_arrow_table()
 
 
-def event(change: Change) -> bytes:
-    """A change as Debezium writes it, without its schema."""
-    op = {"insert": "c", "update": "u", "delete": "d"}[change.op]
-    return orjson.dumps({"before": change.before, "after": change.after, "op": op})
-
-
-class Feed:
-    """Sends changes to the topics of the tables."""
-
-    def __init__(self, servers: str) -> None:
-        self._producer = Producer(
-            {
-                "bootstrap.servers": servers,
-                "linger.ms": 0,
-                "queue.buffering.max.messages": 1_000_000,
-            }
-        )
-
-    def send(self, topic: str, value: bytes) -> None:
-        """Send one message."""
-        self._producer.produce(topic, value, partition=0)
-        self._producer.poll(0)
-
-    def flush(self) -> None:
-        """Wait until all is sent."""
-        self._producer.flush(60)
-
-
 def probe(order: Row, like: Row, number: int) -> Change:
     """The line of the probe order with a number; line 0 is the order itself."""
     if number == 0:
@@ -192,8 +150,8 @@ def probe(order: Row, like: Row, number: int) -> Change:
 class Stream:
     """A steady stream of changes with probes among them, and how fresh it comes out."""
 
-    def __init__(self, feed: Feed, changes: Changes) -> None:
-        self._feed, self._changes = feed, changes
+    def __init__(self, peer: Peer, feed: Feed, changes: Changes) -> None:
+        self._peer, self._feed, self._changes = peer, feed, changes
         self._order, self._line = (
             changes.tables[name].slice(0, 1).to_pylist()[0] for name in ("orders", "lineitem")
         )
@@ -201,7 +159,7 @@ class Stream:
         self._send(probe(self._order, self._line, 0))
 
     def _send(self, change: Change) -> None:
-        self._feed.send(change.table, event(change))
+        self._feed.send(change.table, *self._peer.message(change))
 
     def run(self, rate: int, seconds: float, check: Callable[[], None]) -> None:
         """Send at a rate for some seconds."""
@@ -235,54 +193,46 @@ class Stream:
 
 
 def measure(
-    tables: Tables, mode: Mode, python: Path, jars: Sequence[Path], options: argparse.Namespace
-) -> list[tuple[str, float | int]]:
-    """All phases of one mode."""
+    tables: Tables, peer: Peer, options: argparse.Namespace
+) -> list[tuple[str, float | int | str]]:
+    """All phases of one engine."""
     with tempfile.TemporaryDirectory(prefix="mview-bench-") as temp:
         folder = Path(temp)
         (folder / "kafka").mkdir()
-        for name, rows in tables.items():
-            pa_csv.write_csv(
-                rows, folder / f"{name}.csv", pa_csv.WriteOptions(include_header=False)
-            )
         kafka = KafkaServer(folder / "kafka")
         try:
             for topic in (*KEYS, OUT):
                 kafka.create_topic(topic)
-            job: dict[str, object] = {
-                "settings": settings(folder, jars, mode),
-                "statements": [
-                    *files_and_topics(tables, folder, kafka.bootstrap),
-                    *view_into_topic(kafka.bootstrap, mode),
-                ],
-            }
-            with flink(folder, job, python, options.heap) as (process, meter, start):
-                output = Output(kafka.bootstrap, mode, process.check)
-                return _phases(
-                    tables, Feed(kafka.bootstrap), output, (process, meter, start), options
-                )
+            feed = Feed(kafka.bootstrap)
+            peer.fill(tables, folder, feed)
+            with peer.run(tables, folder, kafka.bootstrap) as running:
+                output = Output(kafka.bootstrap, peer, running.process.check)
+                return _phases(tables, peer, (feed, output), running, options)
         finally:
             kafka.stop()
 
 
 def _phases(
     tables: Tables,
-    feed: Feed,
-    output: Output,
-    running: tuple[ServerProcess, Meter, float],
+    peer: Peer,
+    ends: tuple[Feed, Output],
+    running: Running,
     options: argparse.Namespace,
-) -> list[tuple[str, float | int]]:
-    process, meter, start = running
+) -> list[tuple[str, float | int | str]]:
+    (feed, output), meter, check = ends, running.meter, running.process.check
     changes = Changes(tables)
-    found: list[tuple[str, float | int]] = [("load from CSV, s", output.settle(0) - start)]
+    found: list[tuple[str, float | int | str]] = [
+        ("loaded from", peer.loads_from),
+        ("load, s", output.settle(0) - running.start),
+    ]
     found += [
         ("load, CPU seconds", meter.cpu_seconds()),
         ("load, wrong", output.wrong(expected(changes))),
     ]
-    encoded = [(one.table, event(one)) for one in changes.take(options.changes)]
+    encoded = [(one.table, *peer.message(one)) for one in changes.take(options.changes)]
     before, begin, cpu = output.end(), time.time(), meter.cpu_seconds()
-    for topic, value in encoded:
-        feed.send(topic, value)
+    for topic, key, value in encoded:
+        feed.send(topic, key, value)
     feed.flush()
     seconds = output.settle(before) - begin
     found += [
@@ -291,12 +241,12 @@ def _phases(
         ("catch-up, CPU seconds", meter.cpu_seconds() - cpu),
         ("catch-up, wrong", output.wrong(expected(changes))),
     ]
-    stream, seen, stop = Stream(feed, changes), list[tuple[float, int]](), threading.Event()
+    stream, seen, stop = Stream(peer, feed, changes), list[tuple[float, int]](), threading.Event()
     watcher = threading.Thread(target=output.watch, args=(seen, stop), daemon=True)
     watcher.start()
-    stream.run(options.rate, _WARM_UP, process.check)
+    stream.run(options.rate, _WARM_UP, check)
     begin, cpu = time.time(), meter.cpu_seconds()
-    stream.run(options.rate, options.seconds, process.check)
+    stream.run(options.rate, options.seconds, check)
     cores = (meter.cpu_seconds() - cpu) / (time.time() - begin)
     output.settle(-1)
     stop.set()
@@ -306,11 +256,21 @@ def _phases(
     return [*found, ("CPU cores, steady", cores), ("peak RSS, MB", meter.peak_bytes / 1e6)]
 
 
+def _peers(options: argparse.Namespace) -> Peers:
+    """The engines that can be named."""
+    jars = [Path(jar) for jar in options.jars.split(":")] if options.jars else []
+
+    def flink(name: str) -> Peer:
+        return FlinkPeer(MODES[name], options.heap, options.flink_python, jars)
+
+    return {f"flink-{name}": partial(flink, name) for name in MODES} | {"pathway": PathwayPeer}
+
+
 def main() -> None:
     """Measure and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sf", type=float, default=0.1)
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--engines", default="flink-exactly-once,flink-at-least-once,pathway")
     parser.add_argument("--changes", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -318,24 +278,22 @@ def main() -> None:
     parser.add_argument("--flink-python", type=Path, help="a Python that has apache-flink")
     parser.add_argument("--jars", help="of Flink's Kafka connector, with : between them")
     options = parser.parse_args()
-    modes = [MODES[name] for name in options.modes.split(",")]
-    python = options.flink_python or flink_python()
-    named = options.jars.split(":") if options.jars else []
-    jars = [Path(jar) for jar in named] or resolve("flink", LOCK)
+    known = _peers(options)
+    peers = [known[name]() for name in options.engines.split(",")]
     tables = make_tables(options.sf)
     result = Result(
         "peers",
-        f"Flink SQL, W1 at scale {options.sf:g}",
-        ["what", *(mode.name for mode in modes)],
+        f"Other engines, W1 at scale {options.sf:g}",
+        ["what", *(peer.name for peer in peers)],
         variant_of(options),
     )
     found = []
-    for mode in modes:
-        found.append(measure(tables, mode, python, jars, options))
-        print(mode.name, *found[-1], flush=True)
+    for peer in peers:
+        found.append(measure(tables, peer, options))
+        print(peer.name, *found[-1], flush=True)
     for row in zip(*found, strict=True):
         result.add(row[0][0], *(value for _, value in row))
-    result.notes.append(f"{PACKAGE}, its Kafka connector {jars[0].stem}, heap {options.heap}")
+    result.notes += [f"{peer.name}: {peer.note}" for peer in peers]
     result.save()
 
 

@@ -19,7 +19,7 @@ _TOPICS = {
     "Memory, and pauses": ("memory", "pauses", "keys"),
     "The pilot's workload": ("w2",),
     "Sinks": ("write_amplification", "followers", "light"),
-    "Beside Flink SQL": ("peers", "flink_cdc", "peers_noted"),
+    "Beside other engines": ("peers", "flink_cdc", "peers_noted"),
 }
 
 _HEAD = """# Benches
