@@ -183,5 +183,6 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
             lease.check()
             for folder in sorted((store.light(name) / "sinks").glob("*")):
                 left.append(end_sink_reader(config, folder, kept))
+                shutil.rmtree(folder)  # at once: nobody goes on from where it was
             shutil.rmtree(store.light(name))
     return [text for text in left if text]

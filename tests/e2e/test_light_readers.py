@@ -21,7 +21,7 @@ from mview.admin.drop import Remains, drop
 from mview.admin.status import status
 from mview.cli import main
 from mview.config.file import load_config
-from mview.errors import RetryableError
+from mview.errors import AwayError, RetryableError
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.store.layout import Store
 from tests.e2e.running import Live, run_once
@@ -172,11 +172,10 @@ def test_a_sink_that_a_view_has_no_more_leaves_the_log(project: Project) -> None
     assert project.rows("a", "there") == project.rows("a", "here") == [(2, "y")]
 
 
-def test_a_view_of_another_database_leaves_the_log_of_the_first(
-    project: Project, tmp_path: Path
-) -> None:
-    (tmp_path / "other").mkdir()
-    other = Project(tmp_path / "other")
+def with_another(project: Project) -> Project:
+    """A second database, of the connection `more`."""
+    (project.folder / "other").mkdir()
+    other = Project(project.folder / "other")
     other.run("INSERT INTO t VALUES (5, 'other')")
     project.run("INSERT INTO t VALUES (1, 'x')")
     connections = {
@@ -185,11 +184,60 @@ def test_a_view_of_another_database_leaves_the_log_of_the_first(
     }
     changes = {name: {"source": "sqlite", "T": "100ms"} for name in connections}
     project.write(connections=connections, changes=changes)
+    return other
+
+
+def test_a_view_of_another_database_leaves_the_log_of_the_first(project: Project) -> None:
+    other = with_another(project)
     run_once(project.config, project.view("a", "here"))
     run_once(project.config, project.view("a", "here", query="SELECT id, x FROM more.t"))
     assert project.readers() == []
     assert ends(other.readers()) == ["a/here"]
     assert project.rows("a", "here") == [(5, "other")]
+
+
+def test_a_database_that_is_down_is_told_later_and_holds_up_no_load_from_another(
+    project: Project,
+) -> None:
+    other = with_another(project)
+    run_once(project.config, project.view("a", "here"))
+    away = project.file.rename(project.folder / "away.db")
+    moved = project.view("a", "here", query="SELECT id, x FROM more.t")
+    for number in range(2):
+        other.run(f"INSERT INTO t VALUES ({number}, 'new')")
+        said = run_once(project.config, moved).messages
+        assert "cannot be told that a/here reads its log no more" in "\n".join(said)
+        assert len(project.rows("a", "here")) == 2 + number
+    with pytest.raises(RetryableError, match="cannot be told that a/here reads its log no more"):
+        drop(project.config, ["a"])
+    away.rename(project.file)
+    assert ends(project.readers()) == ["a/here"]
+    run_once(project.config)  # filled anew: the drop had ended the reader that it could
+    assert project.readers() == []
+    assert ends(other.readers()) == ["a/here"]
+    store = Store(project.config.store)
+    folder = store.follower("a", "here", light=True)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_who_could_not_be_ended_and_reads_again_is_not_ended(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, view = with_another(project), project.view("a", "here")
+    moved = project.view("a", "here", query="SELECT id, x FROM more.t")
+
+    def leave(*_: Any) -> None:
+        raise AwayError("the database is busy")
+
+    run_once(project.config, view)
+    monkeypatch.setattr(SqliteServer, "leave", leave)
+    run_once(project.config, moved)
+    run_once(project.config, view)
+    monkeypatch.undo()
+    run_once(project.config)
+    assert ends(project.readers()) == ["a/here"]
+    assert other.readers() == []
+    assert project.rows("a", "here") == [(1, "x")]
 
 
 def test_a_database_that_cannot_be_told_holds_the_drop_until_it_is_left_out(

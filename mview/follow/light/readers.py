@@ -128,14 +128,30 @@ def end_other_readers(
     told = []
     for folder in sorted(store.lights.glob("*/sinks/*")):
         try:
-            if folder not in wanted or noted_reader(config, folder) not in (None, wanted[folder]):
+            noted = noted_reader(config, folder)
+            if folder in wanted and noted in (None, wanted[folder]):
+                continue
+            if noted not in wanted.values():  # else it was set aside, and reads again
                 told.append(end_sink_reader(config, folder, kept))
-                shutil.rmtree(folder)
+            shutil.rmtree(folder)
         except MviewError as error:
             told.append(str(error.render()))
         except OSError as error:
             told.append(f"{folder} cannot be removed: {error}")
     return [text for text in told if text]
+
+
+def set_aside(folder: Path, fence: Fence) -> None:
+    """Have a sink begin beside who has read for it and could not be ended as the run began.
+
+    What is known of that one goes into a folder that no sink has, so its end is tried again.
+    """
+    fence.check()
+    aside = folder.with_name(f"{folder.name}~~{fence.token:012d}")  # see `folder_name`
+    aside.mkdir(exist_ok=True)
+    for file in (folder / _NOTE, ProgressLog(folder).folder):
+        if file.exists():
+            file.replace(aside / file.name)
 
 
 def _is_own(config: Config, connection: str) -> bool:

@@ -43,7 +43,7 @@ from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
-from mview.follow.light.readers import end_sink_reader, note_reader, noted_reader, reader_of
+from mview.follow.light.readers import note_reader, noted_reader, reader_of, set_aside
 from mview.follow.light.seen import SeenKeys, without_chunk
 from mview.follow.light.view import LightView
 from mview.ingest.changelogs import CHUNKS_READ, Changelogs
@@ -315,9 +315,8 @@ class LightSource:
         """Begin to load: note where the log is, then plan the chunks."""
         config, table = self._config, self._view.table
         self.close()  # a place in a log that somebody reads cannot be left
-        is_another = noted_reader(config, self._folder) != self._reader
-        if is_another and (left := end_sink_reader(config, self._folder, kept=config.connections)):
-            self._say(f"{self._what}: {left}")
+        if noted_reader(config, self._folder) not in (None, self._reader):
+            set_aside(self._folder, self._fence)
         note_reader(self._folder, self._reader, self._fence)
         schemas = {table: self._view.source}
         reader = None if self._reader is None else LogReader(config.store, self._reader.light)
