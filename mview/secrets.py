@@ -43,8 +43,9 @@ _IN_URL = re.compile(
     r"(?P<secret>[^\s/@]+|(?!\d{1,5}[/,?#])[^\s/@\"'][^\s@\"']*)(?=@)"
     r"|(?!\d{1,5}[/,?#])[^\s/@\"'][^\s@\"']*(?=://))"
 )
-#: A password in front of a host without `://`, in a setting: in a list of brokers, say. As above,
-#: the last way is no secret.
+#: A password in front of a host without `://`, as in a list of brokers. As above, the last way is
+#: no secret. Addresses of mail and digests of images look the same (`mailto:alerts@example.org`): a
+#: bundle, which others read, has stars there, but no output is searched for such words.
 _BEFORE_HOST = re.compile(
     rf"(?P<before>(?<![^\s,;@\"'])(?:(?![,;\"']){_ANYBODY})+:(?!//|\d{{1,5}}(?:[,;\s]|$)))"
     r"(?:(?P<secret>(?:(?!//)[^\s@\"'])+)(?=@)|(?:(?!//)[^\s@\"'])+)"
@@ -52,13 +53,14 @@ _BEFORE_HOST = re.compile(
 #: A password behind a user: `user:password`, as the value of a setting with such a name.
 _BEHIND_USER = re.compile(rf"\A(?P<before>{_ANYBODY}+:)(?P<secret>.+)", re.DOTALL)
 _USER = re.compile(r"(?:^|[._-])(?:user(?:[._-]?name)?|login)$", re.IGNORECASE)
+#: A setting with such a name has hosts, and nothing else that has an @.
+_HOSTS = re.compile(r"(?:^|[._-])(?:servers?|brokers?|hosts?)$", re.IGNORECASE)
 #: A parameter of a URL.
 _IN_QUERY = re.compile(r"(?P<before>[?&](?P<name>[^\s=&?#\"']+)=)(?P<secret>[^\s&#\"',;)\]}]+)")
 #: A setting in the value of another one: `-c password=x`, `sv=1&sig=x`, `{"secret": "x"}`.
 _ASSIGNED = re.compile(
     r"(?P<before>(?<![\w.-])(?P<name>[\w.-]+)(?:[\"']\s*:|\s*=)\s*[\"']?)(?P<secret>[^\s&;,\"'}]+)"
 )
-_WITHIN = (_IN_URL, _BEFORE_HOST, _IN_QUERY, _ASSIGNED)
 
 _MASK = "******"
 #: Values of settings with telling names that are no secrets, and words of every text.
@@ -156,25 +158,32 @@ def plain_secrets(text: str, name: str = "") -> set[str]:
 
     Args:
         text: the value.
-        name: of the setting: one of a user may have `user:password`.
+        name: of the setting: one of a user may have `user:password`, one of hosts a password in
+            front of each.
 
     >>> sorted(plain_secrets("postgresql://me:a/b@host/db?password=c%21&sslmode=require"))
     ['a/b', 'c!', 'c%21']
     """
-    parts = (match for pattern in _within(name) for match in pattern.finditer(text))
+    patterns = _within(name, any_host=_HOSTS.search(name) is not None)
+    parts = (match for pattern in patterns for match in pattern.finditer(text))
     secrets = {match["secret"] for match in parts if _hides(match)}
     return secrets | {unquote(secret) for secret in secrets}
 
 
 def starred(name: str, text: str) -> str:
-    """The text of a setting with stars in the place of its plain secrets."""
-    for pattern in _within(name):
+    """The text of a setting with stars in the place of what may be a plain secret."""
+    for pattern in _within(name, any_host=True):
         text = pattern.sub(_hide, text)
     return text
 
 
-def _within(name: str) -> Iterable[re.Pattern[str]]:
-    return (_BEHIND_USER, *_WITHIN) if _USER.search(name) else _WITHIN
+def _within(name: str, *, any_host: bool) -> Iterator[re.Pattern[str]]:
+    if _USER.search(name):
+        yield _BEHIND_USER
+    yield _IN_URL
+    if any_host:
+        yield _BEFORE_HOST
+    yield from (_IN_QUERY, _ASSIGNED)
 
 
 def _hides(match: re.Match[str]) -> bool:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.errors import DataError
-from mview.secrets import REFERENCE, Mask, plain_secrets, starred
+from mview.secrets import REFERENCE, Mask, plain_secrets, secrets_of, starred
 from mview.store.failure import failure_kept
 from mview.store.layout import Store
 from tests.cli.test_past import published
@@ -273,3 +273,23 @@ def test_a_password_stands_before_its_host_or_behind_its_user(
 ) -> None:
     assert starred(name, text) == told
     assert bool(plain_secrets(text, name)) == (told != text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "secrets"),
+    [
+        ("notify", "mailto:alerts@example.org", set()),
+        ("image", "registry.local:5000/img@sha256:0123456789abcdef", set()),
+        ("url", "jdbc:oracle:thin:@//db.example.org:1521/shop", set()),
+        ("url", "jdbc:postgresql://w:hush@h/d", {"hush"}),
+        ("bootstrap_servers", "a:9092,w:hush@b:9093", {"hush"}),
+        ("kafka.bootstrap.servers", "w:hush@b:9093", {"hush"}),
+        ("sasl.username", "w:hush", {"hush"}),
+    ],
+)
+def test_no_word_is_starred_out_of_everything_that_is_no_secret(
+    name: str, text: str, secrets: set[str]
+) -> None:
+    assert secrets_of(name, text) == secrets
+    told = f"{text}: view alerts reads shop.oracle"
+    assert Mask(secrets_of(name, text))(told) == told.replace("hush", "******")
