@@ -22,10 +22,10 @@ from mview.admin.status import not_fresh, status
 from mview.catalog.definitions import load_definitions, load_lights
 from mview.catalog.followers import open_follower
 from mview.catalog.places import check_store, check_targets
-from mview.catalog.tables import cautions, described, has_own_log, log_readers, source_tables
+from mview.catalog.tables import cautions, described, has_own_log, source_tables
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.connector import Changelog, Database, Examined, LogReader, Look, Retaining
+from mview.connector import Changelog, Database, Examined, LogReader, Look, Offsets, Retaining
 from mview.errors import (
     ConfigError,
     MistakesError,
@@ -35,6 +35,7 @@ from mview.errors import (
     counted,
     known_error,
 )
+from mview.follow.light.readers import log_readers
 from mview.follower import Probing
 from mview.ingest.spec import open_changelog, open_database
 from mview.java.jars import absent, cache_folder
@@ -81,6 +82,10 @@ class Finding:
     next: str = ""
 
 
+#: How cautions begin.
+_WARNING = "WARNING: "
+
+
 @dataclass
 class _Site:
     """Questions that are asked in turn: what is away is not asked further."""
@@ -109,12 +114,15 @@ class Doctor:
     _rows: dict[RelationId, int] = field(default_factory=dict)
     #: All views that are asked about.
     _asking: list[ViewDefinition] = field(default_factory=list)
+    #: How far epochs have read, by connection.
+    _offsets: Mapping[str, Offsets] = field(default_factory=dict)
 
     def examine(self) -> list[Finding]:
         """All questions, those of one server after the other, and servers side by side."""
         local = [*self._asked(Look("java", _java)), _jars(), *self._store()]
         views, manifest = self._views_and_manifest(local)
         self._asking = views
+        self._offsets = {} if manifest is None else manifest.offsets
         tables = by_connection(source_tables(views))
         local += [
             Finding(name, "wrong", "there is no such connection", f"add it to {self.config.path}")
@@ -164,7 +172,8 @@ class Doctor:
             findings.append(Finding(look.about, "wrong", text, hint))
             return True
         if isinstance(answer, str):
-            findings.append(Finding(look.about, "ok", answer))
+            text = answer.removeprefix(_WARNING)
+            findings.append(Finding(look.about, "ok" if text == answer else "caution", text))
             return False
         error = known_error(answer)
         errors = error.errors if isinstance(error, MistakesError) else [error]
@@ -240,7 +249,7 @@ class Doctor:
         there = self.config.connections.keys() & self.config.changes.keys()
         known = [v for v in views if {t.connection for t in source_tables([v])} <= there]
         said = cautions(self.config, known, self._schemas)
-        return [Finding("caution", "caution", text.removeprefix("WARNING: ")) for text in said]
+        return [Finding("caution", "caution", text.removeprefix(_WARNING)) for text in said]
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -257,7 +266,7 @@ class Doctor:
                     "the connection has no changelog",
                     hint=f"add a section changes.{name} to {self.config.path}",
                 )
-            readers = log_readers(self.config, name, self._asking)
+            readers = log_readers(self.config, name, self._asking, self._offsets)
             looks: dict[str, Look] = {}
             for reader in readers or [LogReader(self.config.store)]:
                 changelogs.append(open_changelog(self.config, name, tables, reader=reader))

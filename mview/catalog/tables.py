@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 
 from mview.catalog.followers import follower_cautions
 from mview.catalog.unsent import check_defaults, unsent_cautions
 from mview.config import Config
-from mview.connector import Database, LogReader, Retaining
-from mview.errors import ConfigError, MviewError, UserError, ask_all
+from mview.connector import Database
+from mview.errors import ConfigError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
 from mview.plan.uses import uses_of
@@ -223,27 +222,7 @@ def check_changelogs(
                 continue
         new = [table for table, name in relations.items() if name not in loaded]
         with closing(open_changelog(config, connection, new, columns)) as changelog:
-            asked: list[Callable[[], object]] = [changelog.check]
-            if isinstance(changelog, Retaining):
-                asked.append(partial(changelog.room, log_readers(config, connection, views)))
-            ask_all(asked)
-
-
-def log_readers(
-    config: Config, connection: str, views: Iterable[ViewDefinition]
-) -> list[LogReader]:
-    """Who follows the log of a connection, where it is a database's own.
-
-    One for the epochs of the store, and one for each sink of a view in light mode.
-    """
-    reading = [v for v in views if any(t.connection == connection for t in source_tables([v]))]
-    epochs = [LogReader(config.store)] if any(v.mode == "full" for v in reading) else []
-    return epochs + [
-        LogReader.of_sink(config.store, view.name, sink)
-        for view in reading
-        if view.mode == "light"
-        for sink in view.sinks
-    ]
+            changelog.check()
 
 
 def cautions(

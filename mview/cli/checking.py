@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -33,12 +34,14 @@ from mview.catalog.tables import (
     source_tables,
 )
 from mview.config import Config
-from mview.connector import Cautious
+from mview.connector import Cautious, Retaining
 from mview.errors import ConfigError, RetryableError, UserError
+from mview.follow.light.readers import log_readers
+from mview.ingest.spec import open_changelog
 from mview.ivm.compile import compile_view
 from mview.ivm.plan import ViewPlan
 from mview.plan.definition import Unread, ViewDefinition, order_views
-from mview.relation import RelationId
+from mview.relation import RelationId, by_connection
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -139,6 +142,7 @@ class Checker:
             for caution in cautions(self.config, sound, self.schemas):
                 self.note(caution)
             check_changelogs(self.config, sound, self.schemas)
+            self._check_room(sound)
         kept = self._all_with(given)
         places = check_targets(self.config, kept, self.manifest)
         lights = [light.definition for light in load_lights(self._store).values()]
@@ -149,6 +153,16 @@ class Checker:
             for name, checked in checks.items()
             if name in names
         ]
+
+    def _check_room(self, views: Sequence[ViewDefinition]) -> None:
+        """Make sure that logs have room for those who are yet to begin to read them."""
+        kept = {} if self.manifest is None else self.manifest.offsets
+        for connection in by_connection(source_tables(views)):
+            readers = log_readers(self.config, connection, views, kept)
+            if None in readers.values():
+                with closing(open_changelog(self.config, connection, [])) as changelog:
+                    if isinstance(changelog, Retaining):
+                        changelog.room(readers)
 
     @property
     def known_schemas(self) -> dict[RelationId, TableSchema]:

@@ -375,11 +375,14 @@ class Changelog(Protocol):
 class Retaining(Protocol):
     """A changelog whose server keeps its log for each reader, until one is no more."""
 
-    def room(self, readers: Sequence[LogReader]) -> str:
-        """Whether the server has room for these readers, with what it keeps for them, for people.
+    def room(self, readers: Mapping[LogReader, Offsets | None]) -> str:
+        """Whether the server has room for readers, for people; a caution begins with WARNING.
+
+        Args:
+            readers: with offsets up to which they have read; None: they are yet to begin.
 
         Raises:
-            ConfigError: it has not.
+            ConfigError: it has none for those that are not there yet.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack, closing
 from decimal import Decimal
 
 import pytest
@@ -144,6 +145,24 @@ class TestTheSlot:
             30,
         )
         assert log.ids(log.reopen(), places[2], places[3]) == [2]
+
+    def test_connections_that_others_use_hold_up_no_slot_that_is_there(self, log):
+        """They may be of a base backup, and end; whoever is yet to begin is refused."""
+        changelog = log.open()
+        at, reader = changelog.begin(), LogReader(log.folder / "another")
+        count = "SELECT current_setting('max_wal_senders')::int, count(*)::int"
+        ((most, used),) = log.run(f"{count} FROM pg_stat_replication")
+        with ExitStack() as others:
+            for _ in range(most - used):
+                others.enter_context(closing(changelog._server.replication()))
+            assert changelog.room({reader: at}).startswith(
+                f"WARNING: {most} of {most} connections for replication are in use, and 1 more "
+            )
+            with pytest.raises(ConfigError, match=f"max_wal_senders to {most + 1} or more"):
+                changelog.room({reader: None})
+        wait_until(
+            lambda: changelog.room({reader: at}).startswith("1 slot; "), "them to be free", 30
+        )
 
     def test_it_is_moved_by_a_run_that_ends_at_once(self, log):
         """As one that comes every minute: else the server would keep its log for ever."""

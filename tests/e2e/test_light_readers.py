@@ -17,11 +17,13 @@ from click.testing import CliRunner
 from mview_connectors.changelogs.sqlite.server import SqliteServer
 
 from mview.admin.content import StoredView, published
+from mview.admin.doctor import Doctor
 from mview.admin.drop import Remains, drop
 from mview.admin.status import status
 from mview.cli import main
 from mview.config.file import load_config
 from mview.errors import AwayError, RetryableError
+from mview.follow.light.readers import log_readers
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.store.layout import Store
 from tests.e2e.running import Live, run_once
@@ -334,6 +336,42 @@ def test_a_log_that_was_cut_is_told_with_what_helps(project: Project) -> None:
     drop(project.config, ["a"])
     run_once(project.config, view)
     assert project.rows("a", "here") == [(0, "x"), (1, "x")]
+
+
+def test_who_reads_a_log_is_known_with_how_far(project: Project) -> None:
+    """A slot is looked for by the name by which it is read, whatever settings make of it now."""
+    views = [project.view("a", "here"), project.view("b", "here", "there")]
+    kept = {"shop": {"slot": "old"}}
+    full = parse_view("CREATE MATERIALIZED VIEW f AS SELECT x FROM shop.t", "f")
+    run_once(project.config, views[0])
+    readers = log_readers(project.config, "shop", [*views, full], kept)
+    known: dict[str, Any] = {reader.light: at for reader, at in readers.items()}
+    assert known.pop("a/here")["database"]
+    assert known == {"": {"slot": "old"}, "b/here": None, "b/there": None}
+    assert log_readers(project.config, "more", views, kept) == {}
+    apart = project.config.of_environment("dev", project.folder / "dev")
+    assert log_readers(apart, "shop", [full], kept) == {}
+
+
+def test_what_is_kept_for_readers_is_counted_by_doctor_only(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = project.view("a", "here")
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    found = {one.about: one.text for one in Doctor(project.config, [view]).examine()}
+    assert found["changes.shop: changes"] == "1 change kept for 0 readers"
+    assert found["changes.shop: readers"] == "any number may read"
+
+    def kept(_: Any) -> None:
+        raise AssertionError("all changes are counted")
+
+    monkeypatch.setattr(SqliteServer, "kept", kept)
+    file = project.folder / "a.sql"
+    given = "mode = 'light', sinks = 'here'"
+    file.write_text(f"CREATE MATERIALIZED VIEW a WITH ({given}) AS SELECT id, x FROM shop.t")
+    done = CliRunner().invoke(main, ["check", str(file), "-c", str(project.folder / "mview.yml")])
+    assert done.exit_code == 0, done.output
+    run_once(project.config, view)
 
 
 def test_check_knows_the_tables_of_light_views_of_the_store(project: Project) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from mview.admin.doctor import Doctor, Finding
 from mview.admin.drop import Remains, drop
 from mview.admin.status import status
+from mview.cli import main
 from mview.config.file import load_config
 from mview.plan.definition import parse_view
 from tests.e2e.running import Live, run_once
@@ -70,6 +72,14 @@ class Served:
                 f"WHERE database = '{self.database}' ORDER BY 1"
             )
         )
+
+    def checked(self, name: str, sinks: str) -> Any:
+        """What `mview check` says of a view in light mode."""
+        given = f"WITH (mode = 'light', sinks = '{sinks}')"
+        file = self.folder / f"{name}.sql"
+        file.write_text(f"CREATE MATERIALIZED VIEW {name} {given} AS SELECT id, x FROM shop.t")
+        told = ["check", str(file), "-c", str(self.folder / "mview.yml")]
+        return CliRunner().invoke(main, told)
 
     def asked(self, *views: Any) -> dict[str, Finding]:
         """What `mview doctor` finds, by what it asks about."""
@@ -140,7 +150,7 @@ def test_postgresql_keeps_the_slots_that_a_copy_of_the_store_has_noted(postgres:
 
 
 def test_postgresql_is_asked_for_all_the_slots(postgresql: Any, postgres: Served) -> None:
-    """Before the first is made, and with the number that is needed."""
+    """Before the first is made, and with the number that is needed; whose slot is there goes on."""
     ((most, used),) = postgresql.execute(
         "SELECT current_setting('max_replication_slots')::int, count(*) FROM pg_replication_slots"
     )
@@ -149,13 +159,25 @@ def test_postgresql_is_asked_for_all_the_slots(postgresql: Any, postgres: Served
         for name in taken:
             postgres.run(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
         views = [postgres.view("a", "here", "there")]
+        postgres.run("INSERT INTO t VALUES (0, 'x')")
         told = postgres.asked(*views)["changes.shop: readers"]
         assert told.state == "wrong"
         assert f"{most - 1} of {most} replication slots are in use, and 2 more" in told.text
         assert f"max_replication_slots to {most + 1}" in told.next
-        with pytest.raises(Exception, match="replication slots are in use, and 2 more"):
-            run_once(postgres.config, *views)
-        assert len(postgres.slots()) == len(taken)
+        checked = postgres.checked("a", "here, there")
+        assert checked.exit_code != 0
+        assert f"{most - 1} of {most} replication slots are in use, and 2 more" in checked.output
+        # In a run each sink asks for itself: one is loaded, and goes on while no slot is left.
+        for number in range(2):
+            with pytest.raises(Exception, match="replication slots are in use, and 1 more"):
+                run_once(postgres.config, *views)
+            assert len(postgres.slots()) == len(taken) + 1
+            loaded = [
+                light.sink for light in status(postgres.config).lights if light.phase == "live"
+            ]
+            assert len(loaded) == 1
+            assert len(postgres.rows("a", loaded[0])) == 1 + number
+            postgres.run(f"INSERT INTO t VALUES ({1 + number}, 'x')")
     finally:
         for name in taken:
             postgres.run(f"SELECT pg_drop_replication_slot('{name}')")

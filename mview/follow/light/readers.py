@@ -7,14 +7,15 @@ is noted in the sink's folder before anything is made for it, and the folder goe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from mview.config import Config
-from mview.connector import LogReader
-from mview.errors import MviewError
+from mview.connector import LogReader, Offsets
+from mview.errors import CorruptionError, MviewError
 from mview.files.durable import put
 from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
@@ -152,6 +153,43 @@ def set_aside(folder: Path, fence: Fence) -> None:
     for file in (folder / _NOTE, ProgressLog(folder).folder):
         if file.exists():
             file.replace(aside / file.name)
+
+
+def log_readers(
+    config: Config, connection: str, views: Iterable[ViewDefinition], kept: Mapping[str, Offsets]
+) -> dict[LogReader, Offsets | None]:
+    """Who follows the log of a connection, where it is a database's own.
+
+    One for the epochs of the store, and one for each sink of a view in light mode. An environment
+    has none: production reads for it.
+
+    Args:
+        config: the configuration.
+        connection: whose log.
+        views: all views.
+        kept: how far the epochs of the store have read, by connection.
+
+    Returns:
+        By reader how far it has read; None: the next run begins that.
+    """
+    if config.environment or not _is_own(config, connection):
+        return {}
+    readers: dict[LogReader, Offsets | None] = {}
+    for view in views:
+        if not any(use.name.is_table and use.name.connection == connection for use in view.tables):
+            continue
+        if view.mode == "full":
+            readers[LogReader(config.store)] = kept.get(connection)
+            continue
+        for sink in view.sinks:
+            folder = Store(config.store).follower(view.name, sink, light=True)
+            newest = None
+            with suppress(CorruptionError):  # who reads by it says so
+                if noted_reader(config, folder) == reader_of(config, view, sink):
+                    newest = _newest(folder)
+            known = None if newest is None else newest.offsets
+            readers[LogReader.of_sink(config.store, view.name, sink)] = known
+    return readers
 
 
 def _is_own(config: Config, connection: str) -> bool:

@@ -342,9 +342,14 @@ class PostgresqlChangelog(OwnLog):
         # 63 letters are the most; the beginning says whose it is.
         return f"{own[:54]}_{reader.number:08x}" if reader.light else own
 
-    def room(self, readers: Sequence[LogReader]) -> str:
+    def room(self, readers: Mapping[LogReader, Offsets | None]) -> str:
         """See `Retaining`: each takes a slot, and while it reads a connection for replication."""
-        return self._server.room([self._slot_of(reader) for reader in readers])
+        return self._server.room(
+            [
+                self._slot_of(reader) if known is None else text_of(known, "slot")
+                for reader, known in readers.items()
+            ]
+        )
 
     def leave(self, known: Offsets | None) -> None:
         """See `Retaining`: what is read by now may be a slot of another name, by older settings.

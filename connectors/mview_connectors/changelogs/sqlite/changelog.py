@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -137,7 +137,11 @@ class SqliteChangelog:
             return "its triggers are in place"
 
         return [
-            Look(f"{self._server.place(table)}: log", partial(installed, table)) for table in tables
+            *(
+                Look(f"{self._server.place(name)}: log", partial(installed, name))
+                for name in tables
+            ),
+            Look(f"{self._settings.section}: changes", self._server.kept),
         ]
 
     def begin(self, known: Offsets | None = None) -> Offsets:
@@ -149,9 +153,9 @@ class SqliteChangelog:
         tables = {f"{_TABLE}{name}": known for name, known in facts.items()}
         return {_LOG: newest.id, "at_ms": newest.ms, "database": database, **tables}
 
-    def room(self, readers: Sequence[LogReader]) -> str:
-        """Any number may read; how many changes are kept, and for whom."""
-        return self._server.kept()
+    def room(self, readers: Mapping[LogReader, Offsets | None]) -> str:
+        """See `Retaining`."""
+        return "any number may read"
 
     def leave(self, known: Offsets | None) -> None:
         """See `Retaining`."""
