@@ -14,13 +14,14 @@ from mview.catalog.followers import table_in_sink
 from mview.catalog.sinks import forget_views
 from mview.clock import SystemClock
 from mview.config import Config, secret_values
-from mview.connector import LogReader, Offsets
+from mview.connector import Offsets
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views.opening import open_sinks
 from mview.epoch.without import read_by, without
 from mview.errors import AlreadyRunningError, UserError, several
 from mview.failpoints import failpoint
-from mview.ingest.log_readers import end_reader
+from mview.follow.light.readers import end_left_readers
+from mview.ingest.log_readers import LeftReader, note_left
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.secrets import Mask
@@ -115,7 +116,6 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
 
     Raises:
         UserError: no such view or table, or another view reads it.
-        RetryableError: a database keeps its log for what goes, and cannot be told of it.
         TargetError: a view is dropped, and its table cannot be deleted now.
         AlreadyRunningError: a runner holds the store.
     """
@@ -145,35 +145,35 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         left_asked = [name for name in asked_views(store) if name not in names]
         keep_asked(store, left_asked, asked_files(store))
         after = without(kept, manifest, names, with_tables)
-        # Before, too: who repeats the drop can still end them.
         needed = after.offsets.keys() | {table.connection for table in read_by(kept, after)}
-        at_servers += _end_readers(config, manifest.offsets, needed)
+        note_left(store, _left(config, manifest.offsets, needed), lease)
         after = ManifestLog(store.manifests, lease).publish_after(after, clock.now())
         # Only now: what a manifest names must be there, whatever happens in between. What is left
         # by a crash here goes with the next run.
         failpoint("drop-published")
         left = forget_views(config, after, lease)
         forget_folders(store, after, lease, left.folders)
+        at_servers += tuple(end_left_readers(config, store, needed))
         if left.errors:
             raise several(left.errors)
         return Remains([name for name in names if name in kept.damaged], at_servers)
 
 
-def _end_readers(
+def _left(
     config: Config, offsets: Mapping[str, Offsets], needed: Collection[str]
-) -> tuple[str, ...]:
-    """End the store's readers of the logs that nothing is read from any more; see `end_reader`."""
+) -> list[LeftReader]:
+    """The store's readers of the logs that nothing is read from any more.
+
+    Of a connection that the configuration has no more nobody knows whether its log was its own.
+    """
     if config.environment:
-        return ()  # production reads for it
-    reader = LogReader(config.store)
-    ended = [
-        end_reader(config, connection, reader, known)
+        return []  # production reads for it
+    return [
+        LeftReader(connection, "", known)
         for connection, known in offsets.items()
         if connection not in needed
-        and (changes := config.changes.get(connection)) is not None
-        and changes.is_own_log
+        and ((changes := config.changes.get(connection)) is None or changes.is_own_log)
     ]
-    return tuple(text for text in ended if text)
 
 
 def _not_run(store: Store, *, only_views: bool) -> None:

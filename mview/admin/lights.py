@@ -18,8 +18,9 @@ from mview.errors import UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
-from mview.follow.light.readers import end_sink_reader
+from mview.follow.light.readers import end_left_readers, left_by_sink
 from mview.ingest.chunks import rows_within
+from mview.ingest.log_readers import note_left
 from mview.ingest.spec import chunk_bytes, open_database
 from mview.session.disks import disks_told
 from mview.store.history import ManifestLog
@@ -167,13 +168,11 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
 
     Raises:
         AlreadyRunningError: a runner holds the store.
-        RetryableError: a server keeps its log for a view, and cannot be told that it is gone.
     """
     store = Store(config.store)
     manifest = ManifestLog(store.manifests).latest()
     above = 0 if manifest is None else manifest.token
     kept = {} if manifest is None else manifest.offsets
-    left = []
     with (
         disks_told(lambda: [store.root]),
         Lease(store.lease, SystemClock(), above=above) as lease,
@@ -182,7 +181,6 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
         for name in names:
             lease.check()
             for folder in sorted((store.light(name) / "sinks").glob("*")):
-                left.append(end_sink_reader(config, folder, kept))
-                shutil.rmtree(folder)  # at once: nobody goes on from where it was
+                note_left(store, left_by_sink(config, folder, kept), lease)
             shutil.rmtree(store.light(name))
-    return [text for text in left if text]
+        return end_left_readers(config, store, kept)

@@ -83,7 +83,7 @@ def keep(
     """
     fence.check()
     definitions = {light.name: light.definition for light in lights}
-    for text in end_other_readers(config, store, definitions, manifest.offsets):
+    for text in end_other_readers(config, store, definitions, manifest.offsets, fence):
         say(text)
     kept = load_lights(store)
     for light in lights:

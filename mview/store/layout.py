@@ -125,6 +125,11 @@ class Store:
         return self.quarantine / folder_name("table", str(table))
 
     @property
+    def left_readers(self) -> Path:
+        """Folder of who reads databases' logs no more, and is to be ended there, a file each."""
+        return self.root / "left_readers"
+
+    @property
     def mends(self) -> Path:
         """Folder of what is asked for of changes that were put aside."""
         return self.root / "mends"

@@ -210,11 +210,12 @@ def test_a_database_that_is_down_is_told_later_and_holds_up_no_load_from_another
         said = run_once(project.config, moved).messages
         assert "cannot be told that a/here reads its log no more" in "\n".join(said)
         assert len(project.rows("a", "here")) == 2 + number
-    with pytest.raises(RetryableError, match="cannot be told that a/here reads its log no more"):
-        drop(project.config, ["a"])
+    (told,) = drop(project.config, ["a"]).at_servers
+    assert "cannot be told that a/here reads its log no more" in told
     away.rename(project.file)
     assert ends(project.readers()) == ["a/here"]
-    run_once(project.config)  # filled anew: the drop had ended the reader that it could
+    assert other.readers() == []
+    run_once(project.config, moved)
     assert project.readers() == []
     assert ends(other.readers()) == ["a/here"]
     store = Store(project.config.store)
@@ -242,19 +243,62 @@ def test_who_could_not_be_ended_and_reads_again_is_not_ended(
     assert project.rows("a", "here") == [(1, "x")]
 
 
-def test_a_database_that_cannot_be_told_holds_the_drop_until_it_is_left_out(
+def test_a_database_that_cannot_be_told_is_told_by_the_next_run(project: Project) -> None:
+    """It holds up no drop, and no other database; what was dropped is not shown any more."""
+    other = with_another(project)
+    views = [project.view("a", "here"), project.view("c", "here")]
+    run_once(project.config, *views, project.view("b", "here", query="SELECT id, x FROM more.t"))
+    away = other.file.rename(other.folder / "away.db")
+    (said,) = drop(project.config, ["a", "b"]).at_servers
+    assert "the database of more cannot be told that b/here reads its log no more" in said
+    assert ends(project.readers()) == ["c/here"]
+    assert [light.view for light in status(project.config).lights] == ["c"]
+    assert drop(project.config, ["c"]).at_servers == (said,)
+    away.rename(other.file)
+    assert ends(other.readers()) == ["b/here"]
+    run_once(project.config, views[0])
+    assert other.readers() == []
+    assert ends(project.readers()) == ["a/here"]
+
+
+def test_a_database_that_is_gone_for_good_is_left_out_of_the_configuration(
     project: Project,
 ) -> None:
-    run_once(project.config, project.view("a", "here"))
-    away = project.file.rename(project.folder / "away.db")
-    with pytest.raises(RetryableError, match="cannot be told that a/here reads its log no more"):
-        drop(project.config, ["a"])
-    assert [light.view for light in status(project.config).lights] == ["a"]
+    run_once(project.config, project.view("a", "here"), project.view("b", "here"))
+    project.file.rename(project.folder / "away.db")
+    drop(project.config, ["a"])
     project.write(connections={"other": {"drivername": "sqlite", "database": "x"}}, changes={})
-    (said,) = drop(project.config, ["a"]).at_servers
-    assert "keeps for a/here stays there" in said
-    assert status(project.config).lights == ()
-    away.rename(project.file)
+    said = drop(project.config, ["b"]).at_servers
+    assert len(said) == 2
+    assert all("stays there" in text for text in said)
+    assert not list(Store(project.config.store).left_readers.iterdir()), "it is told once"
+
+
+@pytest.mark.parametrize("cut", ["end_left_readers", "shutil.rmtree"])
+def test_a_drop_that_is_cut_off_leaves_no_place_of_what_is_gone(
+    project: Project, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Either the view goes on by its reader, or it is filled anew by another one."""
+    view, other = project.view("a", "here"), project.view("b", "here")
+    run_once(project.config, view, other)
+
+    def cuts(*given: Any) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"mview.admin.lights.{cut}", cuts)
+        with pytest.raises(InterruptedError):
+            drop(project.config, ["a"])
+    assert ends(project.readers()) == ["a/here", "b/here"]
+    project.run("INSERT INTO t VALUES (1, 'x')")
+    is_known = "a" in {light.view for light in status(project.config).lights}
+    assert is_known == (cut == "shutil.rmtree")
+    run_once(project.config, other)
+    assert ends(project.readers()) == (["a/here", "b/here"] if is_known else ["b/here"])
+    run_once(project.config, view)
+    assert project.rows("a", "here") == [(1, "x")]
+    assert not list(Store(project.config.store).left_readers.iterdir())
+    assert ends(project.readers()) == ["a/here", "b/here"]
 
 
 def test_a_copy_of_a_store_leaves_the_readers_of_the_original(project: Project) -> None:
@@ -412,5 +456,17 @@ def test_epochs_and_sinks_of_light_views_read_beside_each_other(project: Project
     assert len(project.readers()) == 3
     drop(project.config, ["a"])
     assert project.readers() == [own]
-    drop(project.config, ["f"], with_tables=True)
-    assert project.readers() == []
+    # What cannot be told now is noted, and told by the next run; it ends no place that is used.
+    away = project.file.rename(project.folder / "away.db")
+    (said,) = drop(project.config, ["f"], with_tables=True).at_servers
+    assert "shop cannot be told that the store reads its log no more" in said
+    away.rename(project.file)
+    assert project.readers() == [own]
+    run_once(project.config, light)
+    assert ends(project.readers()) == ["a/here", "a/there"]
+    drop(project.config, ["a"])
+    run_once(project.config, full)
+    project.write(changes={})
+    (said,) = drop(project.config, ["f"], with_tables=True).at_servers
+    assert "keep for the store stays there" in said
+    assert project.readers() == [own]

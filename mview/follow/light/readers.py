@@ -1,7 +1,7 @@
 """The places that sinks of light views have in databases' own logs: one each, beside all others.
 
 A server that keeps its log for its readers keeps it for ever for one that is no more. So who reads
-is noted in the sink's folder before anything is made for it, and the folder goes after its reader.
+is noted in the sink's folder before anything is made for it, and noted as left before that goes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.follow.light.progress import LightProgress, ProgressLog
-from mview.ingest.log_readers import end_reader
+from mview.ingest.log_readers import LeftReader, end_left, note_left
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.store.layout import Store
@@ -82,41 +82,62 @@ def noted_reader(config: Config, folder: Path) -> SinkReader | None:
     return SinkReader(table.connection, "") if _is_own(config, table.connection) else None
 
 
-def end_sink_reader(config: Config, folder: Path, kept: Collection[str]) -> str:
-    """End who reads for a sink, at the server.
+def left_by_sink(config: Config, folder: Path, kept: Collection[str]) -> list[LeftReader]:
+    """Who has read for a sink, and is to be ended when its folder goes.
 
     Args:
         config: the configuration.
         folder: the sink's.
         kept: connections whose logs epochs read: their reader stays.
 
-    Returns:
-        What people must know; empty: nothing is left.
-
     Raises:
-        RetryableError: the server cannot be told.
         CorruptionError: the folder cannot be read.
     """
     noted = noted_reader(config, folder)
     if noted is None or (not noted.light and noted.connection in kept):
-        return ""
-    reader, newest = LogReader(config.store, noted.light), _newest(folder)
-    return end_reader(config, noted.connection, reader, None if newest is None else newest.offsets)
+        return []
+    newest = _newest(folder)
+    known = None if newest is None else newest.offsets
+    return [LeftReader(noted.connection, noted.light, known)]
+
+
+def end_left_readers(config: Config, store: Store, kept: Collection[str]) -> list[str]:
+    """End those who are noted to read no more, of epochs and of sinks; see `end_left`.
+
+    Args:
+        config: the configuration.
+        store: the store.
+        kept: see `left_by_sink`.
+    """
+
+    def is_used(left: LeftReader) -> bool:
+        if not left.light:
+            return left.connection in kept
+        view, _, sink = left.light.partition("/")
+        noted = noted_reader(config, store.follower(view, sink, light=True))
+        return noted == SinkReader(left.connection, left.light)
+
+    return end_left(config, store, is_used)
 
 
 def end_other_readers(
-    config: Config, store: Store, views: Mapping[str, ViewDefinition], kept: Collection[str]
+    config: Config,
+    store: Store,
+    views: Mapping[str, ViewDefinition],
+    kept: Collection[str],
+    fence: Fence,
 ) -> list[str]:
-    """End who has read for a sink for which another reads now, or nobody does.
+    """End who has read for a sink for which another reads now, or nobody does; and who was left.
 
-    The folder goes after its reader: a sink that comes again is filled anew. What is wrong with one
-    is told, and holds up no other: it is tried again the next time.
+    The folder goes before its reader: a sink that comes again is filled anew. What is wrong with
+    one is told, and holds up no other: it is tried again the next time.
 
     Args:
         config: the configuration.
         store: the store.
         views: its views in light mode, by name.
-        kept: see `end_sink_reader`.
+        kept: see `left_by_sink`.
+        fence: the runner's right to write.
 
     Returns:
         What people must know.
@@ -129,30 +150,24 @@ def end_other_readers(
     told = []
     for folder in sorted(store.lights.glob("*/sinks/*")):
         try:
-            noted = noted_reader(config, folder)
-            if folder in wanted and noted in (None, wanted[folder]):
-                continue
-            if noted not in wanted.values():  # else it was set aside, and reads again
-                told.append(end_sink_reader(config, folder, kept))
-            shutil.rmtree(folder)
+            if folder not in wanted or noted_reader(config, folder) not in (None, wanted[folder]):
+                note_left(store, left_by_sink(config, folder, kept), fence)
+                shutil.rmtree(folder)
         except MviewError as error:
             told.append(str(error.render()))
         except OSError as error:
             told.append(f"{folder} cannot be removed: {error}")
-    return [text for text in told if text]
+    return [*told, *end_left_readers(config, store, kept)]
 
 
-def set_aside(folder: Path, fence: Fence) -> None:
-    """Have a sink begin beside who has read for it and could not be ended as the run began.
+def leave_sink(config: Config, folder: Path, fence: Fence) -> None:
+    """Have a sink begin beside who has read for it, whose folder could not be removed before.
 
-    What is known of that one goes into a folder that no sink has, so its end is tried again.
+    That one is noted to be ended by the next start of a run.
     """
-    fence.check()
-    aside = folder.with_name(f"{folder.name}~~{fence.token:012d}")  # see `folder_name`
-    aside.mkdir(exist_ok=True)
-    for file in (folder / _NOTE, ProgressLog(folder).folder):
-        if file.exists():
-            file.replace(aside / file.name)
+    note_left(Store(config.store), left_by_sink(config, folder, config.connections), fence)
+    if (known := ProgressLog(folder).folder).exists():
+        shutil.rmtree(known)
 
 
 def log_readers(

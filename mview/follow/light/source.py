@@ -43,7 +43,7 @@ from mview.files.fence import Fence
 from mview.files.records import record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
-from mview.follow.light.readers import note_reader, noted_reader, reader_of, set_aside
+from mview.follow.light.readers import leave_sink, note_reader, noted_reader, reader_of
 from mview.follow.light.seen import SeenKeys, without_chunk
 from mview.follow.light.view import LightView
 from mview.ingest.changelogs import CHUNKS_READ, Changelogs
@@ -316,7 +316,7 @@ class LightSource:
         config, table = self._config, self._view.table
         self.close()  # a place in a log that somebody reads cannot be left
         if noted_reader(config, self._folder) not in (None, self._reader):
-            set_aside(self._folder, self._fence)
+            leave_sink(config, self._folder, self._fence)
         note_reader(self._folder, self._reader, self._fence)
         schemas = {table: self._view.source}
         reader = None if self._reader is None else LogReader(config.store, self._reader.light)
