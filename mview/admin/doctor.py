@@ -25,7 +25,7 @@ from mview.catalog.places import check_store, check_targets
 from mview.catalog.tables import cautions, described, has_own_log, source_tables
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.connector import Changelog, Database, Examined, LogReader, Look, Offsets, Retaining
+from mview.connector import Changelog, Database, Examined, Look, Offsets, Retaining
 from mview.errors import (
     ConfigError,
     MistakesError,
@@ -37,7 +37,7 @@ from mview.errors import (
 )
 from mview.follow.light.readers import log_readers
 from mview.follower import Probing
-from mview.ingest.spec import open_changelog, open_database
+from mview.ingest.spec import log_reader, open_changelog, open_database
 from mview.java.jars import absent, cache_folder
 from mview.java.runtime import check_java, find_java
 from mview.plan.definition import Unread, ViewDefinition
@@ -268,7 +268,7 @@ class Doctor:
                 )
             readers = log_readers(self.config, name, self._asking, self._offsets)
             looks: dict[str, Look] = {}
-            for reader in readers or [LogReader(self.config.store)]:
+            for reader in readers or [log_reader(self.config)]:
                 changelogs.append(open_changelog(self.config, name, tables, reader=reader))
                 for look in self._changelog_looks(name, changelogs[-1], tables):
                     looks.setdefault(look.about, look)  # the server is asked once for all

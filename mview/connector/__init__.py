@@ -265,18 +265,13 @@ class LogReader:
     """Who follows a database's own log: each has a place of its own there, and names to be told by.
 
     Attributes:
-        store: the folder of the store.
+        store: the folder of the store; of one that was moved, where it was made.
         light: `<view>/<sink>` of a sink of a view in light mode, which reads for itself; empty: the
             epochs of the store.
     """
 
     store: Path
     light: str = ""
-
-    @classmethod
-    def of_sink(cls, store: Path, view: str, sink: str) -> LogReader:
-        """Who reads for a sink of a view in light mode."""
-        return cls(store, f"{view}/{sink}")
 
     @property
     def number(self) -> int:

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from mview.config import Config
-from mview.connector import LogReader, Offsets, Retaining
+from mview.connector import Offsets, Retaining
 from mview.errors import MviewError, RetryableError
 from mview.files.durable import put
 from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
-from mview.ingest.spec import open_changelog
+from mview.ingest.spec import log_reader, open_changelog
 from mview.store.identity import copied_from
 from mview.store.layout import Store
 
@@ -102,7 +102,7 @@ def _end(config: Config, store: Store, left: LeftReader) -> str:
             "stays there, see docs/light.md#readers"
         )
     try:
-        reader = LogReader(store.root, left.light)
+        reader = log_reader(config, left.light)
         with closing(open_changelog(config, connection, [], reader=reader)) as changelog:
             if not isinstance(changelog, Retaining):
                 return ""

@@ -37,6 +37,7 @@ from mview.relation import RelationId, TableName
 from mview.rows.where import Condition, parse_where
 from mview.schema import TableSchema
 from mview.snapshot import Chunk, ChunkPlan
+from mview.store.identity import named_by
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class QuerySpec:
     @property
     def reader(self) -> LogReader:
         """Who reads."""
-        return LogReader(self.config.store, self.light)
+        return log_reader(self.config, self.light)
 
     @property
     def chunks(self) -> list[tuple[TableSpec, Chunk]]:
@@ -406,6 +407,16 @@ def open_format(config: Config, connection: str) -> Format:
     return BoundedFormat(decoder, config.engine.memory)
 
 
+def log_reader(config: Config, light: str = "") -> LogReader:
+    """Who reads a database's own log for the store.
+
+    Args:
+        config: the configuration.
+        light: see `LogReader`.
+    """
+    return LogReader(named_by(config.store), light)
+
+
 def open_changelog(
     config: Config,
     connection: str,
@@ -431,7 +442,7 @@ def open_changelog(
     changelog: Changelog
     if (own := getattr(factory, "of_database", None)) is not None:
         database = config.connections[connection]
-        changelog = own(settings, database, format, tables, reader or LogReader(config.store))
+        changelog = own(settings, database, format, tables, reader or log_reader(config))
     else:
         changelog = factory(settings, format, tables)
     if columns is not None and (only := getattr(changelog, "only", None)) is not None:

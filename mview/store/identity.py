@@ -85,7 +85,7 @@ def check_format(root: Path) -> None:
 
 def put_format(root: Path, number: int) -> None:
     """Say of which format a store is from now on."""
-    mark = read_mark(root / STORE_MARK, "id", "home")
+    mark = read_mark(root / STORE_MARK, "id", "home", named="")
     assert mark is not None, "there is a store"
     put(root / STORE_MARK, content_of({**mark, "format": str(number)}))
 
@@ -105,6 +105,21 @@ def copied_from(root: Path) -> Path | None:
     return None
 
 
+def named_by(root: Path) -> Path:
+    """The path by which databases know who reads their logs for a store: where it was made.
+
+    A store that was moved has the same places there as before. A copy has others: it is known by
+    its own path while the store that was copied is there.
+    """
+    mark = read_mark(root / STORE_MARK, "id", "home", named="")
+    if mark is None or copied_from(root) is not None:
+        return root
+    if mark["named"]:
+        return Path(mark["named"])
+    # Of an older version, which noted no name: by the path that it had.
+    return root if mark["home"] == str(root.resolve()) else Path(mark["home"])
+
+
 def claim_store(root: Path) -> str:
     """Make a folder a store unless it is one; returns its id. One that was moved is at home here.
 
@@ -120,10 +135,11 @@ def claim_store(root: Path) -> str:
         except OSError as error:
             raise no_folder(root, error) from error
         mark = {"id": uuid.uuid4().hex, "home": str(root.resolve()), "format": str(FORMAT)}
-        put_mark(root / STORE_MARK, mark)
-    mark = read_mark(root / STORE_MARK, "id", "home", format=_FIRST) or {}
+        put_mark(root / STORE_MARK, {**mark, "named": str(root)})
+    mark = read_mark(root / STORE_MARK, "id", "home", format=_FIRST, named="") or {}
     if mark.get("home") != str(root.resolve()) and copied_from(root) is None:
-        put(root / STORE_MARK, content_of({**mark, "home": str(root.resolve())}))
+        moved = {**mark, "home": str(root.resolve()), "named": str(named_by(root))}
+        put(root / STORE_MARK, content_of(moved))
     root.chmod(_PRIVATE)
     return store_id(root)
 

@@ -318,6 +318,35 @@ def test_a_copy_of_a_store_leaves_the_readers_of_the_original(project: Project) 
     assert project.readers() == []
 
 
+def test_a_store_that_was_moved_keeps_its_place_in_the_log(project: Project) -> None:
+    """One by another name would leave the first where it is, and all changes be kept for ever."""
+    view = project.view("a", "here")
+    project.run("INSERT INTO t VALUES (0, 'x')")
+    run_once(project.config, view)
+    before, moved = project.readers(), project.folder / "moved"
+    project.config.store.rename(moved)
+    project.write(store=str(moved))
+    with running(project, view) as live:
+        live.until(project.is_live)
+        ((at,),) = project.run("SELECT id FROM _mview_readers")
+        number = 0
+
+        def is_further() -> bool:
+            nonlocal number
+            number += 1
+            project.run(f"INSERT INTO t VALUES ({number}, 'x')")
+            assert project.readers() == before
+            return bool(project.run("SELECT id FROM _mview_readers")[0][0] > at)
+
+        live.until(is_further)
+    shutil.rmtree(Store(project.config.store).follower("a", "here", light=True) / "light")
+    run_once(project.config, view)  # filled anew
+    assert len(project.rows("a", "here")) == number + 1
+    assert project.readers() == before
+    assert drop(project.config, ["a"]) == Remains()
+    assert project.readers() == []
+
+
 def test_a_store_of_version_0_2_is_filled_anew_by_readers_of_its_sinks(project: Project) -> None:
     """There one reader, that of the store, read for all."""
     view = project.view("a", "here", "there")

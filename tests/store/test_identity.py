@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mview.errors import ConfigError
-from mview.store.identity import claim_store, copied_from, refusal
+from mview.files.marks import content_of
+from mview.store.identity import STORE_MARK, claim_store, copied_from, named_by, put_format, refusal
 
 
 def test_a_store_in_use_is_at_home(tmp_path: Path) -> None:
@@ -36,6 +37,36 @@ def test_a_store_that_was_moved_is_at_home_there(tmp_path: Path) -> None:
     assert claim_store(tmp_path / "b") == made
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     assert copied_from(tmp_path / "c") == tmp_path / "b"
+
+
+def test_databases_know_a_store_that_was_moved_by_its_first_path(tmp_path: Path) -> None:
+    """And a copy by its own: the other name is the original's."""
+    first, second, third = (tmp_path / name for name in "abc")
+    assert named_by(first) == first
+    claim_store(first)
+    assert named_by(first) == first
+    for before, after in ((first, second), (second, third)):
+        before.rename(after)
+        assert named_by(after) == first, "before a run"
+        claim_store(after)
+        put_format(after, 2)
+        assert named_by(after) == first
+    copy = tmp_path / "d"
+    shutil.copytree(third, copy)
+    claim_store(copy)
+    assert named_by(copy) == copy
+    assert named_by(third) == first
+
+
+def test_a_store_of_an_older_version_is_known_by_the_path_that_it_had(tmp_path: Path) -> None:
+    claim_store(tmp_path / "a")
+    mark = tmp_path / "a" / STORE_MARK
+    mark.write_bytes(content_of({"id": "x", "home": str(tmp_path / "a"), "format": "2"}))
+    assert named_by(tmp_path / "a") == tmp_path / "a"
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert named_by(tmp_path / "b") == tmp_path / "a"
+    claim_store(tmp_path / "b")
+    assert named_by(tmp_path / "b") == tmp_path / "a"
 
 
 @pytest.mark.parametrize("below", ["a file", "/proc"])

@@ -176,8 +176,8 @@ def _marked(mark: Any) -> bytes:
 
 
 def _older(what: str) -> bool:
-    """What a mark may say more, and what those of the first format did not say."""
-    return what.endswith(("has more", " without format"))
+    """What a mark may say more, and what those of older versions did not say."""
+    return what.endswith(("has more", " without format", " without named"))
 
 
 def _mark_of(content: bytes) -> Any:

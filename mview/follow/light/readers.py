@@ -22,6 +22,7 @@ from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
 from mview.follow.light.progress import LightProgress, ProgressLog
 from mview.ingest.log_readers import LeftReader, end_left, note_left
+from mview.ingest.spec import log_reader
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.store.layout import Store
@@ -47,7 +48,7 @@ def reader_of(config: Config, view: ViewDefinition, sink: str) -> SinkReader | N
     connection = view.table_names[0].connection
     if not _is_own(config, connection):
         return None
-    return SinkReader(connection, LogReader.of_sink(config.store, view.name, sink).light)
+    return SinkReader(connection, f"{view.name}/{sink}")
 
 
 def note_reader(folder: Path, reader: SinkReader | None, fence: Fence) -> None:
@@ -194,7 +195,7 @@ def log_readers(
         if not any(use.name.is_table and use.name.connection == connection for use in view.tables):
             continue
         if view.mode == "full":
-            readers[LogReader(config.store)] = kept.get(connection)
+            readers[log_reader(config)] = kept.get(connection)
             continue
         for sink in view.sinks:
             folder = Store(config.store).follower(view.name, sink, light=True)
@@ -203,7 +204,7 @@ def log_readers(
                 if noted_reader(config, folder) == reader_of(config, view, sink):
                     newest = _newest(folder)
             known = None if newest is None else newest.offsets
-            readers[LogReader.of_sink(config.store, view.name, sink)] = known
+            readers[log_reader(config, f"{view.name}/{sink}")] = known
     return readers
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.clock import END_OF_TIME
 from mview.config import Config
-from mview.connector import WEIGHT, LogReader, TableHalt
+from mview.connector import WEIGHT, TableHalt
 from mview.errors import (
     DataLostError,
     DecodeError,
@@ -56,7 +56,7 @@ from mview.ingest.load_plan import (
 )
 from mview.ingest.pace import HELD_S, Pacer
 from mview.ingest.rhythm import Rhythm
-from mview.ingest.spec import QuerySpec, TableSpec
+from mview.ingest.spec import QuerySpec, TableSpec, log_reader
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
@@ -319,7 +319,7 @@ class LightSource:
             leave_sink(config, self._folder, self._fence)
         note_reader(self._folder, self._reader, self._fence)
         schemas = {table: self._view.source}
-        reader = None if self._reader is None else LogReader(config.store, self._reader.light)
+        reader = None if self._reader is None else log_reader(config, self._reader.light)
         offsets, ends = begin_offsets(config, {}, [table], {table}, schemas, reader)
         begin, since = begin_positions(config, table, ends, {})
         start = LoadStart(offsets, -1, 0)
