@@ -17,6 +17,7 @@ from mview.cli import main
 from mview.clock import SourceMs
 from mview.config.file import load_config
 from mview.errors import UserError
+from mview.ingest.spec import open_changelog
 from mview.plan.definition import parse_view
 from tests.patience import Patience
 
@@ -125,8 +126,10 @@ def test_a_server_that_does_not_answer_is_one_cross_and_the_rest_goes_on(doctor,
         )
         (tmp_path / "other.yml").write_text(text)
         view = parse_view("SELECT o.id FROM shop.orders o JOIN away.t ON t.id = o.id", "v")
+        config = load_config("other.yml")
+        open_changelog(config, "away", []).close()  # to import its client may take half a second
         patience = Patience(15)
-        findings = Doctor(load_config("other.yml"), [view], patience_s=0.5).examine()
+        findings = Doctor(config, [view], patience_s=0.5).examine()
         assert not patience.is_over()
     told = {finding.about: finding for finding in findings}
     assert [name for name, finding in told.items() if finding.state == "wrong"] == [

@@ -47,7 +47,7 @@ def test_what_it_writes_is_accepted(folder, where):
     assert lines[:4] == [
         "tables",
         "  bare          left out: table my_shop.bare has no primary key, and no unique index "
-        'of columns that are NOT NULL; add one in the database: ALTER TABLE "bare" ADD PRIMARY KEY '
+        "of columns that are NOT NULL; add one in the database: ALTER TABLE `bare` ADD PRIMARY KEY "
         "(...); or say what tells its rows apart: connections.my_shop.tables.bare.key: [...]",
         "  my order  id  about 2 rows",
         "  people    id  about 0 rows",
