@@ -26,6 +26,9 @@ _HOUR_MS = 60 * _MINUTE_MS
 #: As long as every epoch stays.
 _DENSE_MS = 10 * _MINUTE_MS
 
+#: Published manifests that are held until the next `prune`; where it hangs, older ones are read.
+_NOTED = 1_000
+
 
 def outdated(published: Mapping[int, int], now: int, files_ms: int, history_ms: int) -> set[int]:
     """The epochs that are not kept any more.
@@ -83,7 +86,7 @@ class Retention:
 
     def __init__(self, manifests: ManifestLog, settings: EngineSettings) -> None:
         self._manifests, self._settings = manifests, settings
-        self._noted: deque[Manifest] = deque()
+        self._noted: deque[Manifest] = deque(maxlen=_NOTED)
         self._kept: dict[int, _KeptEpoch] = {}
         #: Most epochs change few views: equal facts are held once.
         self._shared: dict[tuple[str, bytes], Mapping[str, Any]] = {}

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +22,8 @@ from mview.config import ConnectionSettings
 from mview.java.jars import resolve
 from mview.java.runtime import find_java
 from mview.secrets import reveal
-from tests.bench.peer import GROUP, OUT, Feed, Peer, Running, Shown, python_with
-from tests.bench.running import Meter
+from tests.bench.peer import GROUP, OUT, Feed, Peer, Running, Shown, python_with, running
 from tests.bench.w1 import KEYS, VIEW, Change, Tables
-from tests.services.process import ServerProcess
 
 PACKAGE = "apache-flink==2.3.0"
 #: What older versions of Flink ask for without saying so.
@@ -135,8 +132,9 @@ def flink_python(package: str = PACKAGE) -> Path:
     return python_with(package, _OLD)
 
 
-@contextmanager
-def flink(folder: Path, job: dict[str, object], python: Path, heap: str) -> Iterator[Running]:
+def flink(
+    folder: Path, job: dict[str, object], python: Path, heap: str
+) -> AbstractContextManager[Running]:
     """The job in a process of its own."""
     file = folder / "job.json"
     file.write_text(json.dumps(job))
@@ -144,15 +142,8 @@ def flink(folder: Path, job: dict[str, object], python: Path, heap: str) -> Iter
         "JAVA_HOME": str(find_java().resolve().parents[1]),
         "JVM_ARGS": f"-Xmx{heap}",
     }
-    start = time.time()
     command = [python, Path(__file__).with_name("flink_job.py"), file]
-    process = ServerProcess("Flink", command, folder / "flink.log", env=environment)
-    meter = Meter(process.pid)
-    try:
-        yield Running(process, meter, start)
-    finally:
-        meter.close()
-        process.kill()
+    return running("Flink", command, folder / "flink.log", environment)
 
 
 class FlinkPeer(Peer):

@@ -8,18 +8,14 @@ back by a change.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import duckdb
 import orjson
 
-from tests.bench.peer import GROUP, OUT, Feed, Peer, Running, Shown, python_with
-from tests.bench.running import Meter
+from tests.bench.peer import GROUP, OUT, Feed, Peer, Running, Shown, python_with, running
 from tests.bench.w1 import KEYS, Change, Tables
-from tests.services.process import ServerProcess
 
 _PACKAGE = "pathway==0.33.0"
 _COMMIT_MS = 20
@@ -55,20 +51,12 @@ class PathwayPeer(Peer):
                         feed.send(name, its_key.encode(), value.encode())
         feed.flush()
 
-    @contextmanager
-    def run(self, tables: Tables, folder: Path, servers: str) -> Iterator[Running]:
+    def run(self, tables: Tables, folder: Path, servers: str) -> AbstractContextManager[Running]:
         """See `Peer`."""
         file = folder / "job.json"
         file.write_text(json.dumps({"servers": servers, "out": OUT, "commit_ms": _COMMIT_MS}))
-        start = time.time()
         command = [self._python, Path(__file__).with_name("pathway_job.py"), file]
-        process = ServerProcess("Pathway", command, folder / "pathway.log")
-        meter = Meter(process.pid)
-        try:
-            yield Running(process, meter, start)
-        finally:
-            meter.close()
-            process.kill()
+        return running("Pathway", command, folder / "pathway.log")
 
     def message(self, change: Change) -> tuple[bytes | None, bytes]:
         """See `Peer`: as Debezium writes it, with the key and with room for a schema."""

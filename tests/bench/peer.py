@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -64,6 +66,21 @@ class Running:
     process: ServerProcess
     meter: Meter
     start: float
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str] = os.environ
+) -> Iterator[Running]:
+    """An engine in a process of its own."""
+    start = time.time()
+    process = ServerProcess(name, command, log, env={**environment})
+    meter = Meter(process.pid)
+    try:
+        yield Running(process, meter, start)
+    finally:
+        meter.close()
+        process.kill()
 
 
 class Peer(Protocol):
