@@ -259,3 +259,14 @@ def test_what_was_noted_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     oldest = world.retention.prune(world.now)
     assert read == [3, 6, oldest.epoch]
     assert list(world.retention._kept) == [1, 2, 3, 4, 6, 7, 8]
+
+
+def test_what_is_noted_does_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a sink's cleaning hangs: older ones are read then."""
+    monkeypatch.setattr("mview.epoch.retention._NOTED", 2)
+    world = World(tmp_path)
+    for _ in range(8):
+        world.run(1_000)
+    assert len(world.retention._noted) == 2
+    world.retention.prune(world.now)
+    assert list(world.retention._kept) == list(range(1, 9))
