@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,17 @@ def _digest_of(mark: Mapping[str, str]) -> str:
 
 
 def without_mark(folder: Path, mark: str) -> list[str]:
-    """What is in the place of a folder beside its mark; one that is just being put is nothing."""
-    if folder.is_dir():
-        names = (file.name for file in folder.iterdir())
-        return sorted(name for name in names if name != mark and not is_aside(name))
-    if folder.is_symlink() and not folder.exists():
-        return [f"{folder.name} (a link to nothing)"]
-    return [f"{folder.name} (a file)"] if folder.exists() else []
+    """What is in the place of a folder that has no mark; one that is just being put is nothing.
+
+    Another process may make the folder and put its mark while it is looked at: it is asked once
+    for what is there, and a mark that has come since makes all of it the owner's.
+    """
+    try:
+        names = [file.name for file in folder.iterdir()]
+    except FileNotFoundError:
+        return [f"{folder.name} (a link to nothing)"] if folder.is_symlink() else []
+    except NotADirectoryError:  # it, or what is above it
+        return [f"{folder.name} (a file)"] if os.path.lexists(folder) else []
+    if others := sorted(name for name in names if name != mark and not is_aside(name)):
+        return [] if (folder / mark).exists() else others
+    return []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +71,65 @@ def test_a_store_of_an_older_version_is_known_by_the_path_that_it_had(tmp_path: 
     assert named_by(tmp_path / "b") == tmp_path / "a"
     claim_store(tmp_path / "b")
     assert named_by(tmp_path / "b") == tmp_path / "a"
+
+
+def test_a_store_that_is_just_being_made_is_refused_to_nobody(tmp_path: Path) -> None:
+    """`status` beside the start of a first run: the folder comes, its mark, and what is in it."""
+    roots = [tmp_path / str(number) for number in range(300)]
+
+    def make() -> None:
+        for root in roots:
+            claim_store(root)
+            (root / "tables").mkdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(make)
+        for root in roots:
+            while not (root / "tables").exists():
+                assert refusal(root) is None
+        made.result()
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_store_that_is_made_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Made at the first, second or third time that somebody asks the system for something."""
+    asked = 0
+
+    def making(ask: Callable[..., object]) -> Callable[..., object]:
+        def answer(*given: object, **named: object) -> object:
+            nonlocal asked
+            asked += 1
+            if asked == moment:
+                monkeypatch.undo()
+                claim_store(tmp_path / "a")
+                (tmp_path / "a" / "tables").mkdir()
+            return ask(*given, **named)
+
+        return answer
+
+    for name in ("stat", "open", "listdir", "scandir"):
+        monkeypatch.setattr(f"os.{name}", making(getattr(os, name)))
+    monkeypatch.setattr("io.open", making(io.open))
+    assert refusal(tmp_path / "a") is None
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "a (a link to nothing)"),
+        (lambda path: path.touch(), "a (a file)"),
+        (lambda path: (path / "theirs").mkdir(parents=True), "theirs"),
+    ],
+)
+def test_what_is_no_store_is_refused(
+    tmp_path: Path, made: Callable[[Path], object], said: str
+) -> None:
+    made(tmp_path / "a")
+    assert (why := refusal(tmp_path / "a")) is not None
+    assert why.got == said
 
 
 @pytest.mark.parametrize("below", ["a file", "/proc"])
