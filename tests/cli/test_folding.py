@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
 
 import pytest
@@ -146,6 +153,31 @@ def test_words() -> None:
     assert folded(marked, 26) == marked
     changed = "          +  WHERE status = 'a   b' AND other = 'c'"
     assert folded(changed, 26) == changed
+
+
+LINE = f"  {NAMES[0]}  1,234,567 rows  INCREMENTAL  lag 0.1 s of 10 s"
+FOLDED = f"  {NAMES[0]}\n      1,234,567 rows  INCREMENTAL\n      lag 0.1 s of 10 s\n"
+SCRIPT = f"from mview.cli.output import Output; Output().line({LINE!r}, fold=True)"
+
+
+@pytest.mark.parametrize(("width", "shown"), [("", f"{LINE}\n"), ("45", FOLDED)])
+def test_a_pipe_gets_whole_lines_unless_somebody_says_how_wide_it_is(
+    monkeypatch: pytest.MonkeyPatch, width: str, shown: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    told = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert told.stdout == shown
+
+
+def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 45, 0, 0))
+    subprocess.run([sys.executable, "-c", SCRIPT], stdin=theirs, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 1024)
+    os.close(ours)
+    assert shown.decode().replace("\r\n", "\n") == FOLDED
 
 
 def test_a_secret_is_masked_before_it_is_folded(

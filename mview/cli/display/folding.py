@@ -6,9 +6,6 @@ import re
 import shutil
 from collections.abc import Iterator
 
-#: Columns where nobody says how many there are: of a pipe, or a file.
-_USUAL = (80, 24)
-
 #: What is not taken apart while it fits: cells of a table stand two blanks or more apart.
 _CELL = re.compile(r" {2,}|(?:[^ ]| (?! ))+")
 #: A command in backticks is one word: it is copied as a whole, as a part of it may do other things.
@@ -19,19 +16,22 @@ _LABEL = re.compile(r" *[a-z]+: +")
 _DIFF = re.compile(r" {8,}[-+]")
 
 
-def columns() -> int:
-    """How wide the screen is: what COLUMNS says, or the terminal."""
-    return shutil.get_terminal_size(_USUAL).columns
+def columns() -> int | None:
+    """How wide the screen is: what COLUMNS says, or the terminal; None of a pipe or a file, whose
+    lines are whole: programs read them, and people search them."""
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
-def folded(text: str, width: int) -> str:
+def folded(text: str, width: int | None) -> str:
     """A text of lines that are no wider than that, but for words that are by themselves, and SQL:
-    with a mark below, or of a difference.
+    with a mark below, or of a difference. None: as it is.
 
     >>> print(folded("  orders  1,234 rows  INCREMENTAL", 24))
       orders  1,234 rows
           INCREMENTAL
     """
+    if width is None:
+        return text
     lines = text.split("\n")
     # What a mark stands below is as it was written.
     marked = [*map(_is_mark, lines[1:]), False]
