@@ -18,7 +18,7 @@ from mview.errors import UserError
 from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
-from mview.follow.light.readers import end_left_readers, left_by_sink
+from mview.follow.light.readers import end_left_readers, left_by_view
 from mview.ingest.chunks import rows_within
 from mview.ingest.log_readers import note_left
 from mview.ingest.spec import chunk_bytes, open_database
@@ -178,9 +178,10 @@ def drop_lights(config: Config, names: Sequence[str]) -> list[str]:
         Lease(store.lease, SystemClock(), above=above) as lease,
         fenced(lease),
     ):
+        lights, unknown = load_lights(store), []
         for name in names:
-            lease.check()
-            for folder in sorted((store.light(name) / "sinks").glob("*")):
-                note_left(store, left_by_sink(config, folder, kept), lease)
+            left, told = left_by_view(config, lights[name].definition, kept)
+            unknown += told
+            note_left(store, left, lease)
             shutil.rmtree(store.light(name))
-        return end_left_readers(config, store, kept)
+        return [*unknown, *end_left_readers(config, store, kept)]

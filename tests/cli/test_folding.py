@@ -165,7 +165,9 @@ def test_a_pipe_gets_whole_lines_unless_somebody_says_how_wide_it_is(
     monkeypatch: pytest.MonkeyPatch, width: str, shown: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    told = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
     assert told.stdout == shown
 
 

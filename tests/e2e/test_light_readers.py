@@ -397,6 +397,24 @@ def test_what_is_wrong_with_one_sink_ends_no_start(
     assert project.rows("a", "here") == [(7, "new")]
 
 
+def test_a_drop_ends_the_reader_of_a_sink_whose_note_is_damaged(project: Project) -> None:
+    """Who reads for a sink of the view is known by name; who did for another one is told."""
+    run_once(project.config, project.view("a", "here", "there"))
+    store = Store(project.config.store)
+    folder = store.follower("a", "here", light=True)
+    (folder / "reader.json").write_bytes(b"{}")
+    folder.with_name("former").mkdir()
+    (folder.with_name("former") / "reader.json").write_bytes(b"{}")
+    remains = drop(project.config, ["a"])
+    assert project.readers() == []
+    (told,) = remains.at_servers
+    assert "former, which view a had before" in told
+    assert "see docs/light.md#readers" in told
+    assert not store.light("a").exists()
+    run_once(project.config, project.view("a", "here"))
+    assert drop(project.config, ["a"]) == Remains()
+
+
 def test_a_log_that_was_cut_is_told_with_what_helps(project: Project) -> None:
     """Somebody deletes what a sink has not read: it says how its table is filled anew."""
     view = project.view("a", "here")

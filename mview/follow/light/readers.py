@@ -72,8 +72,8 @@ def noted_reader(config: Config, folder: Path) -> SinkReader | None:
             folder / _NOTE,
             partial(record, SinkReader),
             "it cannot be read who reads a log for a sink",
-            "remove the folder that it is in: the table in the sink is filled anew; what the "
-            "database keeps for the sink is removed by hand, see docs/light.md#readers",
+            "`mview drop` the view, which ends its readers, and run it again: its tables in sinks "
+            "are filled anew",
         )
         return read
     if (newest := _newest(folder)) is None:
@@ -100,6 +100,39 @@ def left_by_sink(config: Config, folder: Path, kept: Collection[str]) -> list[Le
     newest = _newest(folder)
     known = None if newest is None else newest.offsets
     return [LeftReader(noted.connection, noted.light, known)]
+
+
+def left_by_view(
+    config: Config, view: ViewDefinition, kept: Collection[str]
+) -> tuple[list[LeftReader], list[str]]:
+    """Who has read for the sinks of a view, and is to be ended when it goes; and for which that
+    cannot be known, for people.
+
+    Who reads for a sink that the view still has is known by name, whatever is damaged.
+
+    Args:
+        config: the configuration.
+        view: as the store has it.
+        kept: see `left_by_sink`.
+    """
+    store = Store(config.store)
+    by_name = {
+        store.follower(view.name, sink, light=True): reader_of(config, view, sink)
+        for sink in view.sinks
+    }
+    left, told = [], []
+    for folder in sorted((store.light(view.name) / "sinks").glob("*")):
+        try:
+            left += left_by_sink(config, folder, kept)
+        except CorruptionError as error:
+            if folder not in by_name:
+                told.append(
+                    f"{error.what}, {folder.name}, which view {view.name} had before: what a "
+                    "database may keep for it stays there, see docs/light.md#readers"
+                )
+            elif (reader := by_name[folder]) is not None:
+                left.append(LeftReader(reader.connection, reader.light, None))
+    return left, told
 
 
 def end_left_readers(config: Config, store: Store, kept: Collection[str]) -> list[str]:
