@@ -33,7 +33,7 @@ from mview.errors import (
     counted,
     known_error,
 )
-from mview.files.durable import put
+from mview.files.durable import put, sweep
 from mview.files.fence import Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import record
@@ -531,6 +531,7 @@ class _Thread:
         if self._opened is not None and self._opened[1].schema == schema:
             return self._opened[2]
         self._close()
+        self._sweep()
         follower, target = open_follower(
             self._config, self._store, self._definition, self.sink, schema, self._fence.token
         )
@@ -540,6 +541,12 @@ class _Thread:
         following = Following(follower, target, self._source, cursors, check, now, alive)
         self._opened = follower, target, following
         return following
+
+    def _sweep(self) -> None:
+        """Delete what runs that were killed were writing here."""
+        with self._noting:
+            for folder in (self._folder, *self._folder.glob("*/")):
+                sweep(folder, self._fence.check)
 
     def _is_behind(self) -> bool:
         return self._opened is None or self._opened[2].is_behind

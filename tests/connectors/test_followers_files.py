@@ -278,7 +278,10 @@ def test_what_is_old_goes_and_what_is_new_stays(tmp_path: Path) -> None:
             world.view.publish([world.row(1, f"old {number}")])
             world.sync()
         (folder / "data" / "aborted-0000.parquet").write_bytes(b"")
+        killed, writing = (folder / "manifests" / f"_{letter * 32}.tmp" for letter in "0f")
+        killed.write_bytes(b"{")
         age(folder, 120_000)
+        writing.write_bytes(b"{")
         kept = named_by(folder)
         world.view.publish([world.row(1, "new")])
         world.sync()
@@ -287,6 +290,7 @@ def test_what_is_old_goes_and_what_is_new_stays(tmp_path: Path) -> None:
         names = {f"data/{file.name}" for file in (folder / "data").iterdir()}
         assert names == kept | named_by(folder)
         assert len(list(folder.glob("manifests/*.json"))) == 2
+        assert list(folder.glob("manifests/_*")) == [writing]
         world.check()
         world.start()
         world.sync()

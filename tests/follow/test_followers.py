@@ -115,6 +115,21 @@ def test_it_follows_while_epochs_are_published(tmp_path: Path) -> None:
     assert world.messages == []
 
 
+def test_what_a_killed_run_was_writing_goes_with_the_next_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.place()
+    folder = world.store.follower("v", "s")
+    names = [f"_{'0' * 32}.tmp", f"light/_{'1' * 32}.tmp"]
+    others = ["theirs.tmp", "light/notes.txt"]
+    (folder / "light").mkdir(parents=True)
+    for name in names + others:
+        (folder / name).write_bytes(b"{")
+    with world.followed() as followers:
+        assert followers.finish() == []
+    assert not any((folder / name).exists() for name in names)
+    assert all((folder / name).exists() for name in others)
+
+
 def test_an_epoch_that_changes_another_view_wakes_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

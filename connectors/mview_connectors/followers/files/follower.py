@@ -468,14 +468,15 @@ class FilesFollower:
     # --- what is old -----------------------------------------------------------------------------
 
     def _prune(self) -> int:
-        """Delete manifests that were replaced long ago, and files that none names any more.
+        """Delete manifests that were replaced long ago, and files that none names any more; also
+        what is left of manifests that got no name, as their writer was killed.
 
         Only what a runner lists that is the newest in the folder: what an older one has staged it
         cannot commit. And only what was written before the newest manifest: what is under way is
         written after it.
 
         Returns:
-            The number of files that hold rows.
+            The number of files, but for the manifests.
         """
         now, keep = self._now(), self._settings.keep
         if self._looked is not None and now - self._looked < keep // _LOOKS:
@@ -510,6 +511,7 @@ class FilesFollower:
                 self._named[number] = frozenset(paths)
             named |= self._named[number]
         old = [file for file in files if f"{_DATA}/{file.name}" not in named]
+        old += [file for file in (self.folder / _MANIFESTS).iterdir() if is_aside(file.name)]
         old = [file for file in old if _age(file, now) > max(keep, begun)]
         for file in old:
             file.unlink(missing_ok=True)
