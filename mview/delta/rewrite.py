@@ -53,6 +53,10 @@ _MOST_DELETED = 2048
 #: in one hold of the interpreter, 2 s for three million, and the epochs beside a compaction wait.
 _LISTED = 100_000
 
+#: Up to so many keys are found in remembered rows by the thread that asks: it takes some 0.1 ms per
+#: file, and to hand the file to another thread takes as long.
+_FEW_KEYS = 1 << 12
+
 #: In place of the path of a file, for the rows that come and have none yet.
 _NEW = ""
 _NONE = np.empty(0, np.int64)
@@ -271,7 +275,13 @@ class Rewriter:
         # Small files first: where equal rows are in several files, the cheap one is rewritten.
         files = sorted((f for f in live if self._may_hold(f, values)), key=lambda file: file.rows)
         wanted = IndexedRows.of(keys)
+        if keys.num_rows <= _FEW_KEYS and all(map(self._remembers, files)):
+            return [self._find(file, wanted, same) for file in files]
         return self._each(lambda file: self._find(file, wanted, same), files)
+
+    def _remembers(self, file: DataFile) -> bool:
+        """Whether the rows of a file are in memory, or their index is."""
+        return file.path in self._looked or file.path in self._written
 
     def _find(self, file: DataFile, wanted: IndexedRows, same: Same) -> _Part:
         indexed = self._looked.get(file.path)

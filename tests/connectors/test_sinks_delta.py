@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,37 @@ def test_a_marked_file_is_not_written_anew(tmp_path: Path) -> None:
     keys = DeltaSink(SinkTarget("v", schema, "mview/v/1", options)).rows(facts)["k"].to_pylist()
     assert keys.count(5) == 1
     assert 70_000 not in keys
+
+
+def test_few_keys_in_remembered_files_take_no_other_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[int]()
+
+    class Pool:
+        def map(self, call: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+            taken.append(len(items))
+            return map(call, items)
+
+    monkeypatch.setattr(rewrite, "_pool", Pool())
+    schema = SinkContract.SMALL
+    options = {"path": str(tmp_path / "v"), "deletion_vectors": "true"}
+    sink = DeltaSink(SinkTarget("v", schema, "mview/v/1", options))
+    files = [sink.staging(1) / f"{number}.parquet" for number in range(3)]
+    for number, file in enumerate(files):
+        keys = range(number * 20_000, (number + 1) * 20_000)
+        pq.write_table(pa.table({"k": keys, "g": ["a"] * 20_000}), file)
+    sink.commit(sink.stage_full(1, files))
+    for epoch, reads in ((2, [3]), (3, [])):
+        weights = {(number * 20_000 + epoch, "a"): -1 for number in range(3)}
+        facts = sink.commit(sink.stage(epoch, delta_of(schema, weights)))
+        assert facts["rows"] == 60_000 - 3 * (epoch - 1)
+        assert taken == reads
+        taken.clear()
+    many = {(key, "a"): -1 for key in range(10_000, 50_000) if key % 20_000 > 3}
+    facts = sink.commit(sink.stage(4, delta_of(schema, many)))
+    assert facts["rows"] == 60_000 - 2 * 3 - len(many)
+    assert 3 in taken
 
 
 def test_deletion_vectors_for_a_table_that_had_none(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from mview.rows.match import IndexedRows, first_rows, match, row_codes
 from mview.schema import parse_type
 from tests.seeds import seeds
 
+#: The number of which the hash is that of NULL.
+_AS_NULL = 0x6A09E667F3BCC909
 #: Two NaNs: the usual one, and one with a sign and other bits.
 NAN, ODD = float("nan"), struct.unpack("<d", b"\x01\0\0\0\0\0\xf8\xff")[0]
 FLOATS = [0.0, -0.0, NAN, ODD, -math.inf, 1.5, None]
@@ -107,7 +109,9 @@ def collide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("collide")
 @pytest.mark.parametrize("kinds", TYPES, ids=" ".join)
-def test_all_answers_are_one(kinds: list[str]) -> None:
+@pytest.mark.parametrize("few", [match_module._FEW, 0])
+def test_all_answers_are_one(kinds: list[str], few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match_module, "_FEW", few)
     for seed in seeds(3):
         chance = random.Random(seed)
         left, right = (a_table(chance, kinds, count) for count in (40, 25))
@@ -137,6 +141,14 @@ def test_all_answers_are_one(kinds: list[str]) -> None:
         assert (twice is None) == (len(set(ours)) == len(ours))
         assert twice is None or ours.count(ours[twice]) > 1
         assert typed_keys(left.schema, left.column_names, right, True) is not None
+
+
+def test_the_number_that_has_the_hash_of_null_is_not_null() -> None:
+    here, there = (pa.table({"c": pa.array(v, pa.int64())}) for v in ([1, _AS_NULL], [None, 1]))
+    for rows, wanted in ((here, there), (there, here)):
+        ours, theirs = IndexedRows.of(rows).match(IndexedRows.of(wanted))
+        assert rows.take(ours).equals(wanted.take(theirs))
+        assert len(ours) == 1
 
 
 @pytest.mark.parametrize("kinds", TYPES, ids=" ".join)
