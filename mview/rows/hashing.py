@@ -1,7 +1,9 @@
 """Row hashes: one int64 per row of a set of key columns, computed by numpy on Arrow buffers.
 
-A single integer-like column is its own hash, so it orders and compares as the values do. Everything
-else is mixed; equal keys always hash equal, unequal keys may collide.
+A single integer-like column is its own hash, so it orders and compares as the values do. Two small
+ones stand side by side in it, so rows in the order of such a key have their hashes in order, too:
+they need no sorting, and what is found by them lies close together. Everything else is mixed; equal
+keys always hash equal, unequal keys may collide.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _FEW = 1 << 12
 #: Bytes from which on a value is hashed by itself: a round for each of its words would take longer
 #: than its words together.
 _LONG = 1 << 12
+#: Bits of a hash for each of two words.
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64((1 << 32) - 1)
 #: What keeps so many bytes of a word.
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
@@ -50,12 +55,29 @@ def hash_rows(columns: list[pa.ChunkedArray]) -> Hashes:
     """
     if len(columns) == 1:
         return _words(columns[0]).view(np.int64)
+    if len(columns) == 2:
+        return _pair(*map(_words, columns)).view(np.int64)
     total: Words | None = None
     for column in columns:
         words = _words(column)
-        total = _mix(words) if total is None else _mix(words ^ (total * _STEP))
+        total = _mix(words) if total is None else _mix_pair(total, words)
     assert total is not None
     return total.view(np.int64)
+
+
+def _pair(first: Words, second: Words) -> Words:
+    """One word of two, row by row: side by side where both have room."""
+    wide = (first | second) > _LOW_HALF
+    if wide.all():
+        return _mix_pair(_mix(first), second)
+    words: Words = (first << _HALF) | second
+    if wide.any():
+        words[wide] = _mix_pair(_mix(first[wide]), second[wide])
+    return words
+
+
+def _mix_pair(mixed: Words, words: Words) -> Words:
+    return _mix(words ^ (mixed * _STEP))
 
 
 def _is_integer_like(kind: pa.DataType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -39,3 +40,29 @@ def test_one_long_value_among_many_makes_no_rounds(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(hashing, "_mix", counted)
     hashes([b"short"] * 1_500 + [bytes(16 << 20)], pa.binary())
     assert len(rounds) < 5
+
+
+def pairs(values: list[tuple[int | None, int | None]]) -> list[int]:
+    columns = [pa.chunked_array([pa.array(side, pa.int64())]) for side in zip(*values, strict=True)]
+    return [int(one) for one in hash_rows(columns)]
+
+
+def test_two_small_integers_have_a_hash_in_their_order_that_is_theirs_alone() -> None:
+    ordered = [(first, second) for first in (0, 1, 7, 2**31 - 1) for second in (0, 1, 2**32 - 1)]
+    found = pairs(ordered)
+    assert found == sorted({*found})
+    assert len(found) == len(ordered)
+
+
+@pytest.mark.parametrize("wide", [(2**32, 1), (1, 2**32), (-1, 0), (0, -1), (None, 1), (1, None)])
+def test_the_hash_of_two_does_not_depend_on_other_rows(wide: tuple[int | None, int | None]) -> None:
+    alone = pairs([wide]) + pairs([(1, 0)]) + pairs([(2, 3)])
+    assert pairs([wide, (1, 0), (2, 3)]) == alone
+    assert len({*alone}) == 3
+
+
+def test_wide_integers_are_spread() -> None:
+    many = np.arange(2**33, 2**33 + 10_000)
+    found = pairs([(int(one), int(one) + step) for one in many for step in (0, 1)])
+    assert len({*found}) == len(found)
+    assert len({one >> 52 for one in found}) > 3_000

@@ -465,8 +465,9 @@ class ResidentTable:
             numbers = firsts[numbers]
             if checked and len(rows):
                 # In the order of the rows: they are read side by side, here and by who asks.
-                by_row = np.argsort(rows)
-                numbers, rows = numbers[by_row], rows[by_row]
+                if (rows[1:] < rows[:-1]).any():
+                    by_row = np.argsort(rows)
+                    numbers, rows = numbers[by_row], rows[by_row]
                 place = pa.array(rows)
                 there = [column.take(place) for column in segment.columns(names)]
                 same = same_rows(there, typed.take(pa.array(numbers)).columns)
