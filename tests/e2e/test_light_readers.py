@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -517,3 +521,34 @@ def test_epochs_and_sinks_of_light_views_read_beside_each_other(project: Project
     (said,) = drop(project.config, ["f"], with_tables=True).at_servers
     assert "keep for the store stays there" in said
     assert project.readers() == [own]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_drop_that_is_killed_before_it_tells_the_server(project: Project) -> None:
+    """Whoever comes next ends the reader; a run that reads the table again begins it anew."""
+    full = parse_view("CREATE MATERIALIZED VIEW f AS SELECT id, x FROM shop.t", "f")
+    light = project.view("a", "here")
+    run_once(project.config, full)
+    command = [sys.executable, "-m", "mview", "drop", "f", "--drop-tables", "--yes"]
+    for number, view in enumerate((full, light)):
+        project.run(f"INSERT INTO t VALUES ({number}, 'x')")
+        (own,) = project.readers()
+        killed = subprocess.run(
+            [*command, "-c", str(project.folder / "mview.yml")],
+            env={**os.environ, "MVIEW_FAILPOINT": "drop-published=kill"},
+            check=False,
+        )
+        assert killed.returncode == -signal.SIGKILL
+        assert project.readers() == [own]
+        assert published(project.config).tables == {}
+        ((at,),) = project.run("SELECT id FROM _mview_readers")
+        project.run(f"INSERT INTO t VALUES ({number + 10}, 'between')")
+        run_once(project.config, view)
+        if view is full:
+            ((begun,),) = project.run("SELECT id FROM _mview_readers")
+            assert begun > at
+            rows = StoredView(project.config, "f").arrow().to_pylist()
+            assert [row["id"] for row in rows] == [0, 10]
+    assert ends(project.readers()) == ["a/here"]
+    assert [row[0] for row in project.rows("a", "here")] == [0, 1, 10, 11]
