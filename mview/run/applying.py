@@ -183,7 +183,9 @@ class Applying:
             wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
             if not wanted.anew:  # else the run does it: these are to be gone before
-                self._feed.begin(self._engine, wanted.schemas, self._say)
+                refused = self._feed.begin(self._engine, wanted.schemas, self._say)
+                if refused is not None:
+                    raise refused.error
         except MviewError as error:
             self._engine.lease.check()
             check_jvm()

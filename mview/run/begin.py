@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mview.catalog.definitions import load_definitions
+from mview.connector import Offsets
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders
 from mview.epoch.without import without
+from mview.errors import UserError
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import (
     LoadPlan,
@@ -21,11 +24,23 @@ from mview.ingest.load_plan import (
     plan_load,
     write_plan,
 )
-from mview.relation import RelationId
+from mview.relation import RelationId, by_connection
 from mview.schema import TableSchema
 
 #: Tables of which the chunks are asked for at the same time, each by a connection of its own.
 _AT_ONCE = 4
+
+
+class Refused(NamedTuple):
+    """What a source says before a chunk of it is read.
+
+    Attributes:
+        tables: whose load it keeps from beginning.
+        error: why.
+    """
+
+    tables: tuple[RelationId, ...]
+    error: UserError
 
 
 def begin_anew(
@@ -53,7 +68,7 @@ def begin_anew(
 
 def begin_tables(
     engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Callable[[str], None]
-) -> None:
+) -> Refused | None:
     """Note where the changelogs are, then plan the chunks, then publish that loading began.
 
     In this order: a change after the noted offsets is read, one before them is in the chunks.
@@ -62,10 +77,13 @@ def begin_tables(
     Args:
         schemas: of every source table that is to be followed.
         say: is told of progress.
+
+    Returns:
+        The tables of the first source that refuses; nothing has begun then.
     """
     sources = engine.manifest.source_tables.keys()
     if sources == set(schemas):
-        return
+        return None
     # A load that was under way starts over with the new ones: its state is in the old query.
     new = [
         name
@@ -75,7 +93,18 @@ def begin_tables(
     generation = engine.manifest.generation + 1
     halted = {name for name, state in engine.manifest.source_tables.items() if state.halted}
     read = [name for name in schemas if name not in halted]
-    offsets, ends = begin_offsets(engine.config, engine.manifest.offsets, read, set(new), schemas)
+    offsets: dict[str, Offsets] = {}
+    ends: dict[str, Offsets] = {}
+    for connection in by_connection(read):
+        tables_of_it = [name for name in read if name.connection == connection]
+        known, config = engine.manifest.offsets, engine.config
+        try:
+            at, end = begin_offsets(config, known, tables_of_it, set(new), schemas)
+        except UserError as error:
+            if mine := tuple(name for name in new if name.connection == connection):
+                return Refused(mine, error)
+            raise
+        offsets, ends = offsets | at, ends | end
     start = replace(LoadStart.at(engine.manifest), offsets=offsets)
     left = sources - set(schemas)
     tables = {k: v for k, v in engine.manifest.tables.items() if k not in left}
@@ -109,6 +138,7 @@ def begin_tables(
         newest=newest,
     )
     engine.commit(manifest, {})
+    return None
 
 
 def _side_by_side(

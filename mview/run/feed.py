@@ -15,7 +15,7 @@ from mview.ingest.live import LiveQuery
 from mview.ingest.spec import QuerySpec
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
-from mview.run.begin import begin_tables
+from mview.run.begin import Refused, begin_tables
 from mview.run.tables import RunTables, tables_of
 from mview.schema import TableSchema
 from mview.store.manifest import Manifest
@@ -70,8 +70,10 @@ class Feed(Protocol):
         """What people should know of the tables of views."""
         ...
 
-    def begin(self, engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Say) -> None:
-        """Have the engine's manifest name the tables, and no others."""
+    def begin(
+        self, engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Say
+    ) -> Refused | None:
+        """Have the engine's manifest name the tables, and no others; see `begin_tables`."""
         ...
 
     def live(
@@ -113,9 +115,11 @@ class SourceFeed:
         """See `Feed`."""
         return cautions(self._config, definitions, schemas)
 
-    def begin(self, engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Say) -> None:
+    def begin(
+        self, engine: Engine, schemas: Mapping[RelationId, TableSchema], say: Say
+    ) -> Refused | None:
         """See `Feed`; the loads are yet to be done then."""
-        begin_tables(engine, schemas, say)
+        return begin_tables(engine, schemas, say)
 
     def live(
         self, engine: Engine, spec: QuerySpec, folder: Path, on_batch: OnBatch, say: Say

@@ -62,7 +62,7 @@ from mview.run.applying import (
     KeptViews,
     refuse_requests,
 )
-from mview.run.begin import begin_anew
+from mview.run.begin import Refused, begin_anew
 from mview.run.feed import Feed, SourceFeed
 from mview.run.lights import keep, lights_of
 from mview.run.patience import Patience
@@ -425,7 +425,10 @@ class Run:
     def _go(self) -> None:
         engine = self._engine
         news = self._leave_out_refused()
-        self._feed.begin(engine, self._schemas, self._listener.on_message)
+        refused = self._feed.begin(engine, self._schemas, self._listener.on_message)
+        if refused is not None:
+            self._halt_refused(refused)
+            return
         engine.open_relations()
         generation, token = engine.manifest.generation, engine.lease.token
         self._plans = {
@@ -527,6 +530,21 @@ class Run:
         return known is None or any(
             name not in known.views or not known.views[name].stale for name in engine.refused
         )
+
+    def _halt_refused(self, refused: Refused) -> None:
+        """Halt the tables that a source refuses, as any others, and have the rest begin anew."""
+        engine = self._engine
+        if self._schemas.keys() <= set(refused.tables):
+            raise refused.error  # nothing is left that could go on
+        halt = TableHalt.of(refused.error)
+        why = engine.mask(str(refused.error.render()))
+        halted = {
+            name: replace(engine.mirror(name, self._schemas[name]).create(), halted=why)
+            for name in refused.tables
+        }
+        engine.commit(engine.next_manifest(tables={**engine.manifest.tables, **halted}), {})
+        self.lost = dict.fromkeys(refused.tables, halt)
+        self.is_interrupted = True
 
     def _build(self, views: Sequence[LiveView]) -> None:
         """Build views; what fails on the data is tried again with the changes that are there."""

@@ -67,16 +67,21 @@ def tables_of(
     new = [view for view in definitions if is_another(view, manifest)]
     must = {table for view in new for table in view.table_names}
     schemas = followed(config, manifest) | describe_tables(config, definitions, known, gone, must)
-    for name in anew:
-        if manifest.source_tables[name].halted and name not in must and name not in gone:
+    for name, schema in [*schemas.items()]:
+        state = manifest.source_tables.get(name)
+        begins = state is None or (name in anew if state.halted else state.phase == "loading")
+        if begins and name not in must:
             try:  # of others a start asks with all that it reads
-                columns = {name.name: manifest.source_tables[name].schema.names}
+                columns = {name.name: schema.names}
                 log = open_changelog(config, name.connection, [name.name], columns)
                 with closing(log) as changelog:
                     changelog.check()
             except UserError as error:
                 gone[name] = error
-                schemas[name] = manifest.source_tables[name].schema
+                del schemas[name]
+    # What is gone and was loaded stays as it is.
+    loaded = {n: s for n, s in manifest.source_tables.items() if s.phase == "loaded"}
+    schemas |= {name: loaded[name].schema for name in gone if name in loaded}
     refused: dict[str, MviewError] = {}
     for view in definitions:
         for table in view.table_names:

@@ -1,0 +1,161 @@
+"""A source that refuses to be read from keeps its own tables waiting, and no other's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mview_connectors.changelogs.sqlite.server import SqliteServer
+
+import mview
+from mview.admin.drop import drop
+from mview.admin.status import status
+from mview.config.file import load_config
+from mview.errors import MviewError, UserError
+from mview.plan.definition import parse_view
+from mview.secrets import reveal
+from tests.integration.running import PATIENCE, Running
+from tests.services.process import wait_until
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+VIEWS = [
+    parse_view("SELECT id, x FROM far.t", "of_far"),
+    parse_view("SELECT id, x FROM near.t", "of_near"),
+]
+
+
+class Sources:
+    """PostgreSQL (`far`) and SQLite (`near`), a table each, and a store of views of both."""
+
+    def __init__(self, server: Any, database: str, folder: Path) -> None:
+        self.server, self.database, self.file = server, database, folder / "near.db"
+        self.far("CREATE TABLE t (id int PRIMARY KEY, x int); INSERT INTO t VALUES (0, 0)")
+        self.near("PRAGMA journal_mode = WAL")
+        self.near("CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER)")
+        settings = server.settings(database)
+        (folder / "secret").write_text(reveal(settings["password"], "tests"))
+        settings["password"] = f"${{file:{folder / 'secret'}}}"
+        body = {
+            "store": str(folder / "store"),
+            "connections": {
+                "far": settings,
+                "near": {"drivername": "sqlite", "database": str(self.file)},
+            },
+            "changes": {
+                "far": {"source": "postgresql", "T": "1s"},
+                "near": {"source": "sqlite", "T": "100ms"},
+            },
+        }
+        (folder / "mview.yml").write_text(yaml.safe_dump(body))
+        self.config = load_config(folder / "mview.yml")
+        with closing(SqliteServer(self.config.connections["near"])) as near:
+            near.install(["t"])
+
+    def far(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.server.execute(sql, self.database)
+
+    def near(self, sql: str) -> None:
+        with closing(sqlite3.connect(self.file, isolation_level=None, timeout=60)) as connection:
+            connection.execute(sql)
+
+    def ids(self, view: str) -> list[int]:
+        """What a view shows; none where it was not built."""
+        try:
+            rows = mview.connect(self.config.path)[view].arrow().to_pylist()
+        except MviewError:
+            return []
+        return sorted(row["id"] for row in rows)
+
+    def until(self, run: Running, view: str, ids: list[int]) -> None:
+        wait_until(lambda: self.ids(view) == ids, f"{view} to be {ids}", PATIENCE, run.check)
+
+    @contextmanager
+    def no_slot_left(self) -> Iterator[None]:
+        """All that the server may have are there."""
+        ((left,),) = self.far(
+            "SELECT current_setting('max_replication_slots')::int"
+            " - (SELECT count(*) FROM pg_replication_slots)"
+        )
+        taken = [f"taken_{number}" for number in range(left)]
+        for name in taken:
+            self.far(f"SELECT pg_create_physical_replication_slot('{name}')")
+        try:
+            yield
+        finally:
+            for name in taken:
+                self.far(f"SELECT pg_drop_replication_slot('{name}')")
+
+    @contextmanager
+    def without_far(self, said: str) -> Iterator[Running]:
+        """A run in which the views of PostgreSQL wait, and that says at its end why."""
+        with Running(self.config, VIEWS) as run:
+            yield run
+            run._pipeline.stop()
+            error = run.failure()
+        assert isinstance(error, UserError)
+        assert said in str(error)
+        assert "of_far" in str(error)
+
+
+@pytest.fixture
+def sources(postgresql: Any, spark: Any, tmp_path: Path) -> Iterator[Sources]:
+    with postgresql.new_database() as database:
+        yield Sources(postgresql, database, tmp_path)
+
+
+def test_others_go_on(sources: Sources) -> None:
+    slots = "replication slots are in use, and 1 more needed"
+    with sources.no_slot_left():
+        # The first run: nothing of any table is there yet.
+        with sources.without_far(slots) as run:
+            sources.near("INSERT INTO t VALUES (1, 1)")
+            sources.until(run, "of_near", [1])
+        with sources.without_far(slots) as run:
+            sources.near("INSERT INTO t VALUES (2, 2)")
+            sources.until(run, "of_near", [1, 2])
+        assert sources.ids("of_far") == []
+        (halted,) = (view for view in status(sources.config).views if view.halted)
+        assert halted.name == "of_far"
+        assert slots in halted.halted
+    with Running(sources.config, VIEWS) as run:
+        sources.until(run, "of_far", [0])
+        sources.near("INSERT INTO t VALUES (3, 3)")
+        sources.until(run, "of_near", [1, 2, 3])
+    # What a lost log calls for: the table is dropped, and loaded anew by a new slot.
+    drop(sources.config, ["far.t"])
+    sources.far(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = current_database()"
+    )
+    sources.far("INSERT INTO t VALUES (7, 7)")
+    with sources.no_slot_left(), sources.without_far(slots) as run:
+        sources.near("INSERT INTO t VALUES (4, 4)")
+        sources.until(run, "of_near", [1, 2, 3, 4])
+    # Of a view that the store has had this waits, too, though it is known before anything begins.
+    sources.far("ALTER TABLE t REPLICA IDENTITY NOTHING")
+    with sources.without_far("REPLICA IDENTITY") as run:
+        sources.near("INSERT INTO t VALUES (5, 5)")
+        sources.until(run, "of_near", [1, 2, 3, 4, 5])
+    sources.far("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    with Running(sources.config, VIEWS) as run:
+        sources.until(run, "of_far", [0, 7])
+        sources.near("INSERT INTO t VALUES (6, 6)")
+        sources.until(run, "of_near", [1, 2, 3, 4, 5, 6])
+
+
+def test_alone_it_ends_the_run(sources: Sources) -> None:
+    with sources.no_slot_left(), Running(sources.config, VIEWS[:1]) as run:
+        error = run.failure()
+    assert isinstance(error, UserError)
+    assert "set max_replication_slots to" in str(error)
