@@ -172,6 +172,13 @@ def test_a_value_that_does_not_fit_is_told_in_our_words(
     assert "correct the row at the source" in str(error.value.hint)
 
 
+def test_a_type_is_named_as_sql_names_it() -> None:
+    schema = TableSchema((*SCHEMA.columns, Column("due", pa.date32())), ("id",))
+    late = message(1, table="orders", op="insert", after={**row(1), "due": "infinity"})
+    with pytest.raises(DecodeError, match=r"shop\.orders\.due \(date\) cannot hold the value"):
+        decode([late], replace(LIVE, schema=schema))
+
+
 @pytest.mark.parametrize("table", [LIVE, LOADING])
 def test_rows_that_a_connector_reads_anew_halt_as_they_tell_of_no_deletes(table: TableSpec) -> None:
     def read(number: int, **source: Any) -> Message:

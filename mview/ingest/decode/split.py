@@ -31,6 +31,7 @@ from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
 from mview.rows.where import Condition, columns_of, holds
+from mview.schema import type_name
 
 _SAFE = "nothing after it was taken; published epochs are untouched"
 
@@ -572,12 +573,13 @@ def _misfit(
             decoder.convert([value], column)
         except Exception as error:
             return DecodeError(
-                f"column {table.name}.{name} ({column.type}) cannot hold the value: "
+                f"column {table.name}.{name} ({type_name(column.type)}) cannot hold the value: "
                 f"{_reason(error, value)}",
                 where=_place(change.event),
                 got=shown(value),
                 safe=_SAFE,
-                hint="correct the row at the source, or its type in the format's settings; then "
+                hint="correct the row at the source, or change how the column is read (`types` of "
+                "the table with PostgreSQL, `format.` options of a connector); then "
                 + reload_hint(str(table.name)),
             )
     return DecodeError(
