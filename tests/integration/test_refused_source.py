@@ -13,6 +13,7 @@ import yaml
 from mview_connectors.changelogs.sqlite.server import SqliteServer
 
 import mview
+from mview.admin.apply import apply_views
 from mview.admin.drop import drop
 from mview.admin.status import status
 from mview.config.file import load_config
@@ -159,3 +160,15 @@ def test_alone_it_ends_the_run(sources: Sources) -> None:
         error = run.failure()
     assert isinstance(error, UserError)
     assert "set max_replication_slots to" in str(error)
+
+
+def test_an_apply_is_refused(sources: Sources) -> None:
+    with sources.no_slot_left(), Running(sources.config, VIEWS[1:]) as run:
+        sources.near("INSERT INTO t VALUES (1, 1)")
+        sources.until(run, "of_near", [1])
+        answer = apply_views(sources.config, VIEWS[:1], (), run.messages.append)
+        assert answer.state == "refused"
+        assert "replication slots are in use" in answer.error
+        sources.near("INSERT INTO t VALUES (2, 2)")
+        sources.until(run, "of_near", [1, 2])
+    assert [view.name for view in status(sources.config).views] == ["of_near"]
