@@ -83,13 +83,14 @@ def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str
 def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
     """Write rows as a file and return its footer; see `durable`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with naming(target):
-        footer = encode(rows, target)
+    # Opened here: the writer would ask first which file system a path is of.
+    with naming(target), pa.OSFile(str(target), "wb") as sink:
+        footer = encode(rows, sink)
     later(target)
     return footer
 
 
-def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
+def encode(rows: pa.Table, target: pa.NativeFile) -> pq.FileMetaData:
     """Write rows as Parquet, and return the footer."""
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
     # large values they, and the bounds, would hold two copies more.

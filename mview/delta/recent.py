@@ -108,6 +108,8 @@ class Recent(Generic[_Content]):
         self._pool = POOL if pool is None else pool
         self._number = self._pool.enter(self)
         self._kept: dict[str, tuple[_Content, int]] = {}
+        #: Bytes of what is kept here, some more where the pool has let go of it.
+        self._bytes = 0
 
     def __contains__(self, path: str) -> bool:
         return path in self._kept
@@ -129,12 +131,14 @@ class Recent(Generic[_Content]):
             if self._scanned and not self._pool.has_room(self._number, path, nbytes):
                 return
             self._kept[path] = content, nbytes
+            self._bytes += nbytes
             self._pool.keep(self._number, path, self._kept, nbytes)
-            size = sum(nbytes for _, nbytes in self._kept.values())
+            if self._bytes <= self._limit:
+                return
+            self._bytes = sum(nbytes for _, nbytes in self._kept.values())
             for oldest in list(self._kept):
-                if size <= self._limit:
+                if self._bytes <= self._limit:
                     break
-                size -= self._kept[oldest][1]
                 self._forget(oldest)
 
     def forget(self, live: Container[str]) -> None:
@@ -144,5 +148,6 @@ class Recent(Generic[_Content]):
                 self._forget(path)
 
     def _forget(self, path: str) -> None:
-        if self._kept.pop(path, None) is not None:
+        if (kept := self._kept.pop(path, None)) is not None:
+            self._bytes -= kept[1]
             self._pool.free(self._number, path)

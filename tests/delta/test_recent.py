@@ -68,6 +68,23 @@ def test_going_round_more_files_than_there_is_room_for_finds_those_that_stay() -
     assert pool.used <= pool.limit
 
 
+def test_what_the_pool_lets_go_of_makes_room_for_its_owner() -> None:
+    """The bytes of an owner are counted on; what others have driven out must not count for ever."""
+    pool = Pool(400)
+    recent, other = Recent[pa.Table](240, pool), Recent[pa.Table](400, pool)
+    for turn in range(5):
+        for name in "abc":
+            recent.add(f"{name}{turn}", rows(10))
+        assert [f"{name}{turn}" in recent for name in "abc"] == [True] * 3
+        other.add(f"x{turn}", rows(50))
+        assert not any(f"{name}{turn}" in recent for name in "abc")
+    recent.add("a", rows(10))
+    recent.forget({"a"})
+    recent.add("b", rows(20))
+    assert "a" in recent
+    assert "b" in recent
+
+
 def test_an_owner_that_is_freed_leaves_room() -> None:
     pool = Pool(1_000)
     Recent[pa.Table](500, pool).add("a", rows(10))

@@ -237,6 +237,29 @@ def test_what_is_foreseen_is_found_once_and_holds_for_that_delta_alone(
     assert table.rows().column("k").to_pylist() == [2, 4, 1]
 
 
+@pytest.mark.parametrize("second", [["x", "y", "x", None], [1, 2, 1, None], [0.0, 1.5, NAN, None]])
+def test_updates_are_looked_for_once_in_whatever_order_they_come(
+    second: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their keys are free, as they go; a state table's rows come in an order of their own."""
+    searched, find = 0, index_module.Segment.find
+
+    def counted(segment: Any, *args: Any) -> Any:
+        nonlocal searched
+        searched += 1
+        return find(segment, *args)
+
+    rows = pa.table({"a": [1, 1, 2, 3], "b": second, "v": [10, 20, 30, 40]})
+    table = ResidentTable(rel("c.t"), ("a", "b"), rows)
+    others = rows.take([2, 0, 3, 1]).set_column(2, "v", pa.array([31, 11, 41, 21]))
+    monkeypatch.setattr(index_module.Segment, "find", counted)
+    table.apply(rows, others)
+    assert searched == 1
+    assert sorted(table.rows()["v"].to_pylist()) == [11, 21, 31, 41]
+    with pytest.raises(CorruptionError, match="already"):
+        table.apply(others.slice(0, 1), others.slice(1, 1))
+
+
 @pytest.mark.parametrize(
     ("column", "keys", "expected"),
     [
