@@ -12,9 +12,10 @@ from sqlglot import exp
 
 from mview.execute.local.admission import Translation, check_result, translate
 from mview.execute.local.admitted.spark_types import duckdb_type, without_zone
+from mview.execute.local.paired import Paired, paired
 from mview.execute.local.reading import read
 from mview.execute.queries import Queries
-from mview.execute.refusal import EvaluationError
+from mview.execute.refusal import EvaluationError, NotAdmittedError
 from mview.execute.turns import aside
 from mview.rows.parts import Parts
 from mview.schema import as_schema
@@ -25,6 +26,13 @@ _PART_ROWS = 32_768
 #: Rows of all tables together from which on the sides of a UNION ALL are computed side by side:
 #: below, a second thread takes longer to wake up than it helps.
 _MANY = 1 << 17
+
+#: The same up to which both sides are one query where they can be: to set up joins and groups
+#: takes longer than to compute them.
+_FEW = 1 << 14
+
+#: Columns by the name of their table.
+_Types = tuple[tuple[str, tuple[tuple[str, pa.DataType], ...]], ...]
 
 #: A view's query over the new rows, and that over the old ones, are such sides.
 _beside = ThreadPoolExecutor(4, "mview-query")
@@ -41,6 +49,8 @@ class LocalEvaluator:
         self._prepared: dict[tuple[object, ...], tuple[str, pa.Schema]] = {}
         #: The texts of the sides of queries that have some; those of others stand alone.
         self._sides: dict[str, tuple[str, ...]] = {}
+        #: One query for both sides, and its text for DuckDB; None where there is none.
+        self._paired: dict[tuple[object, ...], tuple[Paired, str] | None] = {}
 
     def close(self) -> None:
         """Free DuckDB; the evaluator is of no use afterwards."""
@@ -59,10 +69,7 @@ class LocalEvaluator:
         Raises:
             NotAdmittedError: the query may not run in process.
         """
-        types = tuple(
-            (name, tuple(zip(schema.names, schema.types, strict=True)))
-            for name, schema in tables.items()
-        )
+        types = _types(tables)
         shape = None if result is None else (tuple(result.names), tuple(result.types))
         key = (sql, types, shape)
         if key not in self._prepared:
@@ -86,7 +93,11 @@ class LocalEvaluator:
         text, schema = self.prepare(sql, tables, result)
         try:
             given = {name.lower(): _for_duckdb(table) for name, table in relations.items()}
-            if sum(table.num_rows for table in relations.values()) < _MANY:
+            count = sum(table.num_rows for table in relations.values())
+            both = self._both(sql, tables, schema, given) if count < _FEW else None
+            if both is not None:
+                parts = [both]
+            elif count < _MANY:
                 parts = [self._queries.run(text, given)]
             else:
                 parts = self._side_by_side(self._sides_of(sql, text, tables), given)
@@ -94,6 +105,34 @@ class LocalEvaluator:
             raise EvaluationError(str(error)) from error
         fitted = [as_schema(rows.rename_columns(schema.names), schema) for rows in parts]
         return fitted[0] if len(fitted) == 1 else pa.concat_tables(fitted)
+
+    def _both(
+        self,
+        sql: str,
+        tables: Mapping[str, pa.Schema],
+        schema: pa.Schema,
+        given: Mapping[str, pa.Table],
+    ) -> pa.Table | None:
+        """The result of one query for both sides; None where there is none.
+
+        Args:
+            sql: an admitted query.
+            tables: the columns of the relations it reads, by name.
+            schema: of its result.
+            given: these relations, for DuckDB.
+        """
+        key = (sql, _types(tables))
+        if key not in self._paired:
+            self._paired[key] = _pair_of(sql, tables, schema)
+        if (known := self._paired[key]) is None:
+            return None
+        pair, text = known
+        try:
+            rows = self._queries.run(text, pair.given(given))
+        except duckdb.Error:  # told by the sides, if they have it, too
+            self._paired[key] = None
+            return None
+        return rows.select([rows.num_columns - 1, *range(rows.num_columns - 1)])
 
     def _sides_of(self, sql: str, text: str, tables: Mapping[str, pa.Schema]) -> tuple[str, ...]:
         """The sides of an admitted query, for DuckDB; `text` where it is one."""
@@ -143,6 +182,31 @@ def _sides(query: exp.Expr) -> list[exp.Expr]:
     if any(query.args.get(clause) for clause in ("with_", "order", "limit", "offset")):
         return []
     return [query.this, query.expression]
+
+
+def _pair_of(
+    sql: str, tables: Mapping[str, pa.Schema], schema: pa.Schema
+) -> tuple[Paired, str] | None:
+    """One query for both sides of an admitted one, and its text for DuckDB."""
+    pair = paired(read(sql))
+    if pair is None or not {*pair.tables, *pair.tables.values()} <= {*map(str.lower, tables)}:
+        return None
+    types = {name.lower(): dict(columns) for name, columns in _types(tables)}
+    try:
+        both = {name: {**types[name], pair.mark: pa.int32()} for name in pair.tables}
+        translation = translate(pair.query, both)
+    except NotAdmittedError:
+        return None
+    *kinds, mark = (kind for _, kind in translation.columns)
+    return (pair, translation.sql) if [mark, *kinds] == schema.types else None
+
+
+def _types(tables: Mapping[str, pa.Schema]) -> _Types:
+    """The names and types of columns, to look by."""
+    return tuple(
+        (name, tuple(zip(schema.names, schema.types, strict=True)))
+        for name, schema in tables.items()
+    )
 
 
 def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:
