@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
-from mview.rows.equality import as_shown, has_floats, identical_rows
-from mview.rows.match import Positions, match, row_codes, rows_at
+from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
+from mview.rows.match import Positions, match, row_codes, rows_at, some_pairs
 from mview.rows.match import first_rows as code_groups
 from mview.schema import TableSchema, as_schema
 
@@ -71,12 +71,16 @@ def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
     """The rows with a WEIGHT, the same for all."""
-    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int32()))
+    return rows.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int32()), rows.num_rows))
 
 
 def difference(new: pa.Table, old: pa.Table, *, signs: bool = True) -> pa.Table:
     """The rows of `new` minus those of `old`: the columns of `new` and WEIGHT, consolidated."""
     old = old.select(new.column_names).cast(new.schema)
+    if min(new.num_rows, old.num_rows) > _FEW and new.num_columns:
+        # Nearly all rows of a large view stay: what has no partner is left to be added up.
+        ours, theirs = some_pairs(new, old, identical_rows if signs else same_rows)
+        new, old = _without(new, ours), _without(old, theirs)
     return consolidate(pa.concat_tables([weighted(new, 1), weighted(old, -1)]), signs=signs)
 
 

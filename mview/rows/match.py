@@ -134,6 +134,31 @@ def _ascending(ours: Positions, theirs: Positions, size: int) -> tuple[Positions
     return hit, partner[hit]
 
 
+def some_pairs(rows: pa.Table, others: pa.Table, same: Same) -> tuple[Positions, Positions]:
+    """Pairs of a row and one of the others that is the same, no row in two of them.
+
+    Rows of one hash are paired by their order on either side. So where a hash is that of rows that
+    differ, some stay without the partner that they have.
+
+    Returns:
+        Two arrays of one length, ascending in the rows of `rows`.
+    """
+    ours, theirs = (SortedIndex.build(hash_rows(side.columns)) for side in (rows, others))
+    places = np.searchsorted(theirs.hashes, ours.hashes)
+    again = np.append(False, ours.hashes[1:] == ours.hashes[:-1])[: rows.num_rows]
+    if again.any():
+        ranks = np.arange(len(again))
+        places += ranks - np.maximum.accumulate(np.where(again, 0, ranks))
+    ranks = np.flatnonzero(places < len(theirs.hashes))
+    ranks = ranks[theirs.hashes[places[ranks]] == ours.hashes[ranks]]
+    partner = np.full(rows.num_rows, -1, dtype=np.int64)
+    partner[ours.at(ranks)] = theirs.at(places[ranks])
+    paired = np.flatnonzero(partner >= 0)
+    there = others.take(pa.array(partner[paired]))
+    paired = paired[same(rows_at(rows, paired).columns, there.columns)]
+    return paired, partner[paired]
+
+
 @dataclass(frozen=True)
 class IndexedRows:
     """Rows with an index over all their columns: to be matched more than once."""

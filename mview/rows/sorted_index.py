@@ -43,7 +43,11 @@ class SortedIndex:
             starts = np.repeat(places - (np.cumsum(counts) - counts), counts)
             numbers = np.repeat(numbers, counts)
             places = np.arange(len(numbers)) + starts
-        return numbers, places if self.rows is None else self.rows[places].astype(np.int64)
+        return numbers, self.at(places)
+
+    def at(self, ranks: Rows) -> Rows:
+        """The rows of hashes, by their places in the order."""
+        return ranks if self.rows is None else self.rows[ranks].astype(np.int64)
 
     def between(self, low: int, high: int) -> Rows:
         """The rows whose hashes are in a range, both ends included."""
@@ -59,8 +63,7 @@ class SortedIndex:
             theirs, ours = other.common(self)
             return ours, theirs
         numbers, ours = self.find(other.hashes)
-        theirs = numbers if other.rows is None else other.rows[numbers].astype(np.int64)
-        return ours, theirs
+        return ours, other.at(numbers)
 
     def nbytes(self, column: pa.ChunkedArray | None) -> int:
         """Bytes held beside the table; `column` is given where the hashes may be its buffer."""
