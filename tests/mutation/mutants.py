@@ -120,6 +120,13 @@ _IVM = [
         ("~np.isin(told[first], told[part == len(parts)])", "told[first] >= 0"),
     ),
     *_of(
+        "mview/execute/local/paired.py",
+        ("exp.and_(on, same, copy=False)", "on"),
+        ('group.append("expressions", first.copy())', "pass"),
+        ("    if select != again or len(", "    if len("),
+        ("            return False  # the mark would be in it", "            continue"),
+    ),
+    *_of(
         "mview/ivm/tracing/trace.py",
         ('if node.kind == "union all":', "if True:"),
         ('node.kind in ("inner", "semi") or', 'node.kind != "mark" or'),
