@@ -18,9 +18,6 @@ V = TypeVar("V")
 #: What is written while views are maintained: it waits for files more than it computes.
 WRITERS = ThreadPoolExecutor(8, "mview-write")
 
-#: Tables whose many changes are netted side by side: each takes a core.
-NETTERS = ThreadPoolExecutor(2, "mview-net")
-
 #: Many changes of tables, one table after the other: each takes several times its bytes meanwhile.
 MIRRORS = ThreadPoolExecutor(1, "mview-mirror")
 

@@ -59,7 +59,7 @@ def stages_of(
     8. memory follows what is published
     """
     return (
-        Stage(partial(net, engine, upkeep, begun), "net", behind="after-net"),
+        Stage(partial(net, engine, upkeep), "net", behind="after-net"),
         Stage(partial(write_mirrors, engine, chunks, begun), "mirrors", behind="after-mirrors"),
         Stage(partial(maintain, engine, upkeep.damaged, begun), "views", behind="after-views"),
         Stage(

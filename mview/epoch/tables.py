@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +14,7 @@ from mview.connector import TableHalt
 from mview.delta.parquet import read_parquet
 from mview.epoch.engine import Engine
 from mview.epoch.quarantine import Quarantines
-from mview.epoch.stages import MIRRORS, NETTERS, WRITERS, Begun
+from mview.epoch.stages import MIRRORS, WRITERS, Begun
 from mview.epoch.upkeep import Upkeep
 from mview.errors import ConfigError, OtherLogError, UserError, concerning
 from mview.execute.delta import Delta
@@ -33,10 +31,8 @@ from mview.rows.match import row_codes
 from mview.schema import TableSchema
 from mview.store.manifest import TableState
 
-V = TypeVar("V")
-
-#: Bytes of a table's changes from which on they are netted and written in threads of their own:
-#: fewer are done in the time that it takes to wait for one.
+#: Bytes of a table's changes from which on they are written in a thread of their own: fewer are
+#: written in the time that it takes to wait for one.
 _MANY = 1 << 20
 
 
@@ -99,9 +95,8 @@ class Changed:
 # --- 1. net --------------------------------------------------------------------------------------
 
 
-def net(engine: Engine, upkeep: Upkeep, begun: Begun, batch: Batch) -> Changed:
-    """Net the changes by key, and look up the rows that they replace; many of several tables side
-    by side."""
+def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
+    """Net the changes by key, and look up the rows that they replace."""
     before = engine.manifest
     tables = upkeep.take_over(before.tables)
     engine.lease.check()
@@ -109,41 +104,28 @@ def net(engine: Engine, upkeep: Upkeep, begun: Begun, batch: Batch) -> Changed:
     halts = {n: halt for n, halt in batch.halted.items() if n in tables and not tables[n].halted}
     netted, requests, deltas = {}, [], dict(batch.deltas)
     quarantines = Quarantines(engine, batch)
-    several = sum(part.nbytes >= _MANY for parts in batch.changes.values() for part in parts) > 1
-    begin = partial(_begin, begun) if several else _later
-    netting = {
-        name: begin(
-            net_changes,
-            batch.changes.get(name, ()),
-            engine.relations[name].schema,
-            before.positions.get(name, {}),
-            before.newest.get(name, {}),
-        )
-        for name in dict.fromkeys([*batch.changes, *batch.rereads, *quarantines.tables])
-        if name not in halts and not tables[name].halted
-    }
-    for name, changes_of in netting.items():
+    for name in dict.fromkeys([*batch.changes, *batch.rereads, *quarantines.tables]):
+        if name in halts or tables[name].halted:
+            continue
         schema = engine.relations[name].schema
+        known, times = before.positions.get(name, {}), before.newest.get(name, {})
         with _halting(name, halts), concerning(f"table {name}"):
-            changes = quarantines.taken(name, changes_of())
+            changes = net_changes(batch.changes.get(name, ()), schema, known, times)
+            changes = quarantines.taken(name, changes)
             if name in batch.rereads:
                 changes = _with_rereads(engine, name, changes, batch.rereads[name])
             netted[name] = changes
             keys = None if changes.truncated else _touched(changes, schema)
             if keys is None or keys.num_rows:
                 requests.append(Request(name, keys, schema.names))
-    rows_of = {}
     for request, old_rows in zip(requests, engine.executors.fetch(requests), strict=True):
         name = request.table
         with _halting(name, halts), concerning(f"table {name}"):
-            netted[name] = quarantines.without_orphans(name, netted[name], old_rows)
             schema = engine.relations[name].schema
-            rows_of[name] = begin(old_and_new, netted[name], old_rows, schema)
-    for name, sides in rows_of.items():
-        with _halting(name, halts), concerning(f"table {name}"):
-            rows, codes = sides()
+            netted[name] = quarantines.without_orphans(name, netted[name], old_rows)
+            rows, codes = old_and_new(netted[name], old_rows, schema)
             if rows.num_rows:
-                deltas[name] = Delta(rows, engine.relations[name].schema.key, codes)
+                deltas[name] = Delta(rows, schema.key, codes)
     netted = {name: changes for name, changes in netted.items() if name not in halts}
     positions = {**before.positions, **batch.positions}
     newest = {**before.newest, **batch.newest}
@@ -159,16 +141,6 @@ def net(engine: Engine, upkeep: Upkeep, begun: Begun, batch: Batch) -> Changed:
     clocks = clock_changes(before.pinned_ms, engine.pinned_ms)
     number = before.epoch + 1
     return Changed(number, batch, tables, positions, newest, netted, deltas, clocks, halts, told)
-
-
-def _begin(begun: Begun, call: Callable[..., V], *args: object) -> Callable[[], V]:
-    """Call in a thread; what is returned waits for it."""
-    return begun.submit(NETTERS, call, *args).result
-
-
-def _later(call: Callable[..., V], *args: object) -> Callable[[], V]:
-    """Call when the result is asked for."""
-    return partial(call, *args)
 
 
 @contextmanager

@@ -193,18 +193,15 @@ class Executors:
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """Rows of relations and clocks as published."""
         replies: dict[int, pa.Table] = {}
-        near, far = [], []
+        far = []
         for number, request in enumerate(requests):
             if is_clock(request.table):
                 replies[number] = pinned_rows(request.table, self._pinned())
             elif self._lookups.resident(request.table, request.select):
-                near.append(number)
+                (replies[number],) = self._lookups.fetch([request])
+                request.check(replies[number])
             else:
                 far.append(number)
-        tables = self._lookups.fetch([requests[number] for number in near])
-        for number, rows in zip(near, tables, strict=True):
-            requests[number].check(rows)
-            replies[number] = rows
         if far:
             answers = self._spark.fetch([requests[number] for number in far])
             replies.update(zip(far, answers, strict=True))

@@ -1,11 +1,10 @@
-"""Many changes are netted table by table side by side, and written while views are maintained:
-nothing else is different."""
+"""Many changes of a table are written while views are maintained: nothing else is different."""
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from pyspark.sql import SparkSession
 from mview.epoch import tables
 from mview.epoch.views import maintain, strategy
 from mview.epoch.views.cost import FULL, Choice
-from mview.errors import UserError
 from mview.schema import Column, TableSchema
 from tests.epoch.epochs import Epochs
-from tests.relations import rel
 
 pytestmark = [pytest.mark.spark]
 
@@ -65,43 +62,6 @@ def world(built: Epochs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(tables, "_MANY", 0)
     with built.copy(tmp_path / "copy").opened() as world:
         yield world
-
-
-def test_tables_are_netted_side_by_side(world: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def together(call: Callable[..., Any]) -> Callable[..., Any]:
-        both = threading.Barrier(2)
-
-        def called(*args: Any) -> Any:
-            both.wait(VAIN)
-            return call(*args)
-
-        return called
-
-    for name in ("net_changes", "old_and_new"):
-        monkeypatch.setattr(tables, name, together(getattr(tables, name)))
-    world.epoch(*NEWS)
-    world.check()
-
-
-@pytest.mark.parametrize("step", ["net_changes", "old_and_new"])
-def test_a_table_that_cannot_be_netted_halts_alone(
-    world: Epochs, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    call, failing = getattr(tables, step), SCHEMAS["shop.customers"].names
-
-    def fails(*args: Any) -> Any:
-        (schema,) = (value for value in args if isinstance(value, TableSchema))
-        if schema.names == failing:
-            raise UserError("a value of a test")
-        return call(*args)
-
-    monkeypatch.setattr(tables, step, fails)
-    world.epoch(*NEWS)
-    known = world.engine.manifest
-    assert "a value of a test" in (known.tables[rel("shop.customers")].halted or "")
-    assert not known.tables[rel("shop.orders")].halted
-    assert {name for name, view in known.views.items() if view.stale} == {"named"}
-    assert known.tables[rel("shop.orders")].rows == 6
 
 
 def test_views_do_not_wait_for_the_tables(world: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,6 @@ from mview.execute.program import Request
 from mview.relation import RelationId
 from mview.rows.parts import Parts
 
-#: So many keys together are looked up table by table in threads: fewer are found in the time that
-#: it takes to wait for one.
-_MANY = 1 << 16
-
 
 class LocalLookups:
     """Resident tables by name; a table that does not fit is not resident.
@@ -33,7 +29,6 @@ class LocalLookups:
         # Merges run beside the epochs, one at a time.
         self._merger = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mview-merge")
         self._merges: dict[RelationId, Future[None]] = {}
-        self._seekers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="mview-look-up")
 
     @property
     def nbytes(self) -> int:
@@ -90,9 +85,6 @@ class LocalLookups:
         Raises:
             KeyError: a table is not resident.
         """
-        keys = sum(request.keys.num_rows for request in requests if request.keys is not None)
-        if len(requests) > 1 and keys >= _MANY:
-            return list(self._seekers.map(self._one, requests))
         return [self._one(request) for request in requests]
 
     def _one(self, request: Request) -> pa.Table:
@@ -159,7 +151,6 @@ class LocalLookups:
     def close(self) -> None:
         """Wait for what runs beside, leave out what has not begun, and free the tables."""
         self._merger.shutdown(cancel_futures=True)
-        self._seekers.shutdown()
         self._tables.clear()
 
     def _merge_when_due(self, name: RelationId, table: ResidentTable) -> None:

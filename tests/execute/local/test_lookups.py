@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from mview.execute.local import index
-from mview.execute.local import lookups as lookups_module
 from mview.execute.local.index import ResidentTable
 from mview.execute.local.lookups import LocalLookups
 from mview.execute.program import Request
@@ -47,27 +44,6 @@ def test_fetches_what_each_request_names(lookups: LocalLookups) -> None:
     assert sorted(answers[0].column("id").to_pylist()) == list(range(3, 100, 7))
     assert answers[1].column_names == ["v", "id"]
     assert answers[2].to_pylist() == [{"id": 5, "v": 5}]
-
-
-def test_many_keys_are_looked_up_side_by_side(
-    lookups: LocalLookups, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both, look_up = threading.Barrier(2), ResidentTable.lookup
-
-    def together(*args: Any) -> pa.Table:
-        both.wait(60)
-        return look_up(*args)
-
-    monkeypatch.setattr(lookups_module, "_MANY", 3)
-    monkeypatch.setattr(ResidentTable, "lookup", together)
-    assert lookups.add(table("a"))
-    assert lookups.add(table("b", 3))
-    requests = [
-        Request(rel("a"), pa.table({"id": [5, 6]}), ("id", "v")),
-        Request(rel("b"), pa.table({"id": [2]}), ("id",)),
-    ]
-    rows = [found.to_pylist() for found in lookups.fetch(requests)]
-    assert rows == [[{"id": 5, "v": 5}, {"id": 6, "v": 6}], [{"id": 2}]]
 
 
 def test_what_does_not_fit_is_not_resident(lookups: LocalLookups) -> None:
