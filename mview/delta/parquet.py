@@ -83,9 +83,14 @@ def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str
 def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
     """Write rows as a file and return its footer; see `durable`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Opened here: the writer would ask first which file system a path is of.
-    with naming(target), pa.OSFile(str(target), "wb") as sink:
-        footer = encode(rows, sink)
+    with naming(target):
+        try:
+            # Opened here: the writer would ask first which file system a path is of.
+            with pa.OSFile(str(target), "wb") as sink:
+                footer = encode(rows, sink)
+        except BaseException:
+            target.unlink(missing_ok=True)  # of a full disk, it has a part of what is there
+            raise
     later(target)
     return footer
 

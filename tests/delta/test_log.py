@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import threading
 from decimal import Decimal
@@ -58,6 +59,22 @@ def test_commits_as_deltalake_reads_them(log: DeltaLog) -> None:
     assert json.loads(table.history(1)[0]["userMetadata"]).items() >= {"mview": "y", "n": 1}.items()
     assert log.note(2) == {"mview": "y", "n": 1}
     assert (log.head.rows, log.at(1).rows, log.at(0).rows) == (2, 3, 0)
+
+
+def test_a_file_that_could_not_be_written_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: each further try would else make it fuller, by another name."""
+
+    def cut(rows: pa.Table, sink: pa.NativeFile, **_: object) -> None:
+        sink.write(b"PAR1")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", cut)
+    with pytest.raises(OSError, match="No space") as error:
+        write_parquet(tmp_path, "a.parquet", pa.table({"k": [1]}))
+    assert error.value.filename == str(tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
 
 
 def test_foreign_commits_are_seen_and_fence(log: DeltaLog) -> None:

@@ -10,8 +10,9 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from mview.connector import WEIGHT
 from mview.execute.local.admission import Translation, check_result, translate
-from mview.execute.local.admitted.spark_types import duckdb_type, without_zone
+from mview.execute.local.admitted.spark_types import INT, duckdb_type, without_zone
 from mview.execute.local.paired import Paired, paired
 from mview.execute.local.reading import read
 from mview.execute.queries import Queries
@@ -189,11 +190,16 @@ def _pair_of(
 ) -> tuple[Paired, str] | None:
     """One query for both sides of an admitted one, and its text for DuckDB."""
     pair = paired(read(sql))
-    if pair is None or not {*pair.tables, *pair.tables.values()} <= {*map(str.lower, tables)}:
+    known = {name.lower(): columns for name, columns in tables.items()}
+    if pair is None or not {*pair.tables, *pair.tables.values()} <= known.keys():
         return None
-    types = {name.lower(): dict(columns) for name, columns in _types(tables)}
+    if any(known[name] != known[other] for name, other in pair.tables.items()):
+        return None
     try:
-        both = {name: {**types[name], pair.mark: pa.int32()} for name in pair.tables}
+        both = {
+            name: {**dict(zip(known[name].names, known[name].types, strict=True)), WEIGHT: INT}
+            for name in pair.tables
+        }
         translation = translate(pair.query, both)
     except NotAdmittedError:
         return None

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
+from mview.connector import WEIGHT
+from mview.execute.slices import weighted
+
 #: Clauses of a SELECT that do with the rows of a mark what they do with these alone.
 _CLAUSES = {"expressions", "from_", "joins", "where", "group", "having"}
 #: What looks at other rows than those that are joined and grouped.
@@ -21,17 +24,15 @@ _BEYOND = (exp.Query, exp.SubqueryPredicate, exp.Window, exp.UDTF)
 
 @dataclass(frozen=True)
 class Paired:
-    """A query over pairs of tables, with one column more: the mark, at the end of each row.
+    """A query over pairs of tables; its rows end with their mark.
 
     Attributes:
-        query: over tables of the first names of the pairs, each with a column `mark`.
-        mark: the column's name.
-        marks: of the first and of the second table of each pair.
+        query: over tables of the first names of the pairs, each with the column WEIGHT.
+        marks: its values of the first and of the second table of each pair.
         tables: by the first, the second of each pair.
     """
 
     query: exp.Expr
-    mark: str
     marks: tuple[int, int]
     tables: Mapping[str, str]
 
@@ -39,14 +40,11 @@ class Paired:
         """The tables of the query."""
         return {
             name: pa.concat_tables(
-                self._marked(relations[table], mark)
+                weighted(relations[table], mark)
                 for table, mark in zip((name, other), self.marks, strict=True)
             )
             for name, other in self.tables.items()
         }
-
-    def _marked(self, rows: pa.Table, mark: int) -> pa.Table:
-        return rows.append_column(self.mark, pa.repeat(pa.scalar(mark, pa.int32()), rows.num_rows))
 
 
 def paired(query: exp.Expr) -> Paired | None:
@@ -62,17 +60,20 @@ def paired(query: exp.Expr) -> Paired | None:
     if not isinstance(query, exp.Union) or set(_clauses(query)) != {"this", "expression"}:
         return None
     first, second = _marked(query.this), _marked(query.expression)
-    if first is None or second is None or first[0] != second[0] or first[1] == second[1]:
+    if first is None or second is None or first[0] == second[0]:
         return None
-    mark, number, select = first
-    _, opposite, again = second
+    number, select = first
+    opposite, again = second
     if not _is_plain(select) or (pairs := _pairs(select, again)) is None:
         return None
-    return Paired(_over_marks(select, mark), mark, (number, opposite), pairs)
+    return Paired(_over_marks(select), (number, opposite), pairs)
 
 
-def _marked(side: exp.Expr) -> tuple[str, int, exp.Select] | None:
-    """Of `SELECT number AS mark, * FROM (query)`: mark, number, query."""
+def _marked(side: exp.Expr) -> tuple[int, exp.Select] | None:
+    """Of `SELECT number AS WEIGHT, * FROM (query)`: number and query.
+
+    No column of a user has that name: by another one, rows would be told apart by what they hold.
+    """
     if not isinstance(side, exp.Select) or set(_clauses(side)) != {"expressions", "from_"}:
         return None
     inside = side.args["from_"].this
@@ -81,8 +82,8 @@ def _marked(side: exp.Expr) -> tuple[str, int, exp.Select] | None:
     match side.expressions, inside.this:
         case [exp.Alias() as marked, exp.Star() as rest], exp.Select() as select:
             number = marked.this
-            if not _clauses(rest) and number.is_int:
-                return marked.alias, int(number.to_py()), select
+            if marked.alias == WEIGHT and not _clauses(rest) and number.is_int:
+                return int(number.to_py()), select
     return None
 
 
@@ -140,23 +141,23 @@ def _pairs(select: exp.Select, again: exp.Select) -> dict[str, str] | None:
     return pairs
 
 
-def _over_marks(select: exp.Select, mark: str) -> exp.Select:
+def _over_marks(select: exp.Select) -> exp.Select:
     """The query with the mark at the end of its rows, each of which is of one."""
     marked = select.copy()
-    first = _mark_of(marked.args["from_"].this, mark)
+    first = _mark_of(marked.args["from_"].this)
     for join in _joins(marked):
-        same = exp.EQ(this=_mark_of(join.this, mark), expression=first.copy())
+        same = exp.EQ(this=_mark_of(join.this), expression=first.copy())
         on = join.args.get("on")
         join.set("on", same if on is None else exp.and_(on, same, copy=False))
         if join.kind == "CROSS":
             join.set("kind", "INNER")
     if (group := marked.args.get("group")) is not None:
         group.append("expressions", first.copy())
-    marked.append("expressions", exp.alias_(first.copy(), mark))
+    marked.append("expressions", exp.alias_(first.copy(), WEIGHT))
     return marked
 
 
-def _mark_of(table: exp.Table, mark: str) -> exp.Column:
+def _mark_of(table: exp.Table) -> exp.Column:
     alias = table.args.get("alias")
     name = table.this if alias is None else alias.this
-    return exp.Column(this=exp.to_identifier(mark), table=name.copy())
+    return exp.Column(this=exp.to_identifier(WEIGHT), table=name.copy())

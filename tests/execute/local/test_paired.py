@@ -149,6 +149,7 @@ def test_what_looks_beyond_its_rows_is_asked_apart(query: str) -> None:
         delta("SELECT x.k FROM {a} x JOIN {b} y ON x.k = y.k").replace("__old_1", "__old_0"),
         delta("SELECT x.k FROM {a} x JOIN {b} y ON x.k = y.k").replace("__old_1", "__new_0"),
         delta("SELECT k FROM {a}").replace("-1 AS __weight", "-1 AS w"),
+        delta("SELECT k FROM {a}").replace("__weight", "w"),
         delta("SELECT k FROM {a}").replace("*", "k"),
         delta("SELECT k FROM {a}") + " ORDER BY k",
         delta("SELECT k FROM {a}") + " LIMIT 1",
@@ -156,6 +157,37 @@ def test_what_looks_beyond_its_rows_is_asked_apart(query: str) -> None:
 )
 def test_other_queries_are_no_pair(sql: str) -> None:
     assert paired(read(sql)) is None
+
+
+@pytest.mark.parametrize("mark", ["k", "K", "s", "w"])
+def test_a_union_of_the_users_is_computed_by_its_sides(
+    evaluator: LocalEvaluator, mark: str
+) -> None:
+    """Its numbers may have the name of a column of the tables that the query does not read."""
+    one, two = (f"SELECT t.d FROM {name} AS t" for name in ("__new_0", "__old_0"))
+    sql = f"SELECT 1 AS {mark}, * FROM ({one}) UNION ALL SELECT 2 AS {mark}, * FROM ({two})"
+    rows = [{"k": 7, "s": "a", "d": Decimal(number)} for number in (1, 2)]
+    tables = {
+        name: pa.Table.from_pylist([row], SCHEMA)
+        for name, row in zip(("__new_0", "__old_0"), rows, strict=True)
+    }
+    found = evaluator.run(sql, tables, None)
+    assert [[*row.values()] for row in found.to_pylist()] == [[1, Decimal(1)], [2, Decimal(2)]]
+
+
+@pytest.mark.parametrize(
+    "other", [SCHEMA.field("s").with_nullable(False), pa.field("more", "int8")]
+)
+def test_tables_of_different_columns_are_asked_apart(
+    evaluator: LocalEvaluator, other: pa.Field
+) -> None:
+    new = pa.table({"k": pa.array([1]), "s": ["a"]})
+    old = pa.table(
+        [pa.array([2]), pa.array([None] if other.nullable else ["b"], other.type)],
+        pa.schema([pa.field("k", pa.int64()), other]),
+    )
+    rows = evaluator.run(delta("SELECT k FROM {a}"), {"__new_0": new, "__old_0": old}, None)
+    assert shown(rows) == shown(pa.table({"__weight": [1, -1], "k": [1, 2]}))
 
 
 def test_an_error_is_that_of_the_sides(evaluator: LocalEvaluator) -> None:
