@@ -69,7 +69,7 @@ _UNKNOWN = f"{_ANEW}; a run with --debug prints the traceback, too"
 
 
 class ReadsHaltedError(UserError):
-    """A view reads one that has halted."""
+    """A view reads one that has halted, or a table that its source does not let be loaded."""
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from mview.follow.followers import HAND_OVER_S, Followers
 from mview.follow.light.view import LightView
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
-from mview.run.begin import begin_anew
+from mview.run.begin import Refused, begin_anew
 from mview.run.feed import Feed
 from mview.run.tables import are_others, go_on, loaded_schemas, with_column_told
 from mview.schema import TableSchema
@@ -131,6 +131,8 @@ class Applying:
         self._log = ApplyLog(engine.store.applies)
         self._taken: dict[Path, _Begun] = {}
         self._once = once
+        #: Tables whose load their source has refused to begin in this run, and why.
+        self._refusing: dict[RelationId, UserError] = {}
         self._ahead: tuple[Path, Thread] | None = None
 
     @property
@@ -182,10 +184,12 @@ class Applying:
             request, given = self._read(file)
             wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
-            if not wanted.anew:  # else the run does it: these are to be gone before
-                refused = self._feed.begin(self._engine, wanted.schemas, self._say)
-                if refused is not None:
+            # What is loaded anew the run begins: it is to be gone before.
+            while not wanted.anew and (refused := self._begin(wanted)) is not None:
+                if _tables_of(request) & set(refused.tables):
                     raise refused.error
+                self._note_refusing(refused)
+                wanted = self._wanted(request, self._engine.spark, self._say)
         except MviewError as error:
             self._engine.lease.check()
             check_jvm()
@@ -193,6 +197,8 @@ class Applying:
                 self._refuse(file, error)
             return
         failpoint("apply-begun")
+        for table in _tables_of(request):
+            self._refusing.pop(table, None)
         if given:
             keep_given(self._engine.store, given)
         names = [view.name for view in request.views]
@@ -203,11 +209,33 @@ class Applying:
         told = fates_of(self._engine, self._engine.views.values())
         self._taken[file] = _Begun(names, told, wanted.remove)
 
+    def _begin(self, wanted: _Wanted) -> Refused | None:
+        return self._feed.begin(self._engine, wanted.schemas, self._say)
+
+    def _note_refusing(self, refused: Refused) -> None:
+        self._refusing |= dict.fromkeys(refused.tables, refused.error)
+
     def _loading(self) -> tuple[str, ...]:
         tables = self._engine.manifest.source_tables.items()
         return tuple(
             str(name) for name, state in tables if state.phase == "loading" and not state.halted
         )
+
+    def leave_out(self, refused: Refused) -> None:
+        """Have the views wait that read tables which a source does not let be loaded.
+
+        They are asked for again by the next run, or for a request that reads them.
+
+        Raises:
+            MviewError: no view is left.
+        """
+        engine = self._engine
+        self._note_refusing(refused)
+        halted = {name for name, s in engine.manifest.source_tables.items() if s.halted}
+        wanted = self._wanted(ApplyRequest((), ()), engine.spark, self._say, halted)
+        if not wanted.opened.views:
+            raise refused.error
+        self._change(wanted, ())
 
     def renew(self, halts: Mapping[RelationId, TableHalt]) -> None:
         """Have tables that have halted be loaded anew where that mends it; the others stay halted.
@@ -335,7 +363,9 @@ class Applying:
         wrong = check_targets(config, definitions, manifest) | check_followers(config, given)
         if wrong:
             raise several([*wrong.values()], "views are refused")
-        schemas, anew, waiting = self._feed.tables_of(definitions, manifest, left)
+        asked = _tables_of(request)
+        refusing = {name: why for name, why in self._refusing.items() if name not in asked}
+        schemas, anew, waiting = self._feed.tables_of(definitions, manifest, left, refusing)
         sound = [view for view in definitions if view.name not in waiting]
         declared = [*sound, *(light.definition for light in self._lights)]
         self._feed.check(declared, schemas, go_on(manifest, anew))
@@ -435,6 +465,11 @@ class Applying:
         forget_folders(engine.store, engine.manifest, engine.lease, left.folders)
         for error in left.errors:
             self._say(str(error.render()))
+
+
+def _tables_of(request: ApplyRequest) -> set[RelationId]:
+    """The tables that the views of a request read themselves."""
+    return {table for view in request.views for table in view.table_names}
 
 
 def _listed(names: Collection[RelationId]) -> str:

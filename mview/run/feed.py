@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from mview.catalog.tables import cautions, check_changelogs
 from mview.config import Config
 from mview.epoch.engine import Engine
+from mview.errors import UserError
 from mview.ingest.batches import OnBatch
 from mview.ingest.live import LiveQuery
 from mview.ingest.spec import QuerySpec
@@ -45,6 +47,7 @@ class Feed(Protocol):
         definitions: Sequence[ViewDefinition],
         manifest: Manifest,
         left: Collection[RelationId] = (),
+        refusing: Mapping[RelationId, UserError] = MappingProxyType({}),
     ) -> RunTables:
         """The tables that views read; see `mview.run.tables.tables_of`."""
         ...
@@ -96,9 +99,10 @@ class SourceFeed:
         definitions: Sequence[ViewDefinition],
         manifest: Manifest,
         left: Collection[RelationId] = (),
+        refusing: Mapping[RelationId, UserError] = MappingProxyType({}),
     ) -> RunTables:
         """See `Feed`."""
-        return tables_of(self._config, definitions, manifest, left)
+        return tables_of(self._config, definitions, manifest, left, refusing)
 
     def check(
         self,

@@ -274,7 +274,9 @@ class Pipeline:
                 run.go()
                 if not run.is_interrupted or self._stop.is_set():
                     return
-                if run.lost:
+                if run.refused is not None:
+                    applying.leave_out(run.refused)
+                elif run.lost:
                     applying.renew(run.lost)
                 else:
                     applying.take()
@@ -385,6 +387,8 @@ class Run:
         self.is_interrupted = False
         #: The tables that have halted in it, and why.
         self.lost: dict[RelationId, TableHalt] = {}
+        #: The tables that a source did not let be loaded: nothing has begun then.
+        self.refused: Refused | None = None
         self._plans: dict[RelationId, LoadPlan] = {}
         self._upkeep = Upkeep(engine)
         self._explained = 0.0
@@ -408,7 +412,7 @@ class Run:
         """
         try:
             self._go()
-            if self.is_interrupted:
+            if self.is_interrupted and self.refused is None:
                 self._upkeep.finish()  # what is compacted must be published, or begin anew
                 self._tell_of_upkeep()
         finally:
@@ -425,9 +429,9 @@ class Run:
     def _go(self) -> None:
         engine = self._engine
         news = self._leave_out_refused()
-        refused = self._feed.begin(engine, self._schemas, self._listener.on_message)
-        if refused is not None:
-            self._halt_refused(refused)
+        self.refused = self._feed.begin(engine, self._schemas, self._listener.on_message)
+        if self.refused is not None:
+            self.is_interrupted = True
             return
         engine.open_relations()
         generation, token = engine.manifest.generation, engine.lease.token
@@ -530,21 +534,6 @@ class Run:
         return known is None or any(
             name not in known.views or not known.views[name].stale for name in engine.refused
         )
-
-    def _halt_refused(self, refused: Refused) -> None:
-        """Halt the tables that a source refuses, as any others, and have the rest begin anew."""
-        engine = self._engine
-        if self._schemas.keys() <= set(refused.tables):
-            raise refused.error  # nothing is left that could go on
-        halt = TableHalt.of(refused.error)
-        why = engine.mask(str(refused.error.render()))
-        halted = {
-            name: replace(engine.mirror(name, self._schemas[name]).create(), halted=why)
-            for name in refused.tables
-        }
-        engine.commit(engine.next_manifest(tables={**engine.manifest.tables, **halted}), {})
-        self.lost = dict.fromkeys(refused.tables, halt)
-        self.is_interrupted = True
 
     def _build(self, views: Sequence[LiveView]) -> None:
         """Build views; what fails on the data is tried again with the changes that are there."""

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mview.catalog.definitions import load_definitions
@@ -80,6 +81,7 @@ class Production:
         definitions: Sequence[ViewDefinition],
         manifest: Manifest,
         left: Collection[RelationId] = (),
+        refusing: Mapping[RelationId, UserError] = MappingProxyType({}),
     ) -> RunTables:
         """See `Feed`; none is loaded for an environment."""
         return RunTables(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from textwrap import dedent
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mview.catalog.definitions import is_another
 from mview.catalog.tables import as_they_are, describe_tables, lacking
 from mview.config import Config
-from mview.epoch.halts import SAFE, needs_halted_table
+from mview.epoch.halts import SAFE, ReadsHaltedError, needs_halted_table
 from mview.errors import MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
@@ -41,6 +43,7 @@ def tables_of(
     definitions: Sequence[ViewDefinition],
     manifest: Manifest,
     left: Collection[RelationId] = (),
+    refusing: Mapping[RelationId, UserError] = MappingProxyType({}),
 ) -> RunTables:
     """The tables that views read.
 
@@ -52,6 +55,8 @@ def tables_of(
         definitions: of all views that are to be kept.
         manifest: the newest one.
         left: halted tables that are left as they are.
+        refusing: tables whose load their source has refused to begin, and why: the views that read
+            them wait, new ones, too.
 
     Raises:
         UserError: a new or edited view reads a table that cannot be read.
@@ -67,33 +72,42 @@ def tables_of(
     new = [view for view in definitions if is_another(view, manifest)]
     must = {table for view in new for table in view.table_names}
     schemas = followed(config, manifest) | describe_tables(config, definitions, known, gone, must)
-    for name, schema in [*schemas.items()]:
-        state = manifest.source_tables.get(name)
-        begins = state is None or (name in anew if state.halted else state.phase == "loading")
-        if begins and name not in must:
+    for name in anew:
+        if manifest.source_tables[name].halted and name not in must and name not in gone:
             try:  # of others a start asks with all that it reads
-                columns = {name.name: schema.names}
+                columns = {name.name: manifest.source_tables[name].schema.names}
                 log = open_changelog(config, name.connection, [name.name], columns)
                 with closing(log) as changelog:
                     changelog.check()
             except UserError as error:
                 gone[name] = error
-                del schemas[name]
-    # What is gone and was loaded stays as it is.
-    loaded = {n: s for n, s in manifest.source_tables.items() if s.phase == "loaded"}
-    schemas |= {name: loaded[name].schema for name in gone if name in loaded}
+                schemas[name] = manifest.source_tables[name].schema
+    schemas = {name: schema for name, schema in schemas.items() if name not in refusing}
     refused: dict[str, MviewError] = {}
     for view in definitions:
         for table in view.table_names:
             state = manifest.source_tables.get(table)
-            if table in gone:
+            if table in refusing:
+                refused[view.name] = _waits(view, table, refusing[table])
+            elif table in gone:
                 refused[view.name] = _needs(view, table, gone[table])
             elif state is not None and state.halted and table not in anew:
                 refused[view.name] = needs_halted_table(view.name, table, state.halted)
     # What had halted while it was loaded begins anew, when it does.
     half = {n for n, s in manifest.source_tables.items() if s.halted and s.phase == "loading"}
+    anew = {n: why for n, why in anew.items() if n not in gone}
     schemas = {n: schema for n, schema in schemas.items() if n not in half - anew.keys()}
-    return RunTables(schemas, {n: why for n, why in anew.items() if n not in gone}, refused)
+    return RunTables(schemas, anew, refused)
+
+
+def _waits(view: ViewDefinition, table: RelationId, error: UserError) -> ReadsHaltedError:
+    what, _, more = str(error.render()).partition("\n")
+    return ReadsHaltedError(
+        f"view {view.name} waits for table {table}, which its source refuses: {what}",
+        got=dedent(more),
+        safe=SAFE,
+        hint=f"then run again, or `mview apply` a view that reads {table}",
+    )
 
 
 def _needs(view: ViewDefinition, table: RelationId, error: UserError) -> UserError:
