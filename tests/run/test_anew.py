@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mview.catalog.definitions import digest_of
 from mview.catalog.tables import describe_tables
+from mview.config import Config
 from mview.config.file import load_config
+from mview.errors import UserError, several
 from mview.plan.definition import parse_view
 from mview.run.pipeline import Pipeline
+from mview.run.tables import tables_of
 from mview.store.manifest import Manifest, TableState, ViewState
 from tests.relations import rel
 
@@ -40,14 +45,20 @@ def database(tmp_path: Path) -> sqlite3.Connection:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, database: sqlite3.Connection) -> Asked:
+def published(tmp_path: Path, database: sqlite3.Connection) -> tuple[Config, Manifest]:
+    """The configuration, and a store in which both tables are loaded and both views built."""
     (tmp_path / "mview.yml").write_text(CONFIG)
     config = load_config(tmp_path / "mview.yml")
     kept = [parse_view(sql, name) for name, sql in KEPT.items()]
     loaded = describe_tables(config, kept, {})
     tables = {name: TableState(schema, 0, 0, phase="loaded") for name, schema in loaded.items()}
     states = {v.name: ViewState(digest_of(v), "LINEAR", loaded[rel("shop.t")], {}, 1) for v in kept}
-    manifest = Manifest(1, 1, 1, 1, 0, tables=tables, views=states)
+    return config, Manifest(1, 1, 1, 1, 0, tables=tables, views=states)
+
+
+@pytest.fixture
+def asked(published: tuple[Config, Manifest]) -> Asked:
+    config, manifest = published
 
     def ask(**given: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
         views = [parse_view(sql, name) for name, sql in (KEPT | given).items()]
@@ -79,6 +90,45 @@ def test_what_views_use_decides(asked: Asked, database: sqlite3.Connection) -> N
         {"shop.u": "view s uses late, not kept so far"},
         loaded | {"shop.u": ("id", "z", "late")},
     )
+
+
+def test_a_half_loaded_table_that_has_halted_and_is_gone_is_not_begun(
+    published: tuple[Config, Manifest], database: sqlite3.Connection
+) -> None:
+    """Nor is it read on: nothing of it is there."""
+    config, manifest = published
+    (config.path.parent / "changes").mkdir()
+    state = manifest.tables[rel("shop.u")]
+    half = replace(state, phase="loading", halted="a row cannot be read")
+    manifest = replace(manifest, tables={**manifest.tables, rel("shop.u"): half})
+    views = [parse_view(sql, name) for name, sql in KEPT.items()]
+    assert tables_of(config, views, manifest).schemas.keys() == {rel("shop.t"), rel("shop.u")}
+    database.execute("DROP TABLE u")
+    found = tables_of(config, views, manifest)
+    assert found.schemas.keys() == {rel("shop.t")}
+    assert not found.anew
+    assert found.refused.keys() == {"s"}
+
+
+def test_views_of_tables_that_a_source_refuses_wait_new_ones_too(
+    published: tuple[Config, Manifest],
+) -> None:
+    config, manifest = published
+    views = [parse_view(sql, name) for name, sql in KEPT.items()]
+    views.append(parse_view("SELECT t.id, z FROM shop.t JOIN shop.more AS m ON t.id = m.id", "new"))
+    with closing(sqlite3.connect(config.path.parent / "shop.db")) as database:
+        database.execute("CREATE TABLE more (id INTEGER PRIMARY KEY, z INT)")
+    error = UserError("no slot is left", where="changes.shop", hint="make room")
+    found = tables_of(config, views, manifest, refusing={rel("shop.more"): error})
+    assert found.schemas.keys() == {rel("shop.t"), rel("shop.u")}
+    said = str(found.refused["new"].render())
+    assert found.refused.keys() == {"new"}
+    assert "view new waits for table shop.more, which its source refuses: no slot is left" in said
+    assert "changes.shop" in said
+    assert "make room" in said
+    both = several([error, UserError("another", hint="this, too")])
+    said = str(tables_of(config, views, manifest, (), {rel("shop.more"): both}).refused["new"])
+    assert all(text in said for text in ("no slot is left", "make room", "another", "this, too"))
 
 
 def test_what_cannot_be_asked_goes_on(asked: Asked, database: sqlite3.Connection) -> None:
