@@ -95,9 +95,9 @@ def begin_tables(
     read = [name for name in schemas if name not in halted]
     offsets: dict[str, Offsets] = {}
     ends: dict[str, Offsets] = {}
+    known, config = engine.manifest.offsets, engine.config
     for connection in by_connection(read):
         tables_of_it = [name for name in read if name.connection == connection]
-        known, config = engine.manifest.offsets, engine.config
         try:
             at, end = begin_offsets(config, known, tables_of_it, set(new), schemas)
         except UserError as error:

@@ -32,9 +32,6 @@ _MANY = 1 << 17
 #: takes longer than to compute them.
 _FEW = 1 << 14
 
-#: Columns by the name of their table.
-_Types = tuple[tuple[str, tuple[tuple[str, pa.DataType], ...]], ...]
-
 #: A view's query over the new rows, and that over the old ones, are such sides.
 _beside = ThreadPoolExecutor(4, "mview-query")
 
@@ -70,7 +67,10 @@ class LocalEvaluator:
         Raises:
             NotAdmittedError: the query may not run in process.
         """
-        types = _types(tables)
+        types = tuple(
+            (name, tuple(zip(schema.names, schema.types, strict=True)))
+            for name, schema in tables.items()
+        )
         shape = None if result is None else (tuple(result.names), tuple(result.types))
         key = (sql, types, shape)
         if key not in self._prepared:
@@ -122,7 +122,8 @@ class LocalEvaluator:
             schema: of its result.
             given: these relations, for DuckDB.
         """
-        key = (sql, _types(tables))
+        # By all of the columns: what can be NULL in one table only makes it no pair of another.
+        key = (sql, *tables.items())
         if key not in self._paired:
             self._paired[key] = _pair_of(sql, tables, schema)
         if (known := self._paired[key]) is None:
@@ -205,14 +206,6 @@ def _pair_of(
         return None
     *kinds, mark = (kind for _, kind in translation.columns)
     return (pair, translation.sql) if [mark, *kinds] == schema.types else None
-
-
-def _types(tables: Mapping[str, pa.Schema]) -> _Types:
-    """The names and types of columns, to look by."""
-    return tuple(
-        (name, tuple(zip(schema.names, schema.types, strict=True)))
-        for name, schema in tables.items()
-    )
 
 
 def _schema(translation: Translation, result: pa.Schema | None) -> pa.Schema:

@@ -186,7 +186,9 @@ def test_tables_of_different_columns_are_asked_apart(
         [pa.array([2]), pa.array([None] if other.nullable else ["b"], other.type)],
         pa.schema([pa.field("k", pa.int64()), other]),
     )
-    rows = evaluator.run(delta("SELECT k FROM {a}"), {"__new_0": new, "__old_0": old}, None)
+    sql = delta("SELECT k FROM {a}")
+    evaluator.run(sql, {"__new_0": new, "__old_0": new}, None)  # a pair, which these are not
+    rows = evaluator.run(sql, {"__new_0": new, "__old_0": old}, None)
     assert shown(rows) == shown(pa.table({"__weight": [1, -1], "k": [1, 2]}))
 
 
