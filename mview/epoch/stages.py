@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mview.failpoints import failpoint
+from mview.files.waiting import Waiting
 
 V = TypeVar("V")
 
@@ -20,6 +21,10 @@ WRITERS = ThreadPoolExecutor(8, "mview-write")
 
 #: Many changes of tables, one table after the other: each takes several times its bytes meanwhile.
 MIRRORS = ThreadPoolExecutor(1, "mview-mirror")
+
+#: What is known of the file systems that views are written to. A thread that writes takes the
+#: interpreter from the one that computes with every call into a library: it must save more.
+_waiting = Waiting(0.005)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,23 @@ class Begun:
         """Call a function in a thread of a pool."""
         future = pool.submit(call, *args)
         self._futures.append(future)
+        return future
+
+    def write(self, few: bool, call: Callable[..., V], *args: Any) -> Future[V]:
+        """Have something written while views are maintained; of few rows, at once.
+
+        Args:
+            few: few rows are written. In threads, those of ten views took 219 ms and 256 CPU ms
+                instead of 181 and 180.
+        """
+        if not few or _waiting.is_long:
+            _waiting.fade()
+            return self.submit(WRITERS, call, *args)
+        future: Future[V] = Future()
+        try:
+            future.set_result(_waiting.timed(call, *args))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
     def wait(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mview.failpoints import failpoint
 from mview.files.modes import share
+from mview.files.waiting import Waiting
 
 #: Forced writes at once: the file system joins those that wait for its journal.
 _THREADS = 8
@@ -29,6 +30,10 @@ ASIDE = ".tmp"
 _ASIDE = re.compile(rf"_[0-9a-f]{{32}}{re.escape(ASIDE)}")
 
 _pool = ThreadPoolExecutor(_THREADS, "mview-force")
+
+#: What forced writes wait for the disk.
+_waiting_for_disk = Waiting(0.0004)
+
 _lock = threading.Lock()
 _waiting: set[Path] = set()
 
@@ -44,10 +49,16 @@ def settle() -> None:
     with _lock:
         paths = list(_waiting)
         _waiting.clear()
-    # A part for each thread: to hand a file over takes about as long as to force it.
-    parts = [paths[number::_THREADS] for number in range(min(_THREADS, len(paths)))]
     try:
-        list(_pool.map(_force_all, parts))
+        left = iter(paths)
+        # One after the other, until the disk is known to let wait.
+        while not _waiting_for_disk.is_long and (path := next(left, None)) is not None:
+            _waiting_for_disk.timed(force, path)
+        if rest := list(left):
+            _waiting_for_disk.fade()
+            # A part for each thread: to hand a file over takes about as long as to force it.
+            parts = [rest[number::_THREADS] for number in range(min(_THREADS, len(rest)))]
+            list(_pool.map(_force_all, parts))
     except BaseException:
         with _lock:
             _waiting.update(paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 from functools import partial
@@ -24,6 +25,7 @@ from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import maintain
 from mview.epoch.views.opening import open_sinks
 from mview.errors import CorruptionError, FencedError, MviewError, RetryableError, UserError
+from mview.execute.turns import aside
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
@@ -102,6 +104,13 @@ def world(built: Epochs, tmp_path: Path) -> Iterator[Epochs]:
         yield world
 
 
+@pytest.fixture(params=["few", "many"])
+def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views one after the other, as of few rows, and side by side."""
+    if request.param == "many":
+        monkeypatch.setattr(maintain, "_FEW", -1)
+
+
 def inject(patch: pytest.MonkeyPatch, world: Epochs, step: str, error: Exception) -> None:
     """Have a step of the view `totals` fail, wherever in it the step comes."""
     if step == "stage":
@@ -134,6 +143,7 @@ def _name(case: tuple[Exception, str]) -> str:
 CASES = [(error, STEPS[(place + SEED) % len(STEPS)]) for place, error in enumerate(ERRORS)]
 
 
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("case", some_today(CASES, 6), ids=_name)
 def test_a_view_halts_alone(
     world: Epochs, monkeypatch: pytest.MonkeyPatch, case: tuple[Exception, str]
@@ -142,6 +152,7 @@ def test_a_view_halts_alone(
     _halts_alone(world, monkeypatch, step, error)
 
 
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("error", OF_TARGETS, ids=lambda one: type(one).__name__)
 def test_what_a_sink_says_is_of_its_view(
     world: Epochs, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -171,6 +182,7 @@ def _halts_alone(
             assert state == kept[relation]
 
 
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("error", OF_TARGETS, ids=lambda one: type(one).__name__)
 def test_what_is_of_the_store_ends_the_run(
     world: Epochs, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -180,6 +192,56 @@ def test_what_is_of_the_store_ends_the_run(
     with pytest.raises(type(error)):
         world.epoch(order(20))
     assert world.engine.manifest == before
+
+
+def test_few_rows_wake_up_no_thread(world: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[str]] = {}
+
+    def noting(name: str, call: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return call(*args)
+
+        return noted
+
+    world.epoch(order(20))  # all views are known to be quick
+    monkeypatch.setattr(maintain, "perform", noting("views", maintain.perform))
+    sinks = [view.sink for view in world.engine.views.values()]
+    for sink in sinks:
+        monkeypatch.setattr(sink, "stage", noting("sinks", sink.stage))
+    world.epoch(order(21))
+    assert threads == {key: {threading.current_thread().name} for key in ("views", "sinks")}
+    threads.clear()
+    monkeypatch.setattr(maintain, "_FEW", 0)
+    world.epoch(order(22))
+    # Of the views only one that is alone on its level needs no other thread.
+    assert any(name.startswith("mview-view") for name in threads["views"])
+    assert all(name.startswith("mview-write") for name in threads["sinks"])
+    world.check()
+
+
+def test_a_view_that_takes_long_does_so_beside_the_others(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`others`, say by Spark: `named` is through before it."""
+    through, real = threading.Event(), maintain.perform
+
+    def performed(engine: Any, task: Any) -> Any:
+        if task.plan.relation.view == "others":
+            with aside():
+                assert through.wait(60)
+        done = real(engine, task)
+        if task.plan.relation.view == "named":
+            through.set()
+        return done
+
+    monkeypatch.setattr(maintain, "perform", performed)
+    quick = maintain.is_quick
+    monkeypatch.setattr(
+        maintain, "is_quick", lambda state, plan: plan.view != "others" and quick(state, plan)
+    )
+    assert not world.epoch(order(20)).halted
+    world.check()
 
 
 def test_a_target_that_refuses_a_commit_halts_its_view(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,16 @@ from mview.delta.actions import table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import write_parquet
 from mview.files import durable
+from mview.files.waiting import Waiting
 from mview.store.history import IntentLog, ManifestLog
 from mview.store.manifest import Manifest
+
+
+@pytest.fixture(autouse=True, params=["quick", "slow"])
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that lets wait, or not: files are forced side by side, or one after the other."""
+    long = -1 if request.param == "slow" else 1e9
+    monkeypatch.setattr(durable, "_waiting_for_disk", Waiting(long))
 
 
 @pytest.fixture
@@ -65,6 +74,29 @@ def test_what_cannot_be_forced_is_waited_for_by_the_next(
             durable.settle()
     durable.settle()
     assert sorted(forced) == sorted([tmp_path, *files])
+
+
+def test_the_rest_is_forced_side_by_side_once_the_disk_lets_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: list[Path]
+) -> None:
+    class Disk(Waiting):
+        def timed(self, call: Any, *args: Any) -> Any:
+            call(*args)
+            self._mean = 1.0 if len(forced) == 3 else 0.0
+
+    known = Disk(0.5)
+    monkeypatch.setattr(durable, "_waiting_for_disk", known)
+    threads = []
+    monkeypatch.setattr(
+        durable, "_force_all", lambda paths: threads.append(list(paths)) or forced.extend(paths)
+    )
+    files = {tmp_path / str(number) for number in range(9)}
+    for file in files:
+        durable.later(file)
+    durable.settle()
+    assert sorted(forced) == sorted({*files, tmp_path})
+    assert sum(map(len, threads)) == 7
+    assert known._mean < 1
 
 
 def test_a_file_is_replaced_as_a_whole_or_not(

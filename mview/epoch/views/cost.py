@@ -284,6 +284,17 @@ def runs_of(view: ViewState) -> dict[str, Ran]:
     return _facts(view, RAN, Ran)
 
 
+def is_quick(view: ViewState, plan: RelationId) -> bool:
+    """Whether a view, or a part of it, was last brought up by its changes, in process.
+
+    Asked for all views in every epoch: only what is needed is read.
+    """
+    ran = _by_plan(view.facts, RAN).get(str(plan))
+    if not isinstance(ran, dict):
+        return False
+    return (ran.get("strategy"), ran.get("executor")) == (INCREMENTAL, "local")
+
+
 def _facts(view: ViewState, name: str, kind: type[F]) -> dict[str, F]:
     """By plan. What another version wrote is no history: nothing but estimates comes of it."""
     facts: dict[str, F] = {}

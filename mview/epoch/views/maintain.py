@@ -28,9 +28,9 @@ from mview.epoch.halts import (
     with_rows,
 )
 from mview.epoch.report import ViewChange
-from mview.epoch.stages import WRITERS, Begun
+from mview.epoch.stages import Begun
 from mview.epoch.tables import Changed, Moved, appended
-from mview.epoch.views.cost import FULL, Ran, costs_of, with_run
+from mview.epoch.views.cost import FULL, Ran, costs_of, is_quick, with_run
 from mview.epoch.views.strategy import Done, Task, perform
 from mview.errors import MviewError, concerning
 from mview.execute.delta import Counts, Delta, count_changes
@@ -44,6 +44,10 @@ from mview.store.mirror import ROW
 
 #: Views at a time: while the query of one runs in DuckDB, another computes in Python.
 _maintainers = ThreadPoolExecutor(3, "mview-view")
+
+#: Changed rows up to which views that are computed in process come one after the other, with what
+#: is written for them: threads hand the interpreter to each other for longer than they save.
+_FEW = 2_048
 
 
 @dataclass(frozen=True)
@@ -103,17 +107,29 @@ def maintain(
         beside: epochs go on meanwhile: no thread is taken from them.
     """
     outcomes: dict[str, Outcome] = {}
+    few = sum(delta.changed for delta in changed.deltas.values()) <= _FEW
     for views in _levels(engine.views.values()):
-        level = _Level(engine, damaged, begun, changed, dict(outcomes))
+        level = _Level(engine, damaged, begun, changed, dict(outcomes), few)
         live = [view for view in views if _is_live(engine, view)]
-        if beside or len(views) == 1:
-            done = [level.outcome(view) for view in live]
+        if beside or len(live) == 1:
+            side_by_side = []
         else:
-            running = [begun.submit(_maintainers, level.in_turn, view) for view in live]
-            wait(running)
-            done = [outcome.result() for outcome in running]
-        outcomes.update({outcome.view.name: outcome for outcome in done})
+            side_by_side = [view for view in live if not (few and _is_quick(engine, view))]
+        running = {
+            view.name: begun.submit(_maintainers, level.in_turn, view) for view in side_by_side
+        }
+        maintained = level.in_turn if running else level.outcome
+        done = {view.name: maintained(view) for view in live if view.name not in running}
+        wait(running.values())
+        for view in live:
+            outcomes[view.name] = done.get(view.name) or running[view.name].result()
     return MaintainedViews(changed, outcomes)
+
+
+def _is_quick(engine: Engine, view: LiveView) -> bool:
+    """Whether a view takes no time to speak of for few rows."""
+    state = engine.manifest.views[view.name]
+    return all(is_quick(state, plan.relation) for plan in (*view.plan.parts, view.plan))
 
 
 def _performed(engine: Engine, task: Task) -> Done | None:
@@ -145,13 +161,19 @@ def _levels(views: Iterable[LiveView]) -> list[list[LiveView]]:
 
 @dataclass(frozen=True)
 class _Level:
-    """The views of a level, over what none of them changes: `above` are those of levels before."""
+    """The views of a level, over what none of them changes.
+
+    Attributes:
+        above: those of levels before.
+        few: few rows have changed.
+    """
 
     engine: Engine
     damaged: Mapping[str, MviewError]
     begun: Begun
     changed: Changed
     above: Outcomes
+    few: bool
 
     def in_turn(self, view: LiveView) -> Outcome:
         """Maintain a view beside others."""
@@ -190,7 +212,7 @@ class _Level:
         if change.rows.num_rows:
             counts = count_changes(change, str(plan.relation))
             if plan is view.plan:
-                staging = self.begun.submit(WRITERS, self._stage, view, change.rows)
+                staging = self.begun.write(self.few, self._stage, view, change.rows)
                 after = replace(_counted(after, epoch, counts, done.ran), staging=staging)
             if plan is not view.plan or view.is_read:
                 relation, delta = plan.relation, self._numbered(view, plan, change)
@@ -203,7 +225,7 @@ class _Level:
             count_changes(delta, str(plan.relation))  # refuses what is no key
             # Nothing in the epoch reads a state table once its own view is done: it need not wait.
             append = concerning(f"view {view.name}")(self._appended)
-            appending = self.begun.submit(WRITERS, append, relation_of_state, delta)
+            appending = self.begun.write(self.few, append, relation_of_state, delta)
             after = replace(
                 after,
                 moved=after.moved | Moved({}, {relation_of_state: delta}),
