@@ -20,12 +20,13 @@ from pyspark.sql import SparkSession
 
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
-from mview.epoch import upkeep
+from mview.epoch import stages, upkeep
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import maintain
 from mview.epoch.views.opening import open_sinks
 from mview.errors import CorruptionError, FencedError, MviewError, RetryableError, UserError
 from mview.execute.turns import aside
+from mview.files.waiting import Waiting
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
@@ -204,6 +205,7 @@ def test_few_rows_wake_up_no_thread(world: Epochs, monkeypatch: pytest.MonkeyPat
 
         return noted
 
+    monkeypatch.setattr(stages, "_waiting", Waiting(60))  # however busy the machine is
     world.epoch(order(20))  # all views are known to be quick
     monkeypatch.setattr(maintain, "perform", noting("views", maintain.perform))
     sinks = [view.sink for view in world.engine.views.values()]
