@@ -2,7 +2,7 @@
 
 Two threads that both compute hand the interpreter's lock to each other at every call into a
 library, which takes as long as it saves (measured). Here a thread keeps its turn until it says that
-it waits: for a query of DuckDB.
+it waits: for a query of DuckDB, or for Spark.
 """
 
 from __future__ import annotations

@@ -246,6 +246,17 @@ def test_a_view_that_takes_long_does_so_beside_the_others(
     world.check()
 
 
+def test_views_that_spark_computes_side_by_side_are_right(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them read tables of the same names, with rows of their own."""
+    monkeypatch.setattr(world.engine.executors, "_choice", "spark")
+    report = world.epoch(order(20), order(21))
+    assert {change.executor for change in report.views.values()} == {"spark"}
+    world.epoch(order(22), (*order(3)[:1], "delete", order(3)[3], None))
+    world.check()
+
+
 def test_a_target_that_refuses_a_commit_halts_its_view(
     world: Epochs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from mview.execute.local.evaluate import LocalEvaluator
+from mview.execute.spark.executor import SparkExecutor
 from mview.execute.turns import aside, seconds, turn
+from mview.session.lazy import Spark
 
 _PATIENCE = 30
 
@@ -100,3 +105,50 @@ def test_threads_that_run_the_same_query_get_their_own_rows() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(200)))
     evaluator.close()
+
+
+@pytest.mark.spark
+def test_views_that_spark_computes_get_their_own_rows(spark: SparkSession) -> None:
+    executor = SparkExecutor(Spark.of(spark), {})
+
+    def work(number: int) -> None:
+        rows = pa.table({"a": pa.array([number] * 3, pa.int64())})
+        with turn():
+            found = executor.run(
+                "SELECT a, count(*) AS n FROM new_t GROUP BY a", {"new_t": rows}, None
+            )
+        assert found.to_pydict() == {"a": [number], "n": [3]}
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(9)))
+
+
+def test_another_comes_in_while_spark_computes() -> None:
+    came = Event()
+
+    class Session:
+        """One that answers when another thread has had its turn."""
+
+        catalog = SimpleNamespace(dropTempView=lambda name: None)
+
+        def createDataFrame(self, *args: Any, **named: Any) -> Any:
+            return SimpleNamespace(createOrReplaceTempView=lambda name: None)
+
+        def sql(self, text: str) -> Any:
+            assert came.wait(_PATIENCE)
+            return SimpleNamespace(toArrow=lambda: pa.table({"a": [1]}))
+
+    executor = SparkExecutor(Spark.of(cast(SparkSession, Session())), {})
+
+    def compute() -> Any:
+        with turn():
+            return executor.run("SELECT 1 AS a", {"t": pa.table({"a": [7]})}, None)
+
+    def come() -> None:
+        with turn():
+            came.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        computed = pool.submit(compute)
+        pool.submit(come).result()
+        assert computed.result().to_pydict() == {"a": [1]}

@@ -7,6 +7,7 @@ executors need room on their local disks (execute/spark/copies.py).
 from __future__ import annotations
 
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from mview.execute.program import Request
 from mview.execute.relations import Relation
 from mview.execute.scan import scan_files
 from mview.execute.spark.copies import look_up_files, look_up_range, make_copies
+from mview.execute.turns import aside
 from mview.relation import RelationId
 from mview.rows.ranges import Range
 from mview.schema import quoted, type_name
@@ -76,6 +78,7 @@ class SparkExecutor:
     def __init__(self, spark: Spark, relations: Mapping[RelationId, Relation]) -> None:
         self._spark = spark
         self._relations = relations
+        self._asked = threading.Lock()
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """The requested rows of the mirrors as published; all requests in one Spark job.
@@ -104,8 +107,10 @@ class SparkExecutor:
             slots = min(self._spark.slots, len(works))
             # Dealt out in turns: each task gets a share of every request.
             dealt = [work for slot in range(slots) for work in works[slot::slots]]
-            context = self._spark.session().sparkContext
-            for place, blob in context.parallelize(dealt, slots).mapPartitions(_work_off).collect():
+            with aside():
+                job = self._spark.session().sparkContext.parallelize(dealt, slots)
+                done = job.mapPartitions(_work_off).collect()
+            for place, blob in done:
                 parts[place].append(from_ipc(blob))
         answers = []
         for number, request in enumerate(requests):
@@ -168,6 +173,12 @@ class SparkExecutor:
         self, sql: str, relations: Mapping[str, pa.Table], result: pa.Schema | None
     ) -> pa.Table:
         """The result of a Spark SQL query over Arrow relations; cast to `result` when given."""
+        # Views ask for relations of the same names; aside first, as in DuckDB's queries.
+        with aside(), self._asked:
+            answer = self._answer(sql, relations)
+        return answer if result is None else answer.cast(result)
+
+    def _answer(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
         spark = self._spark.session()
         for name, rows in relations.items():
             # Columns by name and type: left to itself, Spark takes local times for instants.
@@ -179,11 +190,10 @@ class SparkExecutor:
             frame = spark.createDataFrame(whole, schema=ddl)
             frame.createOrReplaceTempView(name)
         try:
-            answer = spark.sql(sql).toArrow()
+            return spark.sql(sql).toArrow()
         finally:
             for name in relations:
                 spark.catalog.dropTempView(name)
-        return answer if result is None else answer.cast(result)
 
 
 def _spread(files: Sequence[tuple[str, int]], slots: int) -> list[list[str]]:
