@@ -122,8 +122,12 @@ def net(engine: Engine, upkeep: Upkeep, batch: Batch) -> Changed:
         name = request.table
         with _halting(name, halts), concerning(f"table {name}"):
             schema = engine.relations[name].schema
-            netted[name] = quarantines.without_orphans(name, netted[name], old_rows)
-            rows, codes = old_and_new(netted[name], old_rows, schema)
+            taken = quarantines.without_orphans(name, netted[name], old_rows)
+            numbers = None
+            if taken is netted[name] and request.keys is not None:
+                numbers = engine.executors.key_numbers(name, request.keys)
+            netted[name] = taken
+            rows, codes = old_and_new(taken, old_rows, schema, numbers)
             if rows.num_rows:
                 deltas[name] = Delta(rows, schema.key, codes)
     netted = {name: changes for name, changes in netted.items() if name not in halts}
@@ -233,7 +237,7 @@ def write_mirrors(
             else:
                 to_write = engine, changed.epoch, name, delta, state
                 writing[name] = begun.submit(MIRRORS, appended, *to_write)
-                begun.submit(WRITERS, engine.executors.foresee, name, delta.rows)
+                begun.submit(WRITERS, engine.executors.foresee, name, delta.rows, delta.given)
                 tables[name] = _gained(state, delta)
     return replace(changed, tables=tables, writing=writing)
 

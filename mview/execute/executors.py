@@ -37,7 +37,7 @@ from mview.ivm.plan import ViewPlan
 from mview.memory import Memory
 from mview.plan.clocks import is_clock, pinned_rows
 from mview.relation import RelationId
-from mview.rows.match import rows_at
+from mview.rows.match import Positions, rows_at
 from mview.rows.parts import Parts
 from mview.store.mirror import ROW
 
@@ -328,16 +328,21 @@ class Executors:
         searched = [name for name in deltas if not name.is_inner]
         return failing_rows(deltas, {name: plan.schemas[name].key for name in searched}, failing)
 
-    def foresee(self, relation: RelationId, rows: pa.Table) -> None:
+    def key_numbers(self, relation: RelationId, keys: pa.Table) -> Positions | None:
+        """Of each row that a look-up of many keys has just found, which of them it has."""
+        return self._lookups.key_numbers(relation, keys)
+
+    def foresee(self, relation: RelationId, rows: pa.Table, codes: Positions | None) -> None:
         """Find what `move` of these very rows needs to find, beside look-ups.
 
         Args:
             relation: what they change.
             rows: weighted.
+            codes: of their keys; by `key_numbers` they tell where the rows are.
         """
         sides = _sides(rows)
         self._foreseen[relation] = rows, sides
-        self._lookups.foresee(relation, *sides)
+        self._lookups.foresee(relation, *sides, codes)
 
     def move(self, deltas: Mapping[RelationId, pa.Table]) -> None:
         """Follow a published epoch: weighted rows per relation; what comes and goes is news."""

@@ -101,16 +101,21 @@ def net_changes(
     )
 
 
-def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> tuple[pa.Table, Ints]:
+def old_and_new(
+    netted: Netted, old_rows: pa.Table, schema: TableSchema, numbers: Ints | None = None
+) -> tuple[pa.Table, Ints]:
     """What the epoch changes in the table: its columns and WEIGHT, -1 for old rows, 1 for new ones.
 
     Args:
         netted: the net changes.
         old_rows: the mirror's rows of the changed keys; the whole mirror when `truncated`.
         schema: the table's columns and primary key.
+        numbers: of each old row the number of its key, of the upserts' and then the deleted ones;
+            None: they are worked out.
 
     Returns:
-        The rows; and of each a number, the same for the same key and below the number of keys.
+        The rows, those that go first; and of each a number, the same for the same key and below
+        the number of keys: the given ones.
 
     Raises:
         UserError: a cell to be taken from a row that the mirror does not have, or NULL in a column
@@ -119,9 +124,13 @@ def old_and_new(netted: Netted, old_rows: pa.Table, schema: TableSchema) -> tupl
     """
     names, upserts = list(schema.names), netted.upserts
     old_rows = as_schema(old_rows.select(names), schema.loose)
-    old_key, new_key, gone_key = row_codes(
-        [table.select(schema.key) for table in (old_rows, upserts, netted.deleted)]
-    )
+    if numbers is None:
+        old_key, new_key, gone_key = row_codes(
+            [table.select(schema.key) for table in (old_rows, upserts, netted.deleted)]
+        )
+    else:
+        ends = upserts.num_rows, upserts.num_rows + netted.deleted.num_rows
+        old_key, new_key, gone_key = numbers, np.arange(ends[0]), np.arange(*ends)
     ids = np.concatenate([old_key, new_key, gone_key])
     at = np.full(ids.max(initial=-1) + 1, -1)
     at[old_key] = np.arange(len(old_key))

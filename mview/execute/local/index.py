@@ -26,7 +26,7 @@ from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.parts import Parts
 from mview.rows.ranges import Range
-from mview.rows.sorted_index import Rows, SortedIndex
+from mview.rows.sorted_index import Rows, SortedIndex, order_of
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
 _SMALL = 1 << 16
@@ -46,8 +46,9 @@ _FULL_SEGMENTS = 8
 _Places = list[tuple["Segment", Rows]]
 #: Columns and number of keys.
 _Asked = tuple[tuple[str, ...], int]
-#: Of a segment: numbers of keys, and the row of each.
+#: Of a segment: numbers of keys, and the row of each; only rows where they are not primary keys.
 _Hit = tuple["Segment", Rows, Rows]
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass
@@ -55,13 +56,59 @@ class _Found:
     """What a look-up has found: rows, and those of their columns that were asked for so far."""
 
     keys: pa.Table
-    places: _Places
+    hits: list[_Hit]
     columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        return sum(len(rows) for _, rows in self.places)
+        return sum(len(rows) for _, _, rows in self.hits)
+
+    @property
+    def places(self) -> _Places:
+        """The rows."""
+        return [(segment, rows) for segment, _, rows in self.hits]
+
+
+@dataclass(frozen=True)
+class _Located:
+    """What a look-up of many keys by the primary key has found; `asked` is what it was given."""
+
+    asked: pa.Table
+    keys: pa.Table
+    hits: list[_Hit]
+
+    @property
+    def numbers(self) -> Rows:
+        """Of each row, in the order they were handed out, the number of its key."""
+        return np.concatenate([np.empty(0, np.int64), *(numbers for _, numbers, _ in self.hits)])
+
+    def going(self, old: pa.Table, new: pa.Table, codes: Rows) -> _Places | None:
+        """Where the rows of a delta stand that go.
+
+        Args:
+            old: as for `apply`.
+            new: the same.
+            codes: of the old rows, then of the new ones; perhaps the numbers of their keys.
+
+        Returns:
+            None: they are not, or it is not sure that the delta is one of the table.
+        """
+        count = self.keys.num_rows
+        if len(codes) != old.num_rows + new.num_rows or codes.max(initial=-1) >= count:
+            return None
+        goes, comes = np.split(codes, [old.num_rows])
+        for rows, numbers in ((old, goes), (new, comes)):
+            if (np.bincount(numbers) > 1).any():
+                return None
+            mine = rows.select(self.keys.column_names).columns
+            if not same_rows(mine, self.keys.take(pa.array(numbers)).columns).all():
+                return None
+        there, going = np.zeros((2, count), np.bool_)
+        there[self.numbers], going[goes] = True, True
+        if (going & ~there).any() or (there & ~going)[comes].any():
+            return None
+        return [(segment, rows[going[numbers]]) for segment, numbers, rows in self.hits]
 
 
 @dataclass(frozen=True)
@@ -193,6 +240,7 @@ class ResidentTable:
         # Rows that died while a merge was reading them: (segment, rows).
         self._died: list[tuple[Segment, Rows]] | None = None
         self._foreseen: _Foreseen | None = None
+        self._located: _Located | None = None
 
     @property
     def num_rows(self) -> int:
@@ -248,6 +296,8 @@ class ResidentTable:
             return self.rows().select(names)
         with self._lock:
             hits = self._look_up(typed)
+            if _SMALL < typed.num_rows == keys.num_rows and set(columns) == set(self.key):
+                self._located = _Located(keys, typed, hits.hits)
             if hits.num_rows > _SMALL:
                 return self._gather(hits.places, names)
             known = dict(hits.columns)
@@ -287,6 +337,7 @@ class ResidentTable:
         """
         with self._lock:
             self._found.clear()
+            self._located = None
             foreseen, self._foreseen = self._foreseen, None
             if foreseen is None or not foreseen.holds(old, new, self._segments):
                 foreseen = self._foresee(old, new, self._segments)
@@ -299,15 +350,32 @@ class ResidentTable:
                 self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
                 self._merge_small()
 
-    def foresee(self, old: pa.Table, new: pa.Table) -> None:
+    def key_numbers(self, keys: pa.Table) -> Rows | None:
+        """Of each row that `lookup` of these very keys has found, which of them it has.
+
+        Returns:
+            None: they were few, or are not of the primary key, or not what was looked up last.
+        """
+        with self._lock:
+            known = self._located
+        return known.numbers if known is not None and known.asked is keys else None
+
+    def foresee(self, old: pa.Table, new: pa.Table, codes: Rows | None = None) -> None:
         """Find what `apply` needs to find; look-ups go on meanwhile.
 
         Args:
             old: as for `apply`, to which the same tables will be given.
             new: the same.
+            codes: of the old rows and then of the new ones, the same for the same key. Where they
+                are by `key_numbers`, nothing is searched.
         """
         with self._lock:
-            segments = list(self._segments)
+            segments, known = list(self._segments), self._located
+        if known is not None and codes is not None:
+            going = known.going(old, new, codes)
+            if going is not None:
+                self._foreseen = _Foreseen(old, new, segments, going)
+                return
         with suppress(CorruptionError):  # `apply` will say so
             self._foreseen = self._foresee(old, new, segments)
 
@@ -375,6 +443,7 @@ class ResidentTable:
         self, parts: list[tuple[Segment, Rows]], merged: Segment, order: Rows | None
     ) -> None:
         self._found.clear()
+        self._located = None
         moved = np.empty(len(merged.alive), np.int64)
         moved[order if order is not None else slice(None)] = np.arange(len(moved))
         starts = np.cumsum([0] + [len(rows) for _, rows in parts])
@@ -451,9 +520,7 @@ class ResidentTable:
         asked = tuple(typed.column_names), typed.num_rows
         hits = self._found.get(asked)
         if hits is None or not hits.keys.equals(typed):
-            hits = _Found(
-                typed, [(segment, rows) for segment, _, rows in self._find(typed, self._segments)]
-            )
+            hits = _Found(typed, list(self._find(typed, self._segments)))
             if typed.num_rows <= _SMALL:
                 self._found.pop(asked, None)
                 self._found[asked] = hits
@@ -462,11 +529,13 @@ class ResidentTable:
         return hits
 
     def _find(self, typed: pa.Table, segments: Iterable[Segment]) -> Iterator[_Hit]:
-        """Per segment: (number of a key, row) pairs; by the primary key no false ones."""
+        """Per segment: numbers of keys, and rows; by the primary key no false ones."""
         names = tuple(typed.column_names)
         hashes = hash_rows(typed.columns)
         by_key = set(names) == set(self.key)
-        order = np.argsort(hashes)
+        order = order_of(hashes)
+        if order is None:
+            order = np.arange(len(hashes))
         ranked = hashes[order]
         once = np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)]
         needles, firsts = ranked[once], order[once]
@@ -477,7 +546,7 @@ class ResidentTable:
             needles, firsts = ranked, order
         for segment in segments:
             numbers, rows = segment.find(names, needles)
-            numbers = firsts[numbers]
+            numbers = firsts[numbers] if by_key else _NONE
             if checked and len(rows):
                 # In the order of the rows: they are read side by side, here and by who asks.
                 if (rows[1:] < rows[:-1]).any():

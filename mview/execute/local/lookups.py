@@ -11,6 +11,7 @@ from mview.errors import CorruptionError
 from mview.execute.local.index import ResidentTable
 from mview.execute.program import Request
 from mview.relation import RelationId
+from mview.rows.match import Positions
 from mview.rows.parts import Parts
 
 
@@ -114,10 +115,17 @@ class LocalLookups:
         except CorruptionError:
             return None
 
-    def foresee(self, name: RelationId, old: pa.Table, new: pa.Table) -> None:
+    def key_numbers(self, name: RelationId, keys: pa.Table) -> Positions | None:
+        """See `ResidentTable.key_numbers`; None where the table is not resident."""
+        table = self._tables.get(name)
+        return None if table is None else table.key_numbers(keys)
+
+    def foresee(
+        self, name: RelationId, old: pa.Table, new: pa.Table, codes: Positions | None
+    ) -> None:
         """Find what `apply` of these very tables needs to find, if the table is resident."""
         if (table := self._tables.get(name)) is not None:
-            table.foresee(old, new)
+            table.foresee(old, new, codes)
 
     def apply(self, changes: Mapping[RelationId, tuple[pa.Table, pa.Table]]) -> list[RelationId]:
         """Follow a published epoch.

@@ -237,6 +237,67 @@ def test_what_is_foreseen_is_found_once_and_holds_for_that_delta_alone(
     assert table.rows().column("k").to_pylist() == [2, 4, 1]
 
 
+@pytest.mark.parametrize("seed", seeds(8))
+def test_what_a_look_up_of_many_keys_has_found_is_not_searched_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_SMALL", 16)
+    searched, find = [], index_module.Segment.find
+
+    def counted(segment: Any, *args: Any) -> Any:
+        searched.append(segment)
+        return find(segment, *args)
+
+    monkeypatch.setattr(index_module.Segment, "find", counted)
+    rng = random.Random(seed)
+    model = {(k, "a"): random_row(rng, k, "a") for k in range(30)}
+    table = ResidentTable(rel("c.t"), ("k1", "k2"), arrow(list(model.values())))
+    for _ in range(12):
+        old, new = random_delta(rng, model)
+        asked = {(row["k1"], row["k2"]): row for row in [*old, *new]}
+        asked |= {(k, "none"): random_row(rng, k, "none") for k in range(17)}
+        places = {key: number for number, key in enumerate(rng.sample(list(asked), len(asked)))}
+        keys = arrow([asked[key] for key in places]).select(["k1", "k2"])
+        found = table.lookup(["k1", "k2"], keys).to_pylist()
+        numbers = table.key_numbers(keys)
+        assert numbers is not None
+        assert [places[row["k1"], row["k2"]] for row in found] == numbers.tolist()
+        assert table.key_numbers(keys.slice(0)) is None, "it is not what was looked up"
+        gone, come = arrow(old), arrow(new)
+        codes = np.array([places[row["k1"], row["k2"]] for row in [*old, *new]], np.int64)
+        is_told = rng.random() < 0.7
+        if not is_told:  # numbers of whatever else
+            codes = rng.choice([codes[::-1], codes + 1, codes * 0, codes[1:]])
+        searched.clear()
+        table.foresee(gone, come, codes)
+        assert not is_told or not searched
+        if rng.random() < 0.2:
+            table.merge()  # what was found stands elsewhere then
+        table.apply(gone, come)
+        for row in old:
+            del model[row["k1"], row["k2"]]
+        model |= {(row["k1"], row["k2"]): row for row in new}
+        assert keyed(table.rows().to_pylist()) == keyed(list(model.values()))
+        assert table.key_numbers(keys) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [([7], []), ([], [1]), ([1], [2]), ([1, 1], []), ([], [9, 9]), ([7], [7])]
+)
+def test_a_wrong_delta_is_seen_where_a_look_up_has_told_the_keys(
+    old: list[int], new: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_SMALL", 4)
+    table = ResidentTable(rel("c.t"), ("k",), pa.table({"k": [1, 2, 3]}))
+    keys = pa.table({"k": range(10)})
+    table.lookup(["k"], keys)
+    gone, come = (pa.table({"k": pa.array(keys, pa.int64())}) for keys in (old, new))
+    table.foresee(gone, come, np.array([*old, *new]))
+    with pytest.raises(CorruptionError):
+        table.apply(gone, come)
+    assert table.rows().column("k").to_pylist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("second", [["x", "y", "x", None], [1, 2, 1, None], [0.0, 1.5, NAN, None]])
 def test_updates_are_looked_for_once_in_whatever_order_they_come(
     second: list[Any], monkeypatch: pytest.MonkeyPatch
