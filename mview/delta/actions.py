@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+import orjson
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -163,7 +164,7 @@ def commit_info(now: int, note: Note) -> dict[str, Any]:
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
             "engineInfo": "mview",
-            "userMetadata": json.dumps(note),
+            "userMetadata": orjson.dumps(note).decode(),
         }
     }
 

@@ -91,7 +91,7 @@ def _positions(text: str, size: int) -> npt.NDArray[np.int64]:
     data = _decode(text)[:size]
     if data[:4] != _MAGIC:
         raise CorruptionError("a deletion vector in a Delta log is damaged", got=text[:40])
-    return np.array(BitMap64.deserialize(data[4:]), dtype=np.int64)
+    return np.frombuffer(BitMap64.deserialize(data[4:]).to_array(), np.uint64).astype(np.int64)
 
 
 def _encode(data: bytes) -> str:

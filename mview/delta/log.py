@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mview.clock import SystemClock
 from mview.delta.actions import (
@@ -45,7 +45,15 @@ from mview.delta.checkpoints import (
     remove_checkpoint,
     write_checkpoint,
 )
-from mview.delta.parquet import DataFile, describe, read_footer, read_parquet, write_rows
+from mview.delta.parquet import (
+    DataFile,
+    Ranges,
+    column_ranges,
+    described,
+    read_footer,
+    read_parquet,
+    write_rows,
+)
 from mview.errors import CorruptionError, FencedError
 from mview.failpoints import failpoint
 from mview.files.durable import delete_named, put_if_absent, sweep
@@ -187,17 +195,18 @@ class DeltaLog:
         """The rows of a data file, without regard to deletion vectors; see `read_parquet`."""
         return read_parquet(self.folder / path, schema, columns)
 
-    def footer(self, file: DataFile) -> pq.FileMetaData:
-        """The metadata of a data file."""
-        return read_footer(self.folder / file.path)
+    def ranges(self, file: DataFile, names: Sequence[str]) -> Ranges:
+        """Bounds of columns, by the footer of a data file."""
+        return column_ranges(read_footer(self.folder / file.path), names)
 
     def write_file(
-        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
-    ) -> tuple[DataFile, pq.FileMetaData]:
-        """Write rows as a new file, with bounds of the `indexed` columns."""
+        self, prefix: str, rows: pa.Table, names: Sequence[str], told: Sequence[str]
+    ) -> tuple[DataFile, Ranges]:
+        """Write rows as a new file; see `mview.delta.rewrite.Files`."""
         name = self.new_file(prefix)
-        footer = write_rows(self.folder / name, rows)
-        return describe(self.folder, name, indexed, footer), footer
+        footer, size = write_rows(self.folder / name, rows)
+        ranges = column_ranges(footer, names)
+        return described(name, size, footer, {column: ranges[column] for column in told}), ranges
 
     def protect(self, paths: Iterable[str]) -> None:
         """Keep files that are not in the log from being cleaned away."""
@@ -238,9 +247,10 @@ class DeltaLog:
                 over; nothing was written.
         """
         with self._lock:
-            version = self.head.version + 1
+            head = self.head
+            version = head.version + 1
             if self._runner > self._fence.token:
-                raise self._overtaken(self.head.version)
+                raise self._overtaken(head.version)
             if elsewhere := [file.path for file in adds if not is_below(file.path)]:
                 raise CorruptionError(
                     "a commit names a data file that is not in the table's folder",
@@ -250,8 +260,8 @@ class DeltaLog:
                     hint="find out who writes into the store, and restore it from a copy",
                 )
             now = SystemClock().now()
-            live = self.head.files
-            gone = [path for path in removes if path in live]
+            live = head.files
+            gone = dict.fromkeys(path for path in removes if path in live)
             actions: list[dict[str, Any]] = list(table)
             actions += [remove_action(live[path], now) for path in gone]
             actions += [add_action(file, now) for file in adds]
@@ -260,11 +270,18 @@ class DeltaLog:
                 transactions.append((_RUNNER, self._fence.token))
             for app, number in transactions:
                 actions.append({"txn": {"appId": app, "version": number, "lastUpdated": now}})
-            lines = [_line(action) for action in actions]
+            lines = [orjson.dumps(action) for action in actions]
             info = commit_info(now, {**note, _DIGEST: _digest_of(lines)})
-            self._put(version, [_line(info), *lines], adds)
+            self._put(version, [orjson.dumps(info), *lines], adds)
             failpoint("log-committed")
-            self._head = self._remember(apply(self.head, version, actions, self._count))
+            left = {path: file for path, file in live.items() if path not in gone}
+            after = TableVersion(
+                version,
+                {**left, **{file.path: file for file in adds}},
+                {**head.transactions, **dict(transactions)},
+                next((a["metaData"] for a in table if "metaData" in a), head.metadata),
+            )
+            self._head = self._remember(after)
             self._end(version, actions)
             self._pending.difference_update(file.path for file in adds)
             return version
@@ -454,20 +471,20 @@ class DeltaLog:
             del self._known[min(self._known)]
         return state
 
-    def _let_in(self, adds: Sequence[DataFile]) -> int:
+    def _let_in(self, version: int, adds: Sequence[DataFile]) -> int:
         """Let those read new files who may list the table's folder; returns them."""
         log = self._commits
-        if not log.exists():
+        if version == NO_TABLE + 1 and not log.exists():
             log.mkdir(parents=True)
             log.chmod(0o700 | self.folder.stat().st_mode & 0o077)
         readers = readers_of(self.folder)
-        for file in adds:
+        for file in adds if readers else ():
             share(self.folder / file.path, readers)
         return readers
 
     def _put(self, version: int, lines: Sequence[bytes], adds: Sequence[DataFile]) -> None:
         target = self._commit_file(version)
-        readers = self._let_in(adds)
+        readers = self._let_in(version, adds)
         content = b"".join([line + b"\n" for line in lines])
         if not put_if_absent(
             target, content, check=self._fence.check, at_once=False, readers=readers
@@ -580,13 +597,6 @@ def _note_of(actions: Iterable[Mapping[str, Any]]) -> Note | None:
                 return None
             return note if isinstance(note, dict) and "mview" in note else None
     return None
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
-def _line(action: Mapping[str, Any]) -> bytes:
-    return _ENCODER.encode(action).encode()
 
 
 def _digest_of(lines: Iterable[bytes]) -> str:

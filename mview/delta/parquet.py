@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mview.delta.deletion import Deleted
 from mview.errors import CorruptionError, UserError
-from mview.files.durable import later, naming
+from mview.files.durable import later, naming, write_whole
 
 #: A folder of a store that has the name of its table or view, as most have. What a view keeps
 #: beside its table has a suffix. The last one: the store itself may be anywhere. With the folder
@@ -34,6 +34,9 @@ _LARGE_VALUE = 4096
 
 #: Longer texts get no bounds in the log: cutting them would need an upper bound that sorts right.
 _MAX_BOUND_TEXT = 64
+
+#: Rows of up to so many bytes become a file in memory first, and are written at once.
+_WHOLE = 1 << 20
 
 _EPOCH = dt.datetime(1970, 1, 1)
 
@@ -68,31 +71,52 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest value of a column in a file (micros for timestamps), and its NULLs."""
+    """Smallest and largest value of a column in a file (micros for timestamps), and its NULLs.
+
+    Attributes:
+        kind: Parquet's logical type, in small letters.
+    """
 
     low: Any
     high: Any
     nulls: int
+    kind: str
+
+
+#: Bounds of columns, by name; None: not known.
+Ranges = Mapping[str, Bounds | None]
 
 
 def write_parquet(folder: Path, path: str, rows: pa.Table, indexed: Sequence[str] = ()) -> DataFile:
     """Write rows as `folder/path`, with bounds of the `indexed` columns; see `durable`."""
-    return describe(folder, path, indexed, write_rows(folder / path, rows))
+    footer, size = write_rows(folder / path, rows)
+    return described(path, size, footer, column_ranges(footer, indexed))
 
 
-def write_rows(target: Path, rows: pa.Table) -> pq.FileMetaData:
-    """Write rows as a file and return its footer; see `durable`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with naming(target):
-        try:
+def write_rows(target: Path, rows: pa.Table) -> tuple[pq.FileMetaData, int]:
+    """Write rows as a file; see `durable`.
+
+    Returns:
+        Its footer, and its bytes.
+    """
+    try:
+        if rows.get_total_buffer_size() <= _WHOLE:
+            stream = pa.BufferOutputStream()
+            footer = encode(rows, stream)
+            content = stream.getvalue()
+            write_whole(target, memoryview(content))
+            size = content.size
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
             # Opened here: the writer would ask first which file system a path is of.
-            with pa.OSFile(str(target), "wb") as sink:
+            with naming(target), pa.OSFile(str(target), "wb") as sink:
                 footer = encode(rows, sink)
-        except BaseException:
-            target.unlink(missing_ok=True)  # of a full disk, it has a part of what is there
-            raise
+                size = sink.tell()
+    except BaseException:
+        target.unlink(missing_ok=True)  # of a full disk, it has a part of what is there
+        raise
     later(target)
-    return footer
+    return footer, size
 
 
 def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
@@ -194,24 +218,21 @@ def read_live(folder: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
     return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))
 
 
-def describe(
-    folder: Path, path: str, indexed: Sequence[str] = (), footer: pq.FileMetaData | None = None
-) -> DataFile:
+def describe(folder: Path, path: str, indexed: Sequence[str] = ()) -> DataFile:
     """What the footer of `folder/path` says, with bounds of the `indexed` columns."""
-    footer = footer or read_footer(folder / path)
-    return described(path, (folder / path).stat().st_size, footer, indexed)
+    footer = read_footer(folder / path)
+    size = (folder / path).stat().st_size
+    return described(path, size, footer, column_ranges(footer, indexed))
 
 
-def described(path: str, size: int, footer: pq.FileMetaData, indexed: Sequence[str]) -> DataFile:
-    """A file of a table, by its footer."""
+def described(path: str, size: int, footer: pq.FileMetaData, ranges: Ranges) -> DataFile:
+    """A file of a table, by its footer, with bounds of columns."""
     stats: dict[str, Any] = {"numRecords": footer.num_rows}
-    bounds = {name: extent for name in indexed if (extent := column_range(footer, name))}
-    shown = {name: _bounds_as_json(footer, name, extent) for name, extent in bounds.items()}
-    lows = {name: pair[0] for name, pair in shown.items() if pair}
-    if lows:
-        stats["minValues"] = lows
-        stats["maxValues"] = {name: pair[1] for name, pair in shown.items() if pair}
-        stats["nullCount"] = {name: bounds[name].nulls for name in lows}
+    shown = {name: pair for name, known in ranges.items() if (pair := _bounds_as_json(known))}
+    if shown:
+        stats["minValues"] = {name: low for name, (low, _) in shown.items()}
+        stats["maxValues"] = {name: high for name, (_, high) in shown.items()}
+        stats["nullCount"] = {name: known.nulls for name in shown if (known := ranges[name])}
     return DataFile(path, size, footer.num_rows, json.dumps(stats))
 
 
@@ -251,33 +272,39 @@ def check_columns(file: Path, schema: pa.Schema) -> None:
             )
 
 
-def column_range(footer: pq.FileMetaData, name: str) -> Bounds | None:
-    """Bounds of a column over all rows of a file; None when they are not known.
+def column_ranges(footer: pq.FileMetaData, names: Iterable[str]) -> Ranges:
+    """Bounds of columns over all rows of a file; None when they are not known.
 
     Floats have none: a NaN is in no bound. Neither has a column that is all NULL.
     """
-    index = _column_index(footer, name)
-    if index is None or footer.num_row_groups == 0:
-        return None
-    kind = footer.schema.column(index)
+    schema = footer.schema
+    kinds = {(kind := schema.column(i)).path: (i, kind) for i in range(footer.num_columns)}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    return {name: _range(groups, *kinds[name]) if name in kinds else None for name in names}
+
+
+def _range(
+    groups: Sequence[pq.RowGroupMetaData], index: int, kind: pq.ColumnSchema
+) -> Bounds | None:
     if kind.physical_type in ("FLOAT", "DOUBLE", "INT96"):
         return None
-    instant = "timestamp" in str(kind.logical_type).lower()
-    if instant and "microseconds" not in str(kind.logical_type):
+    logical = str(kind.logical_type).lower()
+    instant = "timestamp" in logical
+    if instant and "microseconds" not in logical:
         return None
     lows, highs, nulls = [], [], 0
-    for group in range(footer.num_row_groups):
-        statistics = footer.row_group(group).column(index).statistics
+    for group in groups:
+        statistics = group.column(index).statistics
         if statistics is None or not statistics.has_null_count:
             return None
         nulls += statistics.null_count
-        if statistics.null_count == footer.row_group(group).num_rows:
+        if statistics.null_count == group.num_rows:
             continue
         if not statistics.has_min_max:
             return None
         lows.append(statistics.min_raw if instant else statistics.min)
         highs.append(statistics.max_raw if instant else statistics.max)
-    return Bounds(min(lows), max(highs), nulls) if lows else None
+    return Bounds(min(lows), max(highs), nulls, logical) if lows else None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -288,15 +315,10 @@ def _is_large(column: pa.ChunkedArray) -> bool:
     return _is_text(column.type) and bool(column.nbytes > _LARGE_VALUE * len(column))
 
 
-def _column_index(footer: pq.FileMetaData, name: str) -> int | None:
-    for index in range(footer.num_columns):
-        if footer.schema.column(index).path == name:
-            return index
-    return None
-
-
-def _bounds_as_json(footer: pq.FileMetaData, name: str, bounds: Bounds) -> tuple[Any, Any] | None:
+def _bounds_as_json(bounds: Bounds | None) -> tuple[Any, Any] | None:
     """Bounds as Delta's statistics write them; None for types that readers disagree on."""
+    if bounds is None:
+        return None
     low, high = bounds.low, bounds.high
     if isinstance(low, bool) or not isinstance(low, int | str | dt.date):
         return None
@@ -304,11 +326,9 @@ def _bounds_as_json(footer: pq.FileMetaData, name: str, bounds: Bounds) -> tuple
         return (low, high) if max(len(low), len(high)) <= _MAX_BOUND_TEXT else None
     if isinstance(low, dt.date):
         return low.isoformat(), high.isoformat()
-    index = _column_index(footer, name)
-    logical = "" if index is None else str(footer.schema.column(index).logical_type).lower()
-    if "timestamp" not in logical:
-        return None if "decimal" in logical else (low, high)
-    zone = "Z" if "isadjustedtoutc=true" in logical else ""
+    if "timestamp" not in bounds.kind:
+        return None if "decimal" in bounds.kind else (low, high)
+    zone = "Z" if "isadjustedtoutc=true" in bounds.kind else ""
     try:
         texts = [
             (_EPOCH + dt.timedelta(microseconds=value)).isoformat(timespec="microseconds") + zone

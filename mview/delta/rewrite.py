@@ -25,20 +25,27 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mview.delta.deletion import Deleted
 from mview.delta.parquet import (
-    Bounds,
     DataFile,
-    column_range,
+    Ranges,
     comparable,
 )
 from mview.delta.recent import Recent
 from mview.delta.tiers import crowded, is_full, is_small, pieces
 from mview.errors import CorruptionError, UserError
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
-from mview.rows.match import IndexedRows, Positions, Same, first_rows, row_codes
+from mview.rows.hashing import Hashes, hash_rows
+from mview.rows.match import (
+    IndexedRows,
+    Positions,
+    Same,
+    first_rows,
+    hash_codes,
+    row_codes,
+    rows_at,
+)
 
 #: Bytes of a table's rows that are remembered at the most: rows that were just written are read
 #: again soon. All keys are looked through in most epochs (some 30 bytes per row with their index).
@@ -77,12 +84,14 @@ class Upsert:
         goes: how many rows of each key go; None: all that are there, if any.
         comes: the rows that come, of all columns.
         instead: for each key the number of the row that comes for it, or -1.
+        hashes: of the keys, where they are known.
     """
 
     keys: pa.Table
     goes: Positions | None
     comes: pa.Table
     instead: Positions
+    hashes: Hashes | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,8 @@ class _Part(NamedTuple):
         """About what will be written, to see which files are small."""
         rows = int(len(self.added) + np.count_nonzero(upsert.instead[self.keys] >= 0))
         if self.file is None:
-            return DataFile(_NEW, upsert.comes.nbytes * rows // upsert.comes.num_rows, rows, "")
+            nbytes = upsert.comes.get_total_buffer_size()
+            return DataFile(_NEW, nbytes * rows // upsert.comes.num_rows, rows, "")
         rows += self.file.live - len(self.gone)
         return DataFile(self.file.path, self.file.size * rows // self.file.rows, rows, "")
 
@@ -150,14 +160,21 @@ class Files(Protocol):
         """The rows of a file, without regard to deletion vectors; see `read_parquet`."""
         ...
 
-    def footer(self, file: DataFile) -> pq.FileMetaData:
-        """The metadata of a file."""
+    def ranges(self, file: DataFile, names: Sequence[str]) -> Ranges:
+        """Bounds of columns of a file."""
         ...
 
     def write_file(
-        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
-    ) -> tuple[DataFile, pq.FileMetaData]:
-        """Write rows as a new file, invisible until it is committed."""
+        self, prefix: str, rows: pa.Table, names: Sequence[str], told: Sequence[str]
+    ) -> tuple[DataFile, Ranges]:
+        """Write rows as a new file, invisible until it is committed.
+
+        Args:
+            prefix: of its name.
+            rows: all of it.
+            names: columns whose bounds are returned.
+            told: those of them whose bounds the log tells.
+        """
         ...
 
 
@@ -187,7 +204,7 @@ class Rewriter:
         self._ordered = ordered
         self._key = tuple(key)
         self._names = list(key) or list(schema.names)
-        self._ranges: dict[str, Mapping[str, Bounds | None]] = {}
+        self._ranges: dict[str, Ranges] = {}
         #: Rows of files that were just written, without regard to deletion vectors.
         self._written: Recent[pa.Table] = Recent(0 if ordered else _WRITTEN)
         self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED, scanned=True)
@@ -202,23 +219,28 @@ class Rewriter:
         Raises:
             UserError: two rows come for one key: it is none.
         """
-        comes = rows.take(np.repeat(np.arange(rows.num_rows), np.maximum(weight, 0)))
-        removed = rows.filter(pa.array(weight < 0)).select(self._names)
-        # By key, rows that come are looked for too: such a key must not be there already.
-        parts = [removed, comes.select(self._names)] if self._key else [removed]
-        looked = pa.concat_tables(parts)
-        first, group = first_rows(row_codes([looked if self._key else as_shown(looked)])[0])
-        gone = -weight[weight < 0]
-        goes = np.bincount(group[: removed.num_rows], weights=gone, minlength=len(first))
+        gone, coming = np.flatnonzero(weight < 0), np.flatnonzero(weight > 0)
+        if (weight[coming] > 1).any():
+            coming = np.repeat(coming, weight[coming])
+        comes = rows.take(pa.array(coming))
+        if not self._key:
+            looked = as_shown(rows.take(pa.array(gone)))
+            first, group = first_rows(row_codes([looked])[0])
+            goes = np.bincount(group, -weight[gone], len(first)).astype(np.int64)
+            keys = rows.take(pa.array(gone[first]))
+            return Upsert(keys, goes, comes, np.full(len(first), -1, dtype=np.int64))
+        # Rows that come are looked for too: such a key must not be there already.
+        looked = rows.select(self._names)
+        hashes = hash_rows(looked.columns)
+        first, group = first_rows(hash_codes([looked], hashes))
+        goes = np.bincount(group[gone], -weight[gone], len(first)).astype(np.int64)
         instead = np.full(len(first), -1, dtype=np.int64)
-        keys = looked.take(first)
-        if self._key:
-            come = group[removed.num_rows :]
-            double = np.flatnonzero(np.bincount(come) > 1)
-            if len(double):
-                raise self._not_a_key(keys.take(double))
-            instead[come] = np.arange(comes.num_rows)
-        return Upsert(keys, goes.astype(np.int64), comes, instead)
+        keys, come = looked.take(pa.array(first)), group[coming]
+        double = np.flatnonzero(np.bincount(come) > 1)
+        if len(double):
+            raise self._not_a_key(keys.take(double))
+        instead[come] = np.arange(comes.num_rows)
+        return Upsert(keys, goes, comes, instead, hashes[first])
 
     def plan(
         self,
@@ -258,23 +280,24 @@ class Rewriter:
         """The rows that go, by file."""
         if not self._key and any(has_floats(kind) for kind in self._schema.types):
             with suppress(CorruptionError):
-                return self._select(upsert, self._look(live, upsert.keys, identical_rows))
+                return self._select(upsert, self._look(live, upsert, identical_rows))
             # Which of 0.0 and -0.0 a value is may be chance: min has another each time.
             first, group = first_rows(row_codes([upsert.keys])[0])
             goes = np.bincount(group, upsert.goes).astype(np.int64)
             upsert = replace(upsert, keys=upsert.keys.take(first), goes=goes)
-        return self._select(upsert, self._look(live, upsert.keys))
+        return self._select(upsert, self._look(live, upsert))
 
     def _look(
-        self, live: Iterable[DataFile], keys: pa.Table, same: Same = same_rows
+        self, live: Iterable[DataFile], upsert: Upsert, same: Same = same_rows
     ) -> list[_Part]:
         """The rows that have a key, by file."""
+        keys = upsert.keys
         if not keys.num_rows:
             return []
         values = {n: (_orderly(keys[n]), bool(keys[n].null_count)) for n in self._names}
         # Small files first: where equal rows are in several files, the cheap one is rewritten.
         files = sorted((f for f in live if self._may_hold(f, values)), key=lambda file: file.rows)
-        wanted = IndexedRows.of(keys)
+        wanted = IndexedRows.of(keys, upsert.hashes)
         if keys.num_rows <= _FEW_KEYS and all(map(self._remembers, files)):
             return [self._find(file, wanted, same) for file in files]
         return self._each(lambda file: self._find(file, wanted, same), files)
@@ -370,9 +393,9 @@ class Rewriter:
     def _write(self, prefix: str, group: Sequence[_Part], upsert: Upsert) -> list[DataFile]:
         files = []
         for rows in self._packed(group, upsert):
-            file, footer = self._files.write_file(prefix, rows, self._key)
+            file, ranges = self._files.write_file(prefix, rows, self._names, self._key)
             self._written.add(file.path, rows)
-            self._learn(file.path, footer)
+            self._ranges[file.path] = ranges
             files.append(file)
         return files
 
@@ -381,8 +404,9 @@ class Rewriter:
         held: list[pa.Table] = []
         for part in group:
             held += self._after(part, upsert)
-            full = is_full(sum(t.num_rows for t in held), sum(t.nbytes for t in held))
-            if full or part is group[-1]:
+            if part is group[-1] or is_full(
+                sum(rows.num_rows for rows in held), sum(rows.nbytes for rows in held)
+            ):
                 rows = pa.concat_tables(held)
                 if self._key and len(held) > 1:
                     rows = rows.sort_by([(name, "ascending") for name in self._key])
@@ -391,7 +415,7 @@ class Rewriter:
 
     def _after(self, part: _Part, upsert: Upsert) -> list[pa.Table]:
         """The rows of a part: what a file has after the upsert, and what comes beside."""
-        added = [upsert.comes.take(pa.array(part.added))] if len(part.added) else []
+        added = [rows_at(upsert.comes, part.added)] if len(part.added) else []
         if part.file is None:
             return added
         rows = self._written.get(part.file.path)
@@ -425,14 +449,12 @@ class Rewriter:
         ranged = sorted(((b.low, n) for n, (b, _) in enumerate(bounds) if b))
         return [*(file for b, file in bounds if not b), *(bounds[n][1] for _, n in ranged)]
 
-    def _bounds(self, file: DataFile) -> Mapping[str, Bounds | None]:
+    def _bounds(self, file: DataFile) -> Ranges:
+        """What a file's footer says of the columns that are looked through."""
         known = self._ranges.get(file.path)
-        return known or self._learn(file.path, self._files.footer(file))
-
-    def _learn(self, path: str, footer: pq.FileMetaData) -> Mapping[str, Bounds | None]:
-        """Remember what a file's footer says of the columns that are looked through."""
-        ranges = self._ranges[path] = {name: column_range(footer, name) for name in self._names}
-        return ranges
+        if known is None:
+            known = self._ranges[file.path] = self._files.ranges(file, self._names)
+        return known
 
     def _forget(self, live: Mapping[str, DataFile]) -> None:
         self._written.forget(live)

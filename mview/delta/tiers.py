@@ -61,6 +61,8 @@ def crowded(files: Iterable[DataFile]) -> list[DataFile]:
 def pieces(rows: pa.Table) -> list[pa.Table]:
     """Rows cut into parts of TARGET_ROWS, or of `LARGE`, about, in order; none for no rows."""
     count = rows.num_rows
+    if 0 < count < TARGET_ROWS and rows.get_total_buffer_size() < LARGE.nbytes:
+        return [rows]  # for which the bytes of every part need not be counted
     wanted = max(round(count / TARGET_ROWS), round(rows.nbytes / LARGE.nbytes), 1)
     parts = min(wanted, count)
     bounds = [count * number // max(parts, 1) for number in range(parts + 1)]

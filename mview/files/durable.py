@@ -44,6 +44,27 @@ def later(file: Path) -> None:
         _waiting.update((file, file.parent))
 
 
+def write_whole(file: Path, content: bytes | memoryview) -> None:
+    """Write a new file in as few calls of the system as can be, and its folder where there is none.
+
+    A stream would write in parts, and ask before what kind of file it is: that takes three times as
+    long for a small one, and an epoch writes dozens.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with naming(file):
+        try:
+            handle = os.open(file, flags, 0o666)
+        except FileNotFoundError:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, flags, 0o666)
+        try:
+            left = memoryview(content)
+            while left.nbytes:
+                left = left[os.write(handle, left) :]
+        finally:
+            os.close(handle)
+
+
 def settle() -> None:
     """Force all that waits to the disk."""
     with _lock:
@@ -219,12 +240,7 @@ def _aside(file: Path, content: bytes) -> Iterator[Path]:
     """The content under another name, hidden from who lists data files."""
     staged = file.with_name(f"_{uuid.uuid4().hex}{ASIDE}")
     try:
-        with naming(staged):
-            try:
-                staged.write_bytes(content)
-            except FileNotFoundError:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                staged.write_bytes(content)
+        write_whole(staged, content)
         yield staged
     finally:
         staged.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.rows.equality import Flags, canonical, flat, same_rows
-from mview.rows.hashing import hash_rows, is_exact, maybe_null
+from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.sorted_index import SortedIndex, order_of
 
 Positions = npt.NDArray[np.int64]
@@ -28,26 +28,34 @@ def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
     The integers are dense enough to index arrays, but carry no order.
     """
     sizes = [part.num_rows for part in parts]
-    codes = np.zeros(sum(sizes), dtype=np.int64)
-    if len(codes) and parts[0].num_columns:
-        by_hash = _codes_by_hash(parts)
-        codes = _codes_by_column(parts) if by_hash is None else by_hash
-    return list(np.split(codes, np.cumsum(sizes)[:-1]))
+    if not any(sizes) or not parts[0].num_columns:
+        codes = np.zeros(sum(sizes), dtype=np.int64)
+    else:
+        hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
+        codes = hash_codes(parts, hashes)
+    return list(np.split(codes, np.cumsum(sizes)[:-1])) if len(parts) > 1 else [codes]
 
 
-def _codes_by_hash(parts: Sequence[pa.Table]) -> Positions | None:
+def hash_codes(parts: Sequence[pa.Table], hashes: Hashes) -> Positions:
+    """The same of rows whose hashes are known."""
+    codes = _codes_by_hash(parts, hashes)
+    return _codes_by_column(parts) if codes is None else codes
+
+
+def _codes_by_hash(parts: Sequence[pa.Table], hashes: Hashes) -> Positions | None:
     """Codes by the order of the hashes; None where two rows that differ have one hash."""
-    hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
     order = order_of(hashes)
     ranked = hashes if order is None else hashes[order]
     other = ranked[1:] != ranked[:-1]
     if not other.all() and (not is_exact(parts[0].schema.types) or maybe_null(hashes)):
-        again, rows = np.flatnonzero(~other), pa.concat_tables(parts)
+        again = np.flatnonzero(~other)
+        rows = pa.concat_tables(parts) if len(parts) > 1 else parts[0]
         places = (again + step if order is None else order[again + step] for step in (0, 1))
         pairs = (rows.take(pa.array(place)).columns for place in places)
         if not same_rows(*pairs).all():
             return None
-    ranks = np.concatenate([[0], _running_count(other)])
+    ranks = np.zeros(len(hashes), dtype=np.int64)
+    ranks[1:] = _running_count(other)
     if order is None:
         return ranks
     codes = np.empty(len(order), dtype=np.int64)
@@ -78,7 +86,7 @@ def first_rows(codes: Positions) -> tuple[Positions, Positions]:
     """For codes: the position of each code's first row, and for every row its group number."""
     first = np.full(codes.max(initial=-1) + 1, -1, dtype=np.int64)
     # Of several rows the one that is assigned last stays.
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     there = first >= 0
     if there.all():
         return first, codes
@@ -180,9 +188,10 @@ class IndexedRows:
     index: SortedIndex
 
     @classmethod
-    def of(cls, rows: pa.Table) -> IndexedRows:
-        """Index rows."""
-        return cls(rows, SortedIndex.build(hash_rows(rows.columns)))
+    def of(cls, rows: pa.Table, hashes: Hashes | None = None) -> IndexedRows:
+        """Index rows; `hashes`: theirs, where they are known."""
+        known = hash_rows(rows.columns) if hashes is None else hashes
+        return cls(rows, SortedIndex.build(known))
 
     def match(self, wanted: IndexedRows, same: Same = same_rows) -> tuple[Positions, Positions]:
         """See `match`; `same` may be `identical_rows`."""

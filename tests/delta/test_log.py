@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import json
+import os
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,7 @@ from mview.delta.log import DeltaLog
 from mview.delta.parquet import (
     DataFile,
     check_columns,
-    column_range,
+    column_ranges,
     comparable,
     describe,
     read_footer,
@@ -70,11 +71,24 @@ def test_a_file_that_could_not_be_written_leaves_no_part(
         sink.write(b"PAR1")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pq, "write_table", cut)
-    with pytest.raises(OSError, match="No space") as error:
-        write_parquet(tmp_path, "a.parquet", pa.table({"k": [1]}))
-    assert error.value.filename == str(tmp_path / "a.parquet")
-    assert not list(tmp_path.iterdir())
+    put, sizes = os.write, []
+
+    def part(handle: int, content: memoryview) -> int:
+        sizes.append(content.nbytes)
+        if sizes[0] != content.nbytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(handle, content[:4])
+
+    for rows, holder, name, refuses in (
+        (pa.table({"k": range(1 << 18)}), pq, "write_table", cut),
+        (pa.table({"k": [1]}), os, "write", part),  # a small one is written at once
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, name, refuses)
+            with pytest.raises(OSError, match="No space") as error:
+                write_parquet(tmp_path, "a.parquet", rows)
+        assert error.value.filename == str(tmp_path / "a.parquet")
+        assert not list(tmp_path.iterdir())
 
 
 def test_foreign_commits_are_seen_and_fence(log: DeltaLog) -> None:
@@ -192,14 +206,15 @@ def test_bounds_of_every_type(tmp_path: Path) -> None:
     )
     file = write_parquet(tmp_path, "x.parquet", table, table.column_names)
     footer = read_footer(tmp_path / "x.parquet")
+    ranges = column_ranges(footer, [*table.column_names, "unknown"])
     for name in ("i", "s", "d", "at", "wall", "m", "w"):
         values = [value for value in comparable(table[name]) if value is not None]
-        found = column_range(footer, name)
+        found = ranges[name]
         assert found is not None
         assert (found.low, found.high) == (min(values), max(values)), name
         assert found.nulls == table[name].null_count
     for name in ("f", "none", "unknown"):
-        assert column_range(footer, name) is None
+        assert ranges[name] is None
     stats = json.loads(file.stats)
     assert stats["numRecords"] == 3
     assert stats["minValues"] == {

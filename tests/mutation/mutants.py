@@ -503,7 +503,7 @@ _AROUND = [
         ("page_checksum_verification=True", "page_checksum_verification=False"),
         ("            _check_counts(parquet.metadata, table.num_rows)\n", ""),
         (
-            "if statistics.null_count == footer.row_group(group).num_rows:\n            continue\n",
+            "if statistics.null_count == group.num_rows:\n            continue\n",
             "if False:\n            continue\n",
         ),
     ),

@@ -286,7 +286,7 @@ class DeltaFollower:
             rows = pa.concat_tables(held) if held else schema.empty_table()
             held.clear()
             for piece in pieces(rows):
-                yield log.write_file(_PREFIX, piece.cast(schema), key)[0]
+                yield log.write_file(_PREFIX, piece.cast(schema), key, key)[0]
 
         for part in parts:
             held.append(part)

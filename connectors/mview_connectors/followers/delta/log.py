@@ -19,12 +19,19 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from mview.delta.actions import NO_TABLE, TableVersion, apply, check_paths, commit_info
 from mview.delta.checkpoints import CHECKPOINT, actions_in
 from mview.delta.log import change_for_readers
-from mview.delta.parquet import DataFile, described, encode, read_footer, read_parquet
+from mview.delta.parquet import (
+    DataFile,
+    Ranges,
+    column_ranges,
+    described,
+    encode,
+    read_footer,
+    read_parquet,
+)
 from mview.errors import RetryableError, TargetError
 from mview.follower import Mark, Step
 from mview_connectors.followers.delta.objects import Objects
@@ -241,21 +248,24 @@ class TableLog:
             return rows
         return rows.take(pa.array(np.delete(np.arange(rows.num_rows), file.deleted.positions)))
 
-    def footer(self, file: DataFile) -> pq.FileMetaData:
-        """The metadata of a file."""
+    def ranges(self, file: DataFile, names: Sequence[str]) -> Ranges:
+        """Bounds of columns, by the footer of a file."""
         with self.objects.open(file.path, file.size) as opened:
-            return read_footer(opened, f"{self.objects.place}/{file.path}")
+            footer = read_footer(opened, f"{self.objects.place}/{file.path}")
+        return column_ranges(footer, names)
 
     def write_file(
-        self, prefix: str, rows: pa.Table, indexed: Sequence[str]
-    ) -> tuple[DataFile, pq.FileMetaData]:
-        """Write rows as a new file."""
+        self, prefix: str, rows: pa.Table, names: Sequence[str], told: Sequence[str]
+    ) -> tuple[DataFile, Ranges]:
+        """Write rows as a new file; see `mview.delta.rewrite.Files`."""
         path = new_path(prefix)
         sink = pa.BufferOutputStream()
         footer = encode(rows, sink)
         content = sink.getvalue().to_pybytes()
         self.objects.put(path, content)
-        return described(path, len(content), footer, indexed), footer
+        ranges = column_ranges(footer, names)
+        file = described(path, len(content), footer, {column: ranges[column] for column in told})
+        return file, ranges
 
     def _count(self, path: str) -> int:
         """The rows of a file of which the log does not tell them."""
