@@ -29,6 +29,9 @@ from mview.rows.parts import Parts
 #: of a plan with its connection some 90 KiB (measured), which are a quarter of this.
 _LEAST_PLANS, _BYTES_PER_PLAN = 500, 360 << 10
 
+#: So many rows of a result are read sooner one by one than by the query that makes Arrow of them.
+_FEW_ROWS = 256
+
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
 
@@ -136,6 +139,12 @@ class _Stream:
         self.rows = self._none
 
 
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether Python has all values of a type, and DuckDB hands them over as they are."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind))
+
+
 class _Planned:
     """A query, its tables and a connection of their own: others would invalidate the plan."""
 
@@ -146,6 +155,9 @@ class _Planned:
         self._is_closed = False
         self._connection = database.cursor()
         self._streams = {name: _Stream(schema) for name, schema in tables.items()}
+        # Of the last result: its columns, where all are plain, and its rows.
+        self._schema: pa.Schema | None = None
+        self._rows = 0
         try:
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
@@ -163,11 +175,33 @@ class _Planned:
             for name, rows in tables.items():
                 self._streams[name].rows = rows
             try:
-                result = self._connection.execute("EXECUTE planned").to_arrow_table()
+                result = self._few()
+                if result is None:
+                    result = cast(pa.Table, self._execute().to_arrow_table())
+                    is_plain = all(map(_is_plain, result.schema.types))
+                    self._schema = result.schema if is_plain else None
+                self._rows = result.num_rows
             finally:
                 for stream in self._streams.values():
                     stream.clear()
-        return cast(pa.Table, result)
+        return result
+
+    def _few(self) -> pa.Table | None:
+        """A result of few rows; None: it may have many, or values that have to come as Arrow."""
+        if self._schema is None or self._rows > _FEW_ROWS:
+            return None
+        try:
+            rows = self._execute().fetchmany(_FEW_ROWS + 1)
+            if len(rows) > _FEW_ROWS:
+                return None
+            values = zip(*rows, strict=True) if rows else [()] * len(self._schema)
+            columns = map(pa.array, values, self._schema.types)
+            return pa.Table.from_arrays(list(columns), schema=self._schema)
+        except (duckdb.Error, pa.ArrowException, OverflowError):
+            return None  # a text that is none, a number of 39 digits; an error comes again
+
+    def _execute(self) -> duckdb.DuckDBPyConnection:
+        return self._connection.execute("EXECUTE planned")
 
     def close(self) -> None:
         with self._lock:

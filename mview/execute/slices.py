@@ -21,6 +21,7 @@ from mview.connector import WEIGHT
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
 from mview.rows.match import Positions, match, row_codes, rows_at, some_pairs
 from mview.rows.match import first_rows as code_groups
+from mview.rows.values import Row, are_few, row_values
 from mview.schema import TableSchema, as_schema
 
 Flags = npt.NDArray[np.bool_]
@@ -52,6 +53,8 @@ def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
     if rows.num_rows == 0:
         return rows
     columns = rows.drop_columns([WEIGHT])
+    if are_few(rows.num_rows, columns.schema.types):
+        return _few_consolidated(rows, columns, signs)
     if columns.num_columns and rows.num_rows <= _FEW and _is_plain(columns.schema):
         summed = rows.group_by(columns.column_names, use_threads=False).aggregate([(WEIGHT, "sum")])
         summed = summed.rename_columns([*columns.column_names, WEIGHT])
@@ -67,6 +70,22 @@ def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
     weights = pa.array(sums[left]).cast(rows.schema.field(place).type)
     summed = rows.take(pa.array(first[left]))
     return summed.set_column(place, rows.schema.field(place), weights)
+
+
+def _few_consolidated(rows: pa.Table, columns: pa.Table, signs: bool) -> pa.Table:
+    weights = rows[WEIGHT].to_pylist()
+    first: dict[Row, int] = {}
+    for number, row in enumerate(row_values(columns, signs=signs)):
+        if (other := first.setdefault(row, number)) != number:
+            weights[other] += weights[number]
+            weights[number] = 0
+    if all(weights):
+        return rows
+    left = [number for number, weight in enumerate(weights) if weight]
+    place = rows.schema.get_field_index(WEIGHT)
+    field = rows.schema.field(place)
+    summed = pa.array([weights[number] for number in left], field.type)
+    return rows.take(pa.array(left, pa.int64())).set_column(place, field, summed)
 
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:

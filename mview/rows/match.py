@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from mview.rows.equality import Flags, canonical, flat, same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
 from mview.rows.sorted_index import SortedIndex, order_of
+from mview.rows.values import Row, are_few, row_values
 
 Positions = npt.NDArray[np.int64]
 Same = Callable[[Sequence[pa.ChunkedArray], Sequence[pa.ChunkedArray]], Flags]
@@ -30,10 +31,18 @@ def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
     sizes = [part.num_rows for part in parts]
     if not any(sizes) or not parts[0].num_columns:
         codes = np.zeros(sum(sizes), dtype=np.int64)
+    elif are_few(sum(sizes), parts[0].schema.types):
+        codes = _codes_by_value(parts)
     else:
         hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
         codes = hash_codes(parts, hashes)
     return list(np.split(codes, np.cumsum(sizes)[:-1])) if len(parts) > 1 else [codes]
+
+
+def _codes_by_value(parts: Sequence[pa.Table]) -> Positions:
+    known: dict[Row, int] = {}
+    rows = (row for part in parts for row in row_values(part))
+    return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
 
 
 def hash_codes(parts: Sequence[pa.Table], hashes: Hashes) -> Positions:
@@ -128,12 +137,21 @@ def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
         places = pc.index_in(canonical(rows[0]), value_set=flat(canonical(wanted[0])))
         positions = np.flatnonzero(places.is_valid().to_numpy())
         return positions, places.drop_null().to_numpy().astype(np.int64)
+    if are_few(rows.num_rows + wanted.num_rows, rows.schema.types):
+        return _matched_by_value(rows, wanted)
     here, there = hash_rows(rows.columns), SortedIndex.build(hash_rows(wanted.columns))
     if len(here) > _FEW * len(there.hashes):
         ours, theirs = there.find(here)
     else:
         ours, theirs = SortedIndex.build(here).common(there)
     return confirmed(rows, wanted, ours, theirs)
+
+
+def _matched_by_value(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
+    place = {row: number for number, row in enumerate(row_values(wanted))}
+    partner = np.array([place.get(row, -1) for row in row_values(rows)], np.int64)
+    positions = np.flatnonzero(partner >= 0)
+    return positions, partner[positions]
 
 
 def confirmed(

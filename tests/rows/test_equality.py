@@ -18,6 +18,7 @@ import pytest
 from mview.connector import WEIGHT
 from mview.execute.slices import consolidate
 from mview.rows import match as match_module
+from mview.rows import values as values_module
 from mview.rows.equality import identical_rows, same_rows
 from mview.rows.hashing import hash_rows
 from mview.rows.key_sets import KeySet
@@ -98,6 +99,12 @@ def a_column(chance: random.Random, kind: str, count: int) -> pa.ChunkedArray:
 
 def a_table(chance: random.Random, kinds: Sequence[str], count: int) -> pa.Table:
     return pa.table({f"c{n}": a_column(chance, kind, count) for n, kind in enumerate(kinds)})
+
+
+@pytest.fixture(params=[values_module._FEW, 0], ids=["", "all as columns"], autouse=True)
+def by_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes few rows as values has a general way beside it."""
+    monkeypatch.setattr(values_module, "_FEW", request.param)
 
 
 @pytest.fixture(params=[False, True], ids=["", "all hashes collide"])
@@ -184,8 +191,31 @@ def test_rows_with_weights_are_added_up(kinds: list[str]) -> None:
         added = consolidate(table.append_column(WEIGHT, pa.array(weights, pa.int32())))
         found = keys_of(added.drop_columns([WEIGHT]), identical)
         assert len(found) == len(set(found))
+        assert added.schema.field(WEIGHT).type == pa.int32()
         sums = dict(zip(found, added[WEIGHT].to_pylist(), strict=True))
         assert sums == {key: weight for key, weight in expected.items() if weight}
+
+
+@pytest.mark.parametrize("kinds", TYPES, ids=" ".join)
+def test_null_on_one_side_alone(kinds: list[str]) -> None:
+    chance = random.Random(5)
+    left = a_table(chance, kinds, 40)
+    right = left.slice(0, 20).drop_null()
+    ours, theirs = row_codes([left, right])
+    places = [n for n, row in enumerate(left.slice(0, 20).to_pylist()) if None not in row.values()]
+    assert theirs.tolist() == ours[places].tolist()
+
+
+def test_few_rows_need_no_object_of_python() -> None:
+    """A text that is none, a day and an instant beyond its calendar."""
+    texts = pa.StringArray.from_buffers(
+        2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xff")
+    )
+    days, instants = pa.array([2**31 - 1] * 2, pa.int32()), pa.array([2**63 - 1] * 2, pa.int64())
+    kinds = [pa.date32(), *map(parse_type, ("timestamp", "timestamp_ntz"))]
+    columns = [days.view(kinds[0]), instants.view(kinds[1]), instants.view(kinds[2])]
+    rows = pa.table([texts, *columns], names=list("abcd"))
+    assert row_codes([rows])[0].tolist() == [0, 0]
 
 
 def test_many_wide_columns_do_not_overflow() -> None:
