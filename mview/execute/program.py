@@ -328,7 +328,9 @@ def _finalize(
     sides = [weighted(old, -1), weighted(new, 1)]
     change = consolidate(pa.concat_tables(sides))
     with _overflows(plan):
-        shown, *sides = (maintained.as_shown(rows) for rows in (change, *sides))
+        shown = maintained.as_shown(change)
+        if maintained.values:
+            sides = [maintained.as_shown(rows) for rows in sides]
     if maintained.shown is not None:
         rows = _shown(shown, maintained.shown, plan.finalize_schema)
         return ViewDelta(consolidate(rows), change)

@@ -30,7 +30,8 @@ from mview.rows.parts import Parts
 _LEAST_PLANS, _BYTES_PER_PLAN = 500, 360 << 10
 
 #: So many rows of a result are read sooner one by one than by the query that makes Arrow of them.
-_FEW_ROWS = 256
+#: Where the last result had no more, a few times as many are still read: else it is run once more.
+_FEW_ROWS, _STILL = 512, 4
 
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
@@ -191,8 +192,8 @@ class _Planned:
         if self._schema is None or self._rows > _FEW_ROWS:
             return None
         try:
-            rows = self._execute().fetchmany(_FEW_ROWS + 1)
-            if len(rows) > _FEW_ROWS:
+            rows = self._execute().fetchmany(_STILL * _FEW_ROWS + 1)
+            if len(rows) > _STILL * _FEW_ROWS:
                 return None
             values = zip(*rows, strict=True) if rows else [()] * len(self._schema)
             columns = map(pa.array, values, self._schema.types)

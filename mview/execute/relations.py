@@ -66,15 +66,16 @@ class Relation:
         #: About how many bytes they take in memory.
         self.tail_bytes = sum(size for _, _, size in self._sizes)
         self._base_bytes = mirror.base_bytes(state)
+        #: Bytes of a row without its values that have no fixed width, and how many of these it has.
+        self._fixed = row_bytes(self.schema.columns, text=0)
+        self._texts = sum(_width(column, 0) == 0 for column in self.schema.columns)
         #: About how many bytes a row takes in memory, in the mean; other threads may ask.
         self.row_bytes = self._row_bytes()
 
     @property
     def text_bytes(self) -> int:
         """Bytes of a value without a fixed width: a guess, or more where the files have more."""
-        fixed = row_bytes(self.schema.columns, text=0)
-        texts = sum(_width(column, 0) == 0 for column in self.schema.columns)
-        return max(_TEXT, (self.row_bytes - fixed) // max(1, texts))
+        return max(_TEXT, (self.row_bytes - self._fixed) // max(1, self._texts))
 
     def _row_bytes(self) -> int:
         rows = sum(rows for _, rows in self.base_files) + self.tail_rows

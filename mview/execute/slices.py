@@ -21,7 +21,7 @@ from mview.connector import WEIGHT
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
 from mview.rows.match import Positions, match, row_codes, rows_at, some_pairs
 from mview.rows.match import first_rows as code_groups
-from mview.rows.values import Row, are_few, row_values
+from mview.rows.values import Row, are_few, column_of, first_places, row_values, whole_numbers
 from mview.schema import TableSchema, as_schema
 
 Flags = npt.NDArray[np.bool_]
@@ -212,6 +212,10 @@ def distinct(rows: pa.Table) -> pa.Table:
     plain = _is_plain(rows.schema)
     if plain and rows.num_columns == 1:
         return pa.table([_distinct_values(rows[0])], rows.schema)
+    if are_few(rows.num_rows, rows.schema.types):
+        first = first_places(row_values(rows))
+        alone = len(first) == rows.num_rows
+        return rows if alone else rows.take(pa.array([*first.values()], pa.int64()))
     if plain and rows.num_rows <= _FEW:
         return rows.group_by(rows.column_names, use_threads=False).aggregate([])
     return rows.take(pa.array(np.sort(code_groups(row_codes([rows])[0])[0])))
@@ -380,7 +384,13 @@ def add_up(
     """
     schema = partial.select([*groups, *accumulators]).schema
     if not extremes and _is_plain(schema):
-        return _summed(groups, accumulators, state.select(schema.names), partial)
+        numbers = schema.types[len(groups) :]
+        few = are_few(state.num_rows + partial.num_rows, schema.types) and all(
+            pa.types.is_integer(kind) or pa.types.is_decimal128(kind) for kind in numbers
+        )
+        return (_few_summed if few else _summed)(
+            groups, accumulators, state.select(schema.names), partial
+        )
     count = _sum(accumulators[0])
     sums = [name for name in accumulators if name not in extremes and name not in beside]
     columns = [
@@ -471,6 +481,26 @@ def _beside(column: str, extreme: str, kind: str, genuine: bool) -> tuple[str, s
     if not genuine:
         doubt = f"({doubt} OR {_never_there(kept, gone, come, kind)})"
     return f"CASE WHEN {takes} THEN {after} ELSE {before} END", doubt
+
+
+def _few_summed(
+    groups: Sequence[str], accumulators: Sequence[str], state: pa.Table, partial: pa.Table
+) -> pa.Table:
+    """The same as `_summed` of few rows."""
+    rows = pa.concat_tables([state, as_schema(partial.select(state.column_names), state.schema)])
+    weights = [1] * state.num_rows + partial[WEIGHT].to_pylist()
+    keys = row_values(rows.select(groups)) if groups else [()] * rows.num_rows
+    first = first_places(keys)
+    codes = dict(zip(first, range(len(first)), strict=True))
+    group = [codes[key] for key in keys]
+    columns = rows.select(groups).take(pa.array([*first.values()], pa.int64())).columns
+    for name in accumulators:
+        totals = [0] * len(first)
+        for code, number, weight in zip(group, whole_numbers(rows[name]), weights, strict=True):
+            if number is not None:
+                totals[code] += number * weight
+        columns.append(column_of(totals, state.schema.field(name).type))
+    return pa.table(columns, schema=pa.schema([*map(state.schema.field, [*groups, *accumulators])]))
 
 
 def _summed(

@@ -142,7 +142,7 @@ class ViewPlan:
         """What is kept to maintain it, where something is."""
         return None if self.state_definition is None else self.relation.state
 
-    @property
+    @cached_property
     def tables(self) -> tuple[RelationId, ...]:
         """The tables, views, parts and clocks that are read, in text order; indexes last."""
         return (*self.definition.table_names, *self.indexes)

@@ -5,7 +5,7 @@ To set up what works on whole columns takes longer than to go through some hundr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,6 +34,40 @@ def row_values(rows: pa.Table, *, signs: bool = False) -> list[Row]:
     """
     columns = (_values(canonical(column, signs=signs)) for column in rows.columns)
     return list(zip(*chain.from_iterable(columns), strict=True))
+
+
+def first_places(rows: Iterable[Row]) -> dict[Row, int]:
+    """Each of the values with the place where it is first."""
+    first: dict[Row, int] = {}
+    for place, row in enumerate(rows):
+        first.setdefault(row, place)
+    return first
+
+
+def whole_numbers(column: pa.ChunkedArray) -> list[int | None]:
+    """Whole numbers, and decimals as so many of their last digit."""
+    if not pa.types.is_decimal128(column.type):
+        numbers: list[int | None] = column.to_pylist()
+        return numbers
+    halves = zip(*_words(flat(column)), strict=True)
+    return [None if low is None else high << 64 | low % (1 << 64) for low, high in halves]
+
+
+def column_of(numbers: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """The opposite of `whole_numbers`.
+
+    Raises:
+        pa.ArrowInvalid: one does not fit the type.
+    """
+    is_decimal = pa.types.is_decimal128(kind)
+    bound = 10**kind.precision if is_decimal else 1 << (kind.bit_width - 1)
+    for number in numbers:
+        if not (-bound < number < bound or (number == -bound and not is_decimal)):
+            raise pa.ArrowInvalid(f"{number} does not fit {kind}")
+    if not is_decimal:
+        return pa.array(numbers, kind)
+    words = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(words)])
 
 
 def _values(column: pa.ChunkedArray) -> list[list[Any]]:

@@ -96,8 +96,8 @@ def test_results_of_few_and_of_many_rows_have_the_same_values(kind: str) -> None
     chance = random.Random(kind)
     sql = f"SELECT CAST(x AS {kind}) AS x, n FROM t ORDER BY n"
     values = pa.array([*VALUES[kind], None]).cast(ARROW.get(kind, pa.string()))
-    few = queries_module._FEW_ROWS
-    for count in (3, 0, few, few + 1, 2, 5 * few, 1):
+    few, still = queries_module._FEW_ROWS, queries_module._FEW_ROWS * queries_module._STILL
+    for count in (3, 0, few, few + 1, 2, still, 2, still + 1, 2):
         x = values.take(pa.array([chance.randrange(len(values)) for _ in range(count)], pa.int64()))
         rows = pa.table({"x": x, "n": range(count)}, pa.schema([("x", x.type), ("n", pa.int64())]))
         answer = queries.run(sql, {"t": rows})

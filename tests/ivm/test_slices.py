@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+import random
+from collections import Counter
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
@@ -11,13 +13,17 @@ from mview.connector import WEIGHT
 from mview.execute.slices import (
     Change,
     Changes,
+    add_up,
     before_and_after,
     consolidate,
     distinct,
     key_values,
 )
 from mview.ivm.facts.exact import comparable
+from mview.rows import values as values_module
+from mview.rows.match import first_rows, row_codes
 from tests.ivm.world import table_schema
+from tests.seeds import seeds
 
 KEY = pa.schema([pa.field("k", pa.int32(), False)])
 
@@ -92,3 +98,75 @@ def test_decimals_are_comparable_where_none_is_rounded() -> None:
     of = pa.decimal128
     assert comparable(of(10, 2), of(12, 2))
     assert not comparable(of(10, 2), of(10, 3))
+
+
+GROUPS = {
+    "a": [pa.array(["x", "", None]), pa.array([b"\0", b"", None])],
+    "b": [pa.array([1, 2**31 - 1, None], pa.int32()), pa.array([True, False, None])],
+    "c": [pa.array([0, 1, None], pa.decimal128(4, 1)), pa.array([0, 2**40, None]).view("date64")],
+}
+EXACT = Context(prec=100)
+SUMS = [
+    pa.int64(),
+    pa.int16(),
+    pa.decimal128(5, 2),
+    pa.decimal128(30, 0),
+    pa.decimal128(38, 10),
+    pa.decimal128(38, 38),
+]
+
+
+def summed(state: pa.Table, partial: pa.Table, groups: list[str], few: int) -> object:
+    """What `add_up` tells; `few` as in mview/rows/values.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values_module, "_FEW", few)
+        names = [name for name in state.column_names if name not in groups]
+        try:
+            rows = add_up(groups, names, state, partial, {}, {}, True)
+        except pa.ArrowInvalid:
+            return "does not fit"
+    assert rows is not None
+    assert rows.schema == state.schema
+    assert distinct(rows.select(groups)).num_rows == rows.num_rows if groups else True
+    return Counter(map(repr, rows.to_pylist()))
+
+
+def numbers(chance: random.Random, kind: pa.DataType, count: int, digits: int) -> pa.Array:
+    """Some of so many digits at the most, and NULLs."""
+    most = 10**digits
+    units = [chance.choice([None, chance.randrange(1 - most, most)]) for _ in range(count)]
+    if pa.types.is_integer(kind):
+        return pa.array(units, kind)
+    scaled = [None if u is None else Decimal(u).scaleb(-kind.scale, EXACT) for u in units]
+    return pa.array(scaled, kind)
+
+
+def part_of(
+    chance: random.Random, keys: dict[str, pa.Array], kinds: list[pa.DataType], count: int
+) -> pa.Table:
+    """Rows with a group of the keys, and numbers of which the sums may not fit."""
+    columns = {
+        name: values.take([chance.randrange(3) for _ in range(count)])
+        for name, values in keys.items()
+    }
+    for number, kind in enumerate(kinds):
+        most = 2 if kind == pa.int16() else 15 if pa.types.is_integer(kind) else kind.precision
+        columns[f"n{number}"] = numbers(chance, kind, count, chance.randint(1, most))
+    return pa.table(columns)
+
+
+def test_sums_of_few_rows_are_those_of_many() -> None:
+    outcomes: Counter[bool] = Counter()
+    for seed in seeds(60):
+        chance = random.Random(seed)
+        keys = {name: chance.choice(GROUPS[name]) for name in "abc"[: chance.randrange(4)]}
+        kinds = [pa.int64(), *(chance.choice(SUMS) for _ in range(2))]
+        state = part_of(chance, keys, kinds, 9 if keys else 1)
+        state = state.take(pa.array(first_rows(row_codes([state.select(list(keys))])[0])[0]))
+        partial = part_of(chance, keys, kinds, chance.randrange(1, 20))
+        signs = [chance.choice([1, -1]) for _ in range(len(partial))]
+        partial = partial.append_column(WEIGHT, pa.array(signs, pa.int32()))
+        few, many = (summed(state, partial, list(keys), few) for few in (256, 0))
+        assert few == many, seed
+        outcomes[few == "does not fit"] += 1
+    assert min(outcomes[False], outcomes[True]) > 0
