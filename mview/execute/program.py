@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
 from mview.errors import DataError
+from mview.execute.kept.sums import add_up
+from mview.execute.kept.top import first_rows, moved
 from mview.execute.refusal import RefusalError
 from mview.execute.slices import (
     Change,
     Changes,
-    add_up,
     before_and_after,
     consolidate,
     difference,
@@ -29,7 +30,6 @@ from mview.execute.slices import (
     nullable,
     weighted,
 )
-from mview.execute.top import first_rows, moved
 from mview.ivm.aggregates.maintained import STATE, VALUE, Maintained, Shown
 from mview.ivm.plan import ViewPlan
 from mview.ivm.rewrites.top import NUMBER, RANKED, Top

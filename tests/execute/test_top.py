@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from mview.connector import WEIGHT
-from mview.execute.top import moved
+from mview.execute.kept.top import moved
 from mview.ivm.rewrites.top import Top
 from tests.relations import rel
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from mview.connector import WEIGHT
+from mview.execute.kept.sums import add_up
 from mview.execute.slices import (
     Change,
     Changes,
-    add_up,
     before_and_after,
     consolidate,
     distinct,

@@ -112,7 +112,6 @@ _IVM = [
         ("if not null_safe and any(", "if any("),
         ("    if or_null:\n", "    if False:\n"),
         ("pc.less_equal(values, high)", "pc.less(values, high)"),
-        ("{'>' if kind == 'min' else '<'}", "{'<' if kind == 'min' else '>'}"),
         (
             "has_floats(kind) or ",
             "",
@@ -124,13 +123,18 @@ _IVM = [
             "tests/rows/test_equality.py",
         ),
         ("row_codes([as_shown(rows)])", "row_codes([rows])"),
+        ("same &= ~self._differs(name, updates)", "same |= ~self._differs(name, updates)"),
+        ("if (times != 1).any():", "if False:"),
+        ("~np.isin(told[first], told[part == len(parts)])", "told[first] >= 0"),
+    ),
+    *_of(
+        "mview/execute/kept/sums.py",
+        ("{'>' if kind == 'min' else '<'}", "{'<' if kind == 'min' else '>'}"),
         ("kind.precision <= _ROOMY", "kind.precision <= 38"),
         ("pc.subtract(pc.add(kept, come), gone)", "pc.add(pc.add(kept, come), gone)"),
         ("({come} IS NULL OR {beyond})", "{beyond}"),
         ("({come} = {gone} AND (", "({come} IS NULL AND ("),
-        ("same &= ~self._differs(name, updates)", "same |= ~self._differs(name, updates)"),
-        ("if (times != 1).any():", "if False:"),
-        ("~np.isin(told[first], told[part == len(parts)])", "told[first] >= 0"),
+        ("totals[code] += number * weight", "totals[code] += number"),
     ),
     *_of(
         "mview/execute/local/paired.py",
@@ -181,7 +185,7 @@ _IVM = [
         ("divide(dividend, count) if count else None", "divide(dividend, count or 1)"),
     ),
     *_of(
-        "mview/execute/top.py",
+        "mview/execute/kept/top.py",
         ("if inside.num_rows >= top.least else None", "if inside.num_rows >= 1 else None"),
         ("ordered.slice(0, end + keeps_last + 1)", "ordered"),
         ("end + 1 < ordered.num_rows and _same(ordered, end)", "False"),

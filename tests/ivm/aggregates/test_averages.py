@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mview.connector import WEIGHT
+from mview.execute.kept.sums import add_up
 from mview.execute.local.evaluate import LocalEvaluator
-from mview.execute.slices import add_up
 from mview.ivm.aggregates.averages import Average
 from mview.ivm.compile import compile_view
 from mview.plan.definition import parse_view
