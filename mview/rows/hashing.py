@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mview.rows.equality import canonical_array, flat, nulls, sizes
@@ -40,6 +41,27 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 def is_exact(types: list[pa.DataType]) -> bool:
     """Whether equal hashes mean equal values (of rows without NULL)."""
     return len(types) == 1 and _is_integer_like(types[0])
+
+
+def tells(columns: list[pa.ChunkedArray]) -> bool:
+    """Whether the hash of a row is its values: equal ones mean equal rows, also of other tables.
+
+    Args:
+        columns: those of the rows.
+    """
+    if any(column.null_count for column in columns):
+        return False
+    if len(columns) == 1:
+        return is_exact([columns[0].type])
+    return len(columns) == 2 and all(map(_has_room, columns))
+
+
+def _has_room(column: pa.ChunkedArray) -> bool:
+    """Whether each of its values stands in half of a word."""
+    if not pa.types.is_integer(column.type):
+        return False
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or (ends["min"] >= 0 and ends["max"] <= int(_LOW_HALF))
 
 
 def maybe_null(hashes: Hashes) -> bool:

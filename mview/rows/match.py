@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.rows.equality import Flags, canonical, flat, same_rows
-from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
+from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null, tells
 from mview.rows.sorted_index import SortedIndex, order_of
 from mview.rows.values import Row, are_few, row_values
 
@@ -19,7 +19,8 @@ Positions = npt.NDArray[np.int64]
 Same = Callable[[Sequence[pa.ChunkedArray], Sequence[pa.ChunkedArray]], Flags]
 
 #: Among so many times as many rows the wanted ones are few: to sort all takes longer than to search
-#: without, and to put a few in order takes less than to go through all.
+#: without, and to put a few in order takes less than to go through all. Nor are rows sorted that
+#: stand in runs of so many: those of a table in memory, say.
 _FEW = 8
 
 
@@ -140,10 +141,13 @@ def match(rows: pa.Table, wanted: pa.Table) -> tuple[Positions, Positions]:
     if are_few(rows.num_rows + wanted.num_rows, rows.schema.types):
         return _matched_by_value(rows, wanted)
     here, there = hash_rows(rows.columns), SortedIndex.build(hash_rows(wanted.columns))
-    if len(here) > _FEW * len(there.hashes):
+    falls = np.count_nonzero(here[1:] < here[:-1])
+    if len(here) > _FEW * len(there.hashes) or 0 < _FEW * falls < len(here):
         ours, theirs = there.find(here)
     else:
         ours, theirs = SortedIndex.build(here).common(there)
+    if tells(rows.columns) and tells(wanted.columns):
+        return _ascending(ours, theirs, rows.num_rows)
     return confirmed(rows, wanted, ours, theirs)
 
 
@@ -164,6 +168,8 @@ def confirmed(
 
 def _ascending(ours: Positions, theirs: Positions, size: int) -> tuple[Positions, Positions]:
     """Pairs in the order of `ours`: different numbers below `size`."""
+    if (ours[1:] > ours[:-1]).all():
+        return ours, theirs
     if _FEW * len(ours) < size:
         order = np.argsort(ours)
         return ours[order], theirs[order]

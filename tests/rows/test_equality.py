@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from mview.connector import WEIGHT
+from mview.execute.local.index import ResidentTable
 from mview.execute.slices import consolidate
 from mview.rows import match as match_module
 from mview.rows import values as values_module
@@ -25,6 +26,7 @@ from mview.rows.key_sets import KeySet
 from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.match import IndexedRows, first_rows, match, row_codes
 from mview.schema import parse_type
+from tests.relations import rel
 from tests.seeds import seeds
 
 #: The number of which the hash is that of NULL.
@@ -112,6 +114,7 @@ def collide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param:
         monkeypatch.setattr(match_module, "hash_rows", lambda cs: np.zeros(len(cs[0]), np.int64))
         monkeypatch.setattr(match_module, "is_exact", lambda types: False)
+        monkeypatch.setattr(match_module, "tells", lambda columns: False)
 
 
 @pytest.mark.usefixtures("collide")
@@ -156,6 +159,40 @@ def test_the_number_that_has_the_hash_of_null_is_not_null() -> None:
         ours, theirs = IndexedRows.of(rows).match(IndexedRows.of(wanted))
         assert rows.take(ours).equals(wanted.take(theirs))
         assert len(ours) == 1
+
+
+@pytest.mark.parametrize("wide", [(2**32, 1), (5, -1), (None, 3)])
+def test_two_small_numbers_that_have_the_hash_of_others_are_not_those(
+    wide: tuple[Any, Any],
+) -> None:
+    def rows(*pairs: tuple[Any, Any]) -> pa.Table:
+        sides = zip("ab", zip(*pairs, strict=True), strict=True)
+        return pa.table({name: pa.array([*side], pa.int64()) for name, side in sides})
+
+    word = int(hash_rows(rows(wide).columns)[0]) % 2**64
+    small = word >> 32, word % 2**32
+    assert hash_rows(rows(wide).columns) == hash_rows(rows(small).columns)
+    here, there = rows((1, 1), small, (1, 2)), rows((1, 2), wide, (7, 7))
+    assert match(here, there)[0].tolist() == [2]
+    assert match(there, here)[0].tolist() == [0]
+    table = ResidentTable(rel("c.t"), ("a", "b"), there)
+    assert table.lookup(["a", "b"], here, null_safe=True).to_pylist() == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize("few", [match_module._FEW, 1])
+def test_rows_in_runs_are_paired(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match_module, "_FEW", few)
+    for seed in seeds(4):
+        chance = random.Random(seed)
+        runs = [sorted(chance.sample(range(400), 100)) for _ in range(chance.randrange(1, 15))]
+        pairs = [(first, number) for number, run in enumerate(runs) for first in run]
+        rows = pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
+        wanted = chance.sample(pairs, 60) + [(1000 + n, 0) for n in range(20)]
+        chance.shuffle(wanted)
+        places = {pair: number for number, pair in enumerate(wanted)}
+        found = match(rows, pa.table({"a": [a for a, _ in wanted], "b": [b for _, b in wanted]}))
+        expected = [(n, places[pair]) for n, pair in enumerate(pairs) if pair in places]
+        assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == expected
 
 
 @pytest.mark.parametrize("kinds", TYPES, ids=" ".join)

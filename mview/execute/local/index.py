@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mview.errors import CorruptionError
 from mview.relation import RelationId
 from mview.rows.equality import same_rows
-from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null
+from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null, tells
 from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.parts import Parts
 from mview.rows.ranges import Range
@@ -134,6 +134,8 @@ class Segment:
     alive: NDArray[np.bool_]
     dead: int = 0
     indexes: dict[tuple[str, ...], SortedIndex] = field(default_factory=dict)
+    #: By columns, whether their hash tells what they are.
+    told: dict[tuple[str, ...], bool] = field(default_factory=dict)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -160,6 +162,12 @@ class Segment:
         if index is None:
             index = self.indexes[names] = SortedIndex.build(hash_rows(self.columns(names)))
         return index
+
+    def tells(self, names: tuple[str, ...]) -> bool:
+        """Whether the hash of some columns tells what they are."""
+        if names not in self.told:
+            self.told[names] = tells(self.columns(names))
+        return self.told[names]
 
     def between(self, name: str, low: int, high: int) -> Rows:
         """The live rows whose hashes of a column are in a range."""
@@ -541,6 +549,7 @@ class ResidentTable:
         needles, firsts = ranked[once], order[once]
         exact = is_exact([column.type for column in typed.columns]) and not maybe_null(hashes)
         checked = by_key and not exact
+        is_told = checked and tells(typed.columns)
         if checked and len(needles) < typed.num_rows:
             # Two keys of one hash must both be compared: keep them all.
             needles, firsts = ranked, order
@@ -552,11 +561,12 @@ class ResidentTable:
                 if (rows[1:] < rows[:-1]).any():
                     by_row = np.argsort(rows)
                     numbers, rows = numbers[by_row], rows[by_row]
-                place = pa.array(rows)
-                there = [column.take(place) for column in segment.columns(names)]
-                same = same_rows(there, typed.take(pa.array(numbers)).columns)
-                if not same.all():
-                    numbers, rows = numbers[same], rows[same]
+                if not (is_told and segment.tells(names)):
+                    place = pa.array(rows)
+                    there = [column.take(place) for column in segment.columns(names)]
+                    same = same_rows(there, typed.take(pa.array(numbers)).columns)
+                    if not same.all():
+                        numbers, rows = numbers[same], rows[same]
                 # A key that is given twice is one.
                 other = np.append(True, rows[1:] != rows[:-1])[: len(rows)]
                 if not other.all():
