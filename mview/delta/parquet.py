@@ -35,6 +35,9 @@ _LARGE_VALUE = 4096
 #: Longer texts get no bounds in the log: cutting them would need an upper bound that sorts right.
 _MAX_BOUND_TEXT = 64
 
+#: Up to so many rows are written without a dictionary: of texts that repeat, compression finds it.
+_FEW = 1 << 10
+
 #: Rows of up to so many bytes become a file in memory first, and are written at once.
 _WHOLE = 1 << 20
 
@@ -122,11 +125,12 @@ def write_rows(target: Path, rows: pa.Table) -> tuple[pq.FileMetaData, int]:
 def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
     """Write rows as Parquet, and return the footer."""
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
-    # large values they, and the bounds, would hold two copies more.
+    # large values they, and the bounds, would hold two copies more. Few rows are as small without.
     large: set[str] = set()
     if rows.get_total_buffer_size() > _LARGE_VALUE * rows.num_rows:  # which is told at once
         large = {name for name in rows.column_names if _is_large(rows[name])}
-    texts = [f.name for f in rows.schema if _is_text(f.type) and f.name not in large]
+    many = rows.num_rows > _FEW
+    texts = [f.name for f in rows.schema if many and _is_text(f.type) and f.name not in large]
     bounded = [name for name in rows.column_names if name not in large]
     footers: list[pq.FileMetaData] = []
     pq.write_table(
@@ -138,6 +142,7 @@ def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
         write_statistics=bounded if large else True,
         store_decimal_as_integer=True,
         write_page_checksum=True,
+        store_schema=False,  # Arrow's own: Parquet's says the same, as it does of Spark's files
         metadata_collector=footers,
     )
     return footers[0]

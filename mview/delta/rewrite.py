@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -36,13 +37,14 @@ from mview.delta.recent import Recent
 from mview.delta.tiers import crowded, is_full, is_small, pieces
 from mview.errors import CorruptionError, UserError
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
-from mview.rows.hashing import Hashes, hash_rows
+from mview.rows.hashing import Hashes
 from mview.rows.match import (
     IndexedRows,
+    KeyCodes,
     Positions,
     Same,
     first_rows,
-    hash_codes,
+    key_codes,
     row_codes,
     rows_at,
 )
@@ -93,6 +95,14 @@ class Upsert:
     instead: Positions
     hashes: Hashes | None = None
 
+    def hashes_of_comes(self) -> Hashes:
+        """Of the rows that come, by the hashes of the keys: each has one."""
+        assert self.hashes is not None
+        there = np.flatnonzero(self.instead >= 0)
+        hashes = np.empty(len(there), np.int64)
+        hashes[self.instead[there]] = self.hashes[there]
+        return hashes
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -141,9 +151,8 @@ class _Part(NamedTuple):
     def marked(self) -> DataFile:
         """The file with the rows that go marked as deleted."""
         assert self.file is not None
-        # Bounds stay true, but no row may be left that has one of them.
-        stats = json.dumps({**json.loads(self.file.stats), "tightBounds": False})
-        return replace(self.file, stats=stats, deleted=Deleted.at(self.deleted))
+        file, deleted = self.file, Deleted.at(self.deleted)
+        return DataFile(file.path, file.size, file.rows, _loose(file.stats), deleted)
 
 
 class Files(Protocol):
@@ -209,12 +218,13 @@ class Rewriter:
         self._written: Recent[pa.Table] = Recent(0 if ordered else _WRITTEN)
         self._looked: Recent[IndexedRows] = Recent(0 if ordered else _LOOKED, scanned=True)
 
-    def weighted(self, rows: pa.Table, weight: Positions) -> Upsert:
+    def weighted(self, rows: pa.Table, weight: Positions, coded: KeyCodes | None = None) -> Upsert:
         """What rows with weights come to.
 
         Args:
             rows: the table's columns; no two rows equal.
             weight: for each row how many come; negative: go.
+            coded: the keys of the rows, where they are known.
 
         Raises:
             UserError: two rows come for one key: it is none.
@@ -230,17 +240,16 @@ class Rewriter:
             keys = rows.take(pa.array(gone[first]))
             return Upsert(keys, goes, comes, np.full(len(first), -1, dtype=np.int64))
         # Rows that come are looked for too: such a key must not be there already.
-        looked = rows.select(self._names)
-        hashes = hash_rows(looked.columns)
-        first, group = first_rows(hash_codes([looked], hashes))
+        coded = coded or key_codes(rows, self._key)
+        first, group = first_rows(coded.codes)
         goes = np.bincount(group[gone], -weight[gone], len(first)).astype(np.int64)
         instead = np.full(len(first), -1, dtype=np.int64)
-        keys, come = looked.take(pa.array(first)), group[coming]
+        keys, come = rows.select(self._names).take(pa.array(first)), group[coming]
         double = np.flatnonzero(np.bincount(come) > 1)
         if len(double):
             raise self._not_a_key(keys.take(double))
         instead[come] = np.arange(comes.num_rows)
-        return Upsert(keys, goes, comes, instead, hashes[first])
+        return Upsert(keys, goes, comes, instead, coded.hashes[first])
 
     def plan(
         self,
@@ -397,6 +406,11 @@ class Rewriter:
             self._written.add(file.path, rows)
             self._ranges[file.path] = ranges
             files.append(file)
+        new = group[0]
+        if len(group) == len(files) == 1 and new.file is None and upsert.hashes is not None:
+            # The next change looks through it, and what it looks for was hashed just now.
+            hashes = upsert.hashes_of_comes()[new.added]
+            self._looked.add(files[0].path, IndexedRows.of(rows.select(self._names), hashes))
         return files
 
     def _packed(self, group: Sequence[_Part], upsert: Upsert) -> Iterator[pa.Table]:
@@ -474,6 +488,12 @@ class Rewriter:
             safe="the view's table keeps the rows of its last good epoch",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+@lru_cache(maxsize=1 << 10)
+def _loose(stats: str) -> str:
+    """Statistics of a file with deleted rows: the bounds are true, but no row may have them."""
+    return json.dumps({**json.loads(stats), "tightBounds": False})
 
 
 def _is_marked(path: str, part: _Part) -> bool:

@@ -14,7 +14,7 @@ from mview.changelog import KIND
 from mview.connector import WEIGHT
 from mview.errors import UserError
 from mview.execute.slices import Changes, consolidate
-from mview.rows.match import Positions, row_codes
+from mview.rows.match import Positions, key_codes
 from mview.store.fold import EPOCH
 from mview.store.kinds import as_changelog, comes
 
@@ -38,7 +38,7 @@ class Delta:
     def codes(self) -> Positions:
         """Of each row, the same for the same key; see `row_codes`."""
         known = self.given
-        return row_codes([self.rows.select(list(self.key))])[0] if known is None else known
+        return key_codes(self.rows, self.key).codes if known is None else known
 
     @cached_property
     def changes(self) -> Changes:

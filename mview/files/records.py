@@ -60,7 +60,13 @@ def _fields(data: object, readers: Mapping[str, _Reader]) -> dict[str, Any]:
         raise ValueError(f"{_named(data)} instead of an object")
     for name in readers.keys() ^ data.keys():
         raise ValueError(f"{name!r} is {'missing' if name in readers else 'not known'}")
-    return {name: _at(name, read, data[name]) for name, read in readers.items()}
+    values = {}
+    try:
+        for name, read in readers.items():
+            values[name] = read(data[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return values
 
 
 @cache

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +38,7 @@ def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
         codes = _codes_by_value(parts)
     else:
         hashes = np.concatenate([hash_rows(part.columns) for part in parts if part.num_rows])
-        codes = hash_codes(parts, hashes)
+        codes = _hash_codes(parts, hashes)
     return list(np.split(codes, np.cumsum(sizes)[:-1])) if len(parts) > 1 else [codes]
 
 
@@ -46,10 +48,52 @@ def _codes_by_value(parts: Sequence[pa.Table]) -> Positions:
     return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
 
 
-def hash_codes(parts: Sequence[pa.Table], hashes: Hashes) -> Positions:
-    """The same of rows whose hashes are known."""
+def _hash_codes(parts: Sequence[pa.Table], hashes: Hashes) -> Positions:
     codes = _codes_by_hash(parts, hashes)
     return _codes_by_column(parts) if codes is None else codes
+
+
+@dataclass(frozen=True)
+class KeyCodes:
+    """The keys of rows: what is asked of them is worked out once, and must not be changed."""
+
+    keys: pa.Table
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of each row; of no columns there are none."""
+        return hash_rows(self.keys.columns)
+
+    @cached_property
+    def codes(self) -> Positions:
+        """See `row_codes`."""
+        keys = self.keys
+        if not keys.num_columns or are_few(keys.num_rows, keys.schema.types):
+            return row_codes([keys])[0]
+        return _hash_codes([keys], self.hashes)
+
+
+#: Of tables that are there, by their id and key.
+_coded: dict[tuple[int, tuple[str, ...]], tuple[weakref.ref[pa.Table], KeyCodes]] = {}
+
+
+def key_codes(rows: pa.Table, key: Sequence[str]) -> KeyCodes:
+    """The keys of a table's rows, the same for as long as somebody has the table.
+
+    Who counts the changes of a view asks the same as who writes them.
+
+    Args:
+        rows: the table.
+        key: columns of it; none: all rows are the same.
+    """
+    place = id(rows), tuple(key)
+    known = _coded.get(place)
+    if known is not None and known[0]() is rows:
+        return known[1]
+    coded = KeyCodes(rows.select(list(key)))
+    forget = _coded.pop  # the table is gone before its id is another's
+    _coded[place] = weakref.ref(rows, lambda _: forget(place, None)), coded
+    return coded
 
 
 def _codes_by_hash(parts: Sequence[pa.Table], hashes: Hashes) -> Positions | None:

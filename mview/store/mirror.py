@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -264,13 +265,13 @@ class Mirror:
         head = self.changelog.head
         if head.transactions.get(_APPEND) == epoch or not delta.num_rows:
             return head.version
-        stamped = delta.append_column(EPOCH, pa.array([epoch] * delta.num_rows, pa.int64()))
-        rows = as_schema(stamped, self._changes)
+        stamp = pa.array(np.full(delta.num_rows, epoch))
+        rows = as_schema(delta.append_column(EPOCH, stamp), self._changes)
         merged = crowded(head.files.values())
         first = min([epoch, *(_first_epoch(file.path) for file in merged)])
         parts = [self._changes_of(file) for file in merged]
         name = self.changelog.new_file(f"{first:012d}-{epoch:012d}")
-        written = pa.concat_tables([*parts, rows])
+        written = pa.concat_tables([*parts, rows]).combine_chunks() if parts else rows
         file = write_parquet(self.changelog.folder, name, written, [EPOCH, *self.schema.key])
         version = self.changelog.commit(
             [file],

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import threading
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mview.delta import parquet
 from mview.delta.actions import NO_TABLE, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import (
@@ -255,3 +257,17 @@ def test_small_files_are_grouped_by_size() -> None:
     parts = pieces(pa.table({"k": range(3 * TARGET_ROWS)}))
     assert [part.num_rows for part in parts] == [TARGET_ROWS] * 3
     assert pieces(pa.table({"k": pa.array([], pa.int64())})) == []
+
+
+def test_a_small_file_is_written_as_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"k": [1, 2, None], "s": ["a", "a", None], "l": [[1], [], None]})
+    at_once = write_parquet(tmp_path, "a.parquet", rows, ["k", "s"])
+    monkeypatch.setattr(parquet, "_WHOLE", -1)
+    in_parts = write_parquet(tmp_path, "b.parquet", rows, ["k", "s"])
+    files = [(tmp_path / name).read_bytes() for name in ("a.parquet", "b.parquet")]
+    assert files[0] == files[1]
+    assert replace(in_parts, path=at_once.path) == at_once
+    assert at_once.size == len(files[0])
+    assert read_parquet(tmp_path / "a.parquet", rows.schema).equals(rows)

@@ -10,10 +10,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from mview.delta import rewrite
+from mview.delta.log import DeltaLog
+from mview.rows import match
+from mview.rows.equality import as_shown
+from mview.rows.match import IndexedRows, key_codes, row_codes
 from mview.schema import Column, TableSchema, parse_type
 from mview.store.mirror import Mirror
 from tests.seeds import seeds
@@ -107,3 +112,51 @@ def _key(kind: str, number: int) -> Any:
     if kind == "timestamp":
         return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(hours=number - 500)
     return Decimal(number - 500) if kind.startswith("decimal") else number - 500
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_what_is_known_of_a_change_is_what_would_be_found(seed: int, tmp_path: Path) -> None:
+    """Keys are coded once, and hashed once for the files that have them from then on."""
+    chance = random.Random(seed)
+    kinds = {f"k{n}": chance.choice([*VALUES]) for n in range(chance.choice([1, 1, 2]))}
+    rows = pa.table(
+        {
+            **{name: _drawn(chance, kind) for name, kind in kinds.items()},
+            "v": pa.array(np.arange(40), pa.int64()),
+        }
+    )
+    key, log = list(kinds), DeltaLog(tmp_path)
+    rows = rows.take(pa.array(np.sort(rewrite.first_rows(row_codes([rows.select(key)])[0])[0])))
+    weight = np.array([chance.choice([1, 1, -1]) for _ in range(rows.num_rows)])
+    told = key_codes(rows, key)
+    assert key_codes(rows, key) is told
+    assert told.codes.tolist() == row_codes([rows.select(key)])[0].tolist()
+
+    rewriter = rewrite.Rewriter(log, rows.schema, key, "view v")
+    upsert = rewriter.weighted(rows, weight, told)
+    again = rewriter.weighted(rows.slice(0), weight)
+    for ours, theirs in ((upsert.keys, again.keys), (upsert.comes, again.comes)):
+        assert as_shown(ours).equals(as_shown(theirs))
+    assert upsert.comes["v"].to_pylist() == rows["v"].filter(pa.array(weight > 0)).to_pylist()
+    comes = replace(upsert, goes=None)
+    (file,) = rewriter.plan("a", comes, {}).adds or [None]
+    if file is not None:
+        known, made = rewriter._looked.get(file.path), IndexedRows.of(upsert.comes.select(key))
+        assert known is not None
+        assert known.index.hashes.tolist() == made.index.hashes.tolist()
+        assert as_shown(known.rows).equals(as_shown(made.rows))
+
+
+def _drawn(chance: random.Random, kind: str) -> pa.Array:
+    return pa.array([chance.choice([None, *VALUES[kind]]) for _ in range(40)], parse_type(kind))
+
+
+def test_codes_are_forgotten_with_their_table() -> None:
+    rows = pa.table({"k": [1, 2, 1], "v": ["a", "b", "c"]})
+    place = id(rows), ("k",)
+    assert key_codes(rows, ["k"]).codes.tolist() == [0, 1, 0]
+    assert key_codes(rows, ["v"]).codes.max() == 2
+    assert key_codes(rows, []).codes.tolist() == [0, 0, 0]
+    assert place in match._coded
+    del rows
+    assert place not in match._coded

@@ -31,7 +31,7 @@ from mview.files.marks import put_mark, read_mark, without_mark
 from mview.files.modes import make_shared_folder, readers_of, share
 from mview.files.records import fields
 from mview.rows.equality import as_shown
-from mview.rows.match import first_rows, row_codes
+from mview.rows.match import first_rows, key_codes, row_codes
 from mview.schema import as_schema
 
 #: Transaction version after a roll-back; see `DeltaLog.revert`.
@@ -227,7 +227,11 @@ class DeltaSink:
 
     def _rewrite(self, epoch: int, delta: pa.Table) -> Rewrite:
         rows, weight = as_schema(delta, self._schema), delta[WEIGHT].to_numpy()
-        upsert, live = self._rewriter.weighted(rows, weight), self._log.head.files
+        key, same = self.target.schema.key, delta.schema.field
+        # Who counted the changes has asked the same of the delta.
+        known = all(same(name).type == self._schema.field(name).type for name in key)
+        coded = key_codes(delta if known else rows, key)
+        upsert, live = self._rewriter.weighted(rows, weight, coded), self._log.head.files
         return self._rewriter.plan(
             f"{epoch:012d}", upsert, live, vectors=self._marks(live.values())
         )
@@ -380,7 +384,9 @@ class DeltaSink:
     def _commit(self, token: dict[str, Any], note: dict[str, Any]) -> int:
         adds, removes = token["adds"], token["removes"]
         head, staged = self._log.head, self._log.at(token["expected_version"])
-        if any(head.files.get(path) != staged.files[path] for path in removes):
+        if head is not staged and any(
+            head.files.get(path) != staged.files[path] for path in removes
+        ):
             # Others have written the same rows into other files since.
             rewrite = self._rewrite(token["epoch"], self._delta(token))
             adds, removes = rewrite.adds, rewrite.removes
