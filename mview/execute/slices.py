@@ -21,6 +21,7 @@ from mview.connector import WEIGHT
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
 from mview.rows.match import Positions, match, row_codes, rows_at, some_pairs
 from mview.rows.match import first_rows as code_groups
+from mview.rows.sorted_index import in_order
 from mview.rows.values import Row, are_few, first_places, row_values
 from mview.schema import TableSchema, as_schema
 
@@ -52,11 +53,12 @@ def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
         return as_schema(summed, rows.schema)
     first, group = code_groups(row_codes([as_shown(columns) if signs else columns])[0])
     sums = np.bincount(group, rows[WEIGHT].to_numpy()).astype(np.int64)
-    left = np.flatnonzero(sums)
-    left = left[np.argsort(first[left])]  # rows stay in their order
+    stays = np.zeros(rows.num_rows, np.bool_)
+    stays[first[sums != 0]] = True
+    left = np.flatnonzero(stays)  # in their order
     place = rows.schema.get_field_index(WEIGHT)
-    weights = pa.array(sums[left]).cast(rows.schema.field(place).type)
-    summed = rows.take(pa.array(first[left]))
+    weights = pa.array(sums[group[left]]).cast(rows.schema.field(place).type)
+    summed = rows.take(pa.array(left))
     return summed.set_column(place, rows.schema.field(place), weights)
 
 
@@ -212,7 +214,7 @@ def distinct(rows: pa.Table) -> pa.Table:
 def _distinct_values(column: pa.ChunkedArray) -> pa.Array:
     if not pa.types.is_integer(column.type) or column.null_count:
         return column.unique()
-    values = np.sort(column.to_numpy())
+    values = in_order(column.to_numpy())
     return pa.array(values[np.append(True, values[1:] != values[:-1])])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +21,20 @@ _RUNS = 8
 
 def order_of(hashes: Hashes) -> Rows | None:
     """The numbers of hashes in their order; None: they stand in it."""
-    falls = np.count_nonzero(hashes[1:] < hashes[:-1])
+    falls = _falls(hashes)
     if not falls:
         return None
     return np.argsort(hashes, kind="stable" if falls < _RUNS else None)
+
+
+def in_order(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    """Whole numbers, sorted."""
+    return np.sort(values, kind="stable" if _falls(values) < _RUNS else None)
+
+
+def _falls(values: NDArray[np.integer[Any]]) -> int:
+    """How many times a value is less than the one before."""
+    return int(np.count_nonzero(values[1:] < values[:-1]))
 
 
 @dataclass(frozen=True)
