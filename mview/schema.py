@@ -238,8 +238,11 @@ class TableSchema:
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of a schema, in its types: a cast that costs nothing where they have them."""
-    if rows.schema.equals(schema):
+    have = rows.schema
+    if have.equals(schema):
         return rows
+    if have.names == schema.names and have.types == schema.types:
+        return pa.Table.from_arrays(rows.columns, schema=schema)
     columns = [rows[name] for name in schema.names]
     fitted = [
         column if column.type == field.type else column.cast(field.type)

@@ -240,7 +240,7 @@ class _Walk:
         if isinstance(step, Band):
             return Request(step.table, None, schema.names, within=self._range(step))
         parts = [part for source in step.sources for part in self._values(source)]
-        types = pa.schema([pa.field(name, schema.column(name).type) for name in step.columns])
+        types = pa.schema([schema.loose.field(name) for name in step.columns])
         keys = key_values(parts, types, null_safe=step.null_safe, or_null=step.or_null)
         if keys.num_rows == 0:
             return None

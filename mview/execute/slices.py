@@ -32,6 +32,10 @@ Flags = npt.NDArray[np.bool_]
 _FEW = 1 << 10
 
 
+#: Of many columns that are put to rows, the name alone would be a field made anew each time.
+_WEIGHT = pa.field(WEIGHT, pa.int32())
+
+
 def consolidate(rows: pa.Table, *, signs: bool = True) -> pa.Table:
     """The same rows added up by weight; those of weight zero are gone.
 
@@ -80,7 +84,8 @@ def _few_consolidated(rows: pa.Table, columns: pa.Table, signs: bool) -> pa.Tabl
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
     """The rows with a WEIGHT, the same for all."""
-    return rows.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int32()), rows.num_rows))
+    weights = pa.repeat(pa.scalar(weight, pa.int32()), rows.num_rows)
+    return rows.append_column(_WEIGHT, weights)
 
 
 def difference(new: pa.Table, old: pa.Table, *, signs: bool = True) -> pa.Table:
@@ -230,7 +235,7 @@ def key_values(
         or_null: add the key that is all NULL.
     """
     wanted = nullable(schema)
-    fitted = [_fit(part.rename_columns(schema.names), wanted) for part in parts if part.num_rows]
+    fitted = [_fit(part, wanted) for part in parts if part.num_rows]
     if or_null:
         fitted.append(pa.table({f.name: pa.nulls(1, f.type) for f in schema}))
     if not fitted:
@@ -248,6 +253,9 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 def _fit(part: pa.Table, schema: pa.Schema) -> pa.Table:
     """Values in the key's types; numbers that a narrower one cannot hold match nothing."""
+    if part.schema.types == schema.types:
+        return pa.Table.from_arrays(part.columns, schema=schema)
+    part = part.rename_columns(schema.names)
     for name in schema.names:
         ends = _ends(part.schema.field(name).type, schema.field(name).type)
         if ends is not None:
@@ -283,7 +291,7 @@ def before_and_after(
         Fetched rows and the old versions of changed ones, each once; and these without the old
         versions, with the new ones.
     """
-    arrow = nullable(schema.arrow)
+    arrow = schema.loose
     parts = [as_schema(table, arrow) for table in fetched if table.num_rows]
     if change is not None:
         gone, come = as_schema(change.gone, arrow), as_schema(change.come, arrow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import lru_cache
 
 import duckdb
@@ -36,6 +37,21 @@ _FEW = 1 << 14
 _beside = ThreadPoolExecutor(4, "mview-query")
 
 
+@dataclass
+class _Known:
+    """A query over tables of some columns: its text for DuckDB, and the columns of its result.
+
+    Attributes:
+        both: one query for both of its sides, and its text for DuckDB; None where there is none.
+        is_given: whether DuckDB takes the tables as they are.
+    """
+
+    text: str
+    schema: pa.Schema
+    both: tuple[Paired, str] | None
+    is_given: bool
+
+
 class LocalEvaluator:
     """An in-process DuckDB; queries are translated and planned once and reused.
 
@@ -47,8 +63,8 @@ class LocalEvaluator:
         self._prepared: dict[tuple[object, ...], tuple[str, pa.Schema]] = {}
         #: The texts of the sides of queries that have some; those of others stand alone.
         self._sides: dict[str, tuple[str, ...]] = {}
-        #: One query for both sides, and its text for DuckDB; None where there is none.
-        self._paired: dict[tuple[object, ...], tuple[Paired, str] | None] = {}
+        #: By all of the columns: what can be NULL in one table only makes it no pair of another.
+        self._known: dict[tuple[object, ...], _Known] = {}
 
     def close(self) -> None:
         """Free DuckDB; the evaluator is of no use afterwards."""
@@ -91,48 +107,45 @@ class LocalEvaluator:
             EvaluationError: DuckDB failed; Spark must run it.
         """
         tables = {name: table.schema for name, table in relations.items()}
-        text, schema = self.prepare(sql, tables, result)
+        key = (sql, result, *tables.items())
+        if (known := self._known.get(key)) is None:
+            text, schema = self.prepare(sql, tables, result)
+            is_given = all(name == name.lower() for name in tables)
+            is_given = is_given and all(map(_is_duckdbs, tables.values()))
+            both = _pair_of(sql, tables, schema)
+            known = self._known[key] = _Known(text, schema, both, is_given)
+        schema = known.schema
         try:
-            given = {name.lower(): _for_duckdb(table) for name, table in relations.items()}
+            given = relations
+            if not known.is_given:
+                given = {name.lower(): _for_duckdb(table) for name, table in relations.items()}
             count = sum(table.num_rows for table in relations.values())
-            both = self._both(sql, tables, schema, given) if count < _FEW else None
-            if both is not None:
-                parts = [both]
+            rows = self._both(known, given) if count < _FEW else None
+            if rows is not None:
+                parts = [rows]
             elif count < _MANY:
-                parts = [self._queries.run(text, given)]
+                parts = [self._queries.run(known.text, given)]
             else:
-                parts = self._side_by_side(self._sides_of(sql, text, tables), given)
+                parts = self._side_by_side(self._sides_of(sql, known.text, tables), given)
         except duckdb.Error as error:
             raise EvaluationError(str(error)) from error
         fitted = [as_schema(rows.rename_columns(schema.names), schema) for rows in parts]
         return fitted[0] if len(fitted) == 1 else pa.concat_tables(fitted)
 
-    def _both(
-        self,
-        sql: str,
-        tables: Mapping[str, pa.Schema],
-        schema: pa.Schema,
-        given: Mapping[str, pa.Table],
-    ) -> pa.Table | None:
+    def _both(self, known: _Known, given: Mapping[str, pa.Table]) -> pa.Table | None:
         """The result of one query for both sides; None where there is none.
 
         Args:
-            sql: an admitted query.
-            tables: the columns of the relations it reads, by name.
-            schema: of its result.
-            given: these relations, for DuckDB.
+            known: an admitted query.
+            given: the relations that it reads, for DuckDB.
         """
-        # By all of the columns: what can be NULL in one table only makes it no pair of another.
-        key = (sql, *tables.items())
-        if key not in self._paired:
-            self._paired[key] = _pair_of(sql, tables, schema)
-        if (known := self._paired[key]) is None:
+        if known.both is None:
             return None
-        pair, text = known
+        pair, text = known.both
         try:
             rows = self._queries.run(text, pair.given(given))
         except duckdb.Error:  # told by the sides, if they have it, too
-            self._paired[key] = None
+            known.both = None
             return None
         return rows.select([rows.num_columns - 1, *range(rows.num_columns - 1)])
 

@@ -27,6 +27,7 @@ from mview.rows.lookup_keys import first_duplicate, typed_keys
 from mview.rows.parts import Parts
 from mview.rows.ranges import Range
 from mview.rows.sorted_index import Rows, SortedIndex, order_of
+from mview.rows.values import Row, are_few, first_places, row_values
 
 #: Segments up to this many rows are merged while an epoch waits: some 10 ms at the most.
 _SMALL = 1 << 16
@@ -182,6 +183,19 @@ class Segment:
             numbers, rows = numbers[living], rows[living]
         return numbers, rows
 
+    def find_few(self, names: tuple[str, ...], wanted: Mapping[Row, int]) -> tuple[Rows, Rows]:
+        """The numbers of the values that live rows have, and these rows; of a small segment."""
+        if not self.live:
+            return _NONE, _NONE
+        values = zip(row_values(self.rows.select(names)), self.alive.tolist(), strict=True)
+        pairs = [
+            (wanted[row], place)
+            for place, (row, lives) in enumerate(values)
+            if lives and row in wanted
+        ]
+        numbers, rows = np.array(pairs, np.int64).reshape(-1, 2).T
+        return numbers, rows
+
     def kill(self, rows: Rows) -> None:
         """Mark live rows as dead."""
         self.alive[rows] = False
@@ -218,6 +232,9 @@ def _has_same_keys(old: pa.Table, new: pa.Table) -> bool:
         return False
     if old.equals(new):
         return True
+    if are_few(old.num_rows + new.num_rows, old.schema.types):
+        known = set(row_values(old))
+        return len(known) == old.num_rows and known == set(row_values(new))
     ours, theirs = hash_rows(old.columns), hash_rows(new.columns)
     order, other = np.argsort(ours), np.argsort(theirs)
     ranked = ours[order]
@@ -538,7 +555,25 @@ class ResidentTable:
 
     def _find(self, typed: pa.Table, segments: Iterable[Segment]) -> Iterator[_Hit]:
         """Per segment: numbers of keys, and rows; by the primary key no false ones."""
-        names = tuple(typed.column_names)
+        names, types = tuple(typed.column_names), typed.schema.types
+        few: list[Segment] = []
+        many: list[Segment] = []
+        # By a key of which hashes have to be confirmed, few rows are compared at once.
+        by_value = set(names) == set(self.key) and not is_exact(types)
+        for segment in segments:
+            is_small = by_value and are_few(len(segment.alive) + typed.num_rows, types)
+            (few if is_small else many).append(segment)
+        wanted = first_places(row_values(typed)) if few else {}
+        for segment in few:
+            numbers, rows = segment.find_few(names, wanted)
+            if len(rows):
+                yield segment, numbers, rows
+        if many:
+            yield from self._find_many(names, typed, many)
+
+    def _find_many(
+        self, names: tuple[str, ...], typed: pa.Table, segments: Sequence[Segment]
+    ) -> Iterator[_Hit]:
         hashes = hash_rows(typed.columns)
         by_key = set(names) == set(self.key)
         order = order_of(hashes)

@@ -16,10 +16,18 @@ import pytest
 from mview.errors import CorruptionError
 from mview.execute.local import index as index_module
 from mview.execute.local.index import ResidentTable
+from mview.rows import values as values_module
 from mview.rows.hashing import hash_rows
 from mview.schema import parse_type
 from tests.relations import rel
 from tests.seeds import seeds
+
+
+@pytest.fixture(params=[values_module._FEW, 0], ids=["", "by hash alone"], autouse=True)
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are found by their values; all are by their hashes."""
+    monkeypatch.setattr(values_module, "_FEW", request.param)
+
 
 SCHEMA = pa.schema(
     [
@@ -303,17 +311,17 @@ def test_updates_are_looked_for_once_in_whatever_order_they_come(
     second: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their keys are free, as they go; a state table's rows come in an order of their own."""
-    searched, find = 0, index_module.Segment.find
+    searched, find = 0, ResidentTable._find
 
-    def counted(segment: Any, *args: Any) -> Any:
+    def counted(table: Any, *args: Any) -> Any:
         nonlocal searched
         searched += 1
-        return find(segment, *args)
+        return find(table, *args)
 
     rows = pa.table({"a": [1, 1, 2, 3], "b": second, "v": [10, 20, 30, 40]})
     table = ResidentTable(rel("c.t"), ("a", "b"), rows)
     others = rows.take([2, 0, 3, 1]).set_column(2, "v", pa.array([31, 11, 41, 21]))
-    monkeypatch.setattr(index_module.Segment, "find", counted)
+    monkeypatch.setattr(ResidentTable, "_find", counted)
     table.apply(rows, others)
     assert searched == 1
     assert sorted(table.rows()["v"].to_pylist()) == [11, 21, 31, 41]
