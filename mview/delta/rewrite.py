@@ -429,7 +429,7 @@ class Rewriter:
 
     def _after(self, part: _Part, upsert: Upsert) -> list[pa.Table]:
         """The rows of a part: what a file has after the upsert, and what comes beside."""
-        added = [rows_at(upsert.comes, part.added)] if len(part.added) else []
+        added = [_some(upsert.comes, part.added)] if len(part.added) else []
         if part.file is None:
             return added
         rows = self._written.get(part.file.path)
@@ -488,6 +488,11 @@ class Rewriter:
             safe="the view's table keeps the rows of its last good epoch",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )
+
+
+def _some(rows: pa.Table, places: Positions) -> pa.Table:
+    """Rows at some places; a part of them is a copy: it is remembered, and would hold all."""
+    return rows_at(rows, places) if len(places) == rows.num_rows else rows.take(pa.array(places))
 
 
 @lru_cache(maxsize=1 << 10)

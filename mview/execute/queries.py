@@ -29,9 +29,10 @@ from mview.rows.parts import Parts
 #: of a plan with its connection some 90 KiB (measured), which are a quarter of this.
 _LEAST_PLANS, _BYTES_PER_PLAN = 500, 360 << 10
 
-#: So many rows of a result are read sooner one by one than by the query that makes Arrow of them.
-#: Where the last result had no more, a few times as many are still read: else it is run once more.
-_FEW_ROWS, _STILL = 512, 4
+#: So many rows of a result, of so many bytes, are read sooner one by one than by the query that
+#: makes Arrow of them. Where the last result had no more, a few times as many are still read: else
+#: it is run once more.
+_FEW_ROWS, _FEW_BYTES, _STILL = 512, 1 << 20, 4
 
 # The copy is that of a small result, and asking for a relation instead plans the statement twice.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result makes an extra copy")
@@ -146,6 +147,11 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind))
 
 
+def _is_small(result: pa.Table) -> bool:
+    size: int = result.get_total_buffer_size()
+    return result.num_rows <= _FEW_ROWS and size <= _FEW_BYTES
+
+
 class _Planned:
     """A query, its tables and a connection of their own: others would invalidate the plan."""
 
@@ -156,9 +162,9 @@ class _Planned:
         self._is_closed = False
         self._connection = database.cursor()
         self._streams = {name: _Stream(schema) for name, schema in tables.items()}
-        # Of the last result: its columns, where all are plain, and its rows.
+        # The columns of results, where the last one was small and can be read row by row.
         self._schema: pa.Schema | None = None
-        self._rows = 0
+        self._is_plain = True
         try:
             for name, stream in self._streams.items():
                 self._connection.register(name, stream)
@@ -179,9 +185,8 @@ class _Planned:
                 result = self._few()
                 if result is None:
                     result = cast(pa.Table, self._execute().to_arrow_table())
-                    is_plain = all(map(_is_plain, result.schema.types))
-                    self._schema = result.schema if is_plain else None
-                self._rows = result.num_rows
+                    self._is_plain = self._is_plain and all(map(_is_plain, result.schema.types))
+                self._schema = result.schema if self._is_plain and _is_small(result) else None
             finally:
                 for stream in self._streams.values():
                     stream.clear()
@@ -189,7 +194,7 @@ class _Planned:
 
     def _few(self) -> pa.Table | None:
         """A result of few rows; None: it may have many, or values that have to come as Arrow."""
-        if self._schema is None or self._rows > _FEW_ROWS:
+        if self._schema is None:
             return None
         try:
             rows = self._execute().fetchmany(_STILL * _FEW_ROWS + 1)
@@ -198,8 +203,11 @@ class _Planned:
             values = zip(*rows, strict=True) if rows else [()] * len(self._schema)
             columns = map(pa.array, values, self._schema.types)
             return pa.Table.from_arrays(list(columns), schema=self._schema)
-        except (duckdb.Error, pa.ArrowException, OverflowError):
-            return None  # a text that is none, a number of 39 digits; an error comes again
+        except (pa.ArrowException, OverflowError):  # a number of 39 digits
+            self._is_plain = False
+            return None
+        except duckdb.Error:  # it comes again, but for a text that is none
+            return None
 
     def _execute(self) -> duckdb.DuckDBPyConnection:
         return self._connection.execute("EXECUTE planned")

@@ -58,7 +58,7 @@ def tells(columns: list[pa.ChunkedArray]) -> bool:
 
 def _has_room(column: pa.ChunkedArray) -> bool:
     """Whether each of its values stands in half of a word."""
-    if not pa.types.is_integer(column.type):
+    if not pa.types.is_signed_integer(column.type):
         return False
     ends = pc.min_max(column).as_py()
     return ends["min"] is None or (ends["min"] >= 0 and ends["max"] <= int(_LOW_HALF))

@@ -76,8 +76,9 @@ def _values(column: pa.ChunkedArray) -> list[list[Any]]:
     if pa.types.is_temporal(kind):
         # Not all that a column can hold has an object in Python.
         column = column.cast(pa.int64() if kind.bit_width == 64 else pa.int32())
-    elif pa.types.is_string(kind):
-        column = column.cast(pa.binary())  # nobody has checked that it is a text
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # Nobody has checked that it is a text.
+        column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
     elif pa.types.is_decimal128(kind):
         return _words(flat(column))
     return [column.to_pylist()]

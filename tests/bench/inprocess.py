@@ -36,6 +36,7 @@ from mview.plan.definition import load_views
 from mview.relation import RelationId
 from mview.session.lazy import Spark
 from mview.session.spark import spark_session
+from mview.session.worker import settled, short_turns, without_collections
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
@@ -142,8 +143,9 @@ class Bench:
         """Run one epoch from messages; returns its seconds."""
         start = time.perf_counter()
         changes: dict[RelationId, list[pa.Table]] = {}
-        for row in decode_split(messages, self._format, self._specs):
-            changes.setdefault(row.table, []).append(row.changes)
+        with without_collections():
+            for row in decode_split(messages, self._format, self._specs):
+                changes.setdefault(row.table, []).append(row.changes)
         self.apply(changes, len(messages))
         return time.perf_counter() - start
 
@@ -210,7 +212,8 @@ def opened(
         with Lease(Store(config.store).lease, SystemClock()) as lease:
             bench = Bench(config, tables, views, lease, vectors)
             try:
-                yield bench
+                with short_turns(), settled():  # as a run has it
+                    yield bench
             finally:
                 bench.close()
 

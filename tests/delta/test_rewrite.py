@@ -160,3 +160,19 @@ def test_codes_are_forgotten_with_their_table() -> None:
     assert place in match._coded
     del rows
     assert place not in match._coded
+
+
+def test_a_file_of_some_rows_that_come_holds_no_others(tmp_path: Path) -> None:
+    """It is remembered by what it has."""
+    rows = pa.table({"k": np.arange(20_000), "v": np.arange(20_000)})
+    rewriter = rewrite.Rewriter(DeltaLog(tmp_path), rows.schema, ["k"], "view v")
+    upsert = rewriter.weighted(rows, np.ones(20_000, np.int64))
+    last = rewrite._Part(None, added=np.arange(19_990, 20_000))
+    (some,) = rewriter._after(last, upsert)
+    assert some.equals(rows.slice(19_990))
+    assert some.get_total_buffer_size() == some.nbytes == 160
+    (whole,) = rewriter._after(rewrite._Part(None, added=np.arange(20_000)), upsert)
+    assert whole.equals(rows)
+    assert (
+        whole["v"].chunk(0).buffers()[1].address == upsert.comes["v"].chunk(0).buffers()[1].address
+    )

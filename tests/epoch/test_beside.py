@@ -109,6 +109,8 @@ def test_where_the_rows_of_many_changes_stand_is_found_once(
     world: Epochs, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(index, "_SMALL", 0)
+    # Rows that were just moved are found anew: not while this counts who searches.
+    monkeypatch.setattr(index.ResidentTable, "merge_due", property(lambda table: False))
     foresee, searched = index.ResidentTable._foresee, []
     told, numbers = [], index.ResidentTable.key_numbers
 

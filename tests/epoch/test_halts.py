@@ -22,7 +22,7 @@ from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import stages, upkeep
 from mview.epoch.recover import forget_folders, recover
-from mview.epoch.views import maintain
+from mview.epoch.views import cost, maintain
 from mview.epoch.views.opening import open_sinks
 from mview.errors import CorruptionError, FencedError, MviewError, RetryableError, UserError
 from mview.execute.turns import aside
@@ -206,6 +206,7 @@ def test_few_rows_wake_up_no_thread(world: Epochs, monkeypatch: pytest.MonkeyPat
         return noted
 
     monkeypatch.setattr(stages, "_waiting", Waiting(60))  # however busy the machine is
+    monkeypatch.setattr(cost, "QUICK_SECONDS", 60)
     world.epoch(order(20))  # all views are known to be quick
     monkeypatch.setattr(maintain, "perform", noting("views", maintain.perform))
     sinks = [view.sink for view in world.engine.views.values()]

@@ -67,7 +67,6 @@ def test_files_that_are_waited_for_are_written_side_by_side(waiting: Waiting) ->
     for _ in range(400):
         waiting.fade()
     assert written(few=True) == here
-    assert not waiting.is_long
 
 
 @pytest.mark.usefixtures("waiting")

@@ -102,7 +102,7 @@ def test_results_of_few_and_of_many_rows_have_the_same_values(kind: str) -> None
         rows = pa.table({"x": x, "n": range(count)}, pa.schema([("x", x.type), ("n", pa.int64())]))
         answer = queries.run(sql, {"t": rows})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(queries_module, "_FEW_ROWS", -1)
+            patch.setattr(queries_module._Planned, "_few", lambda planned: None)
             expected = queries.run(sql, {"t": rows})
         assert answer.schema == expected.schema
         assert repr(answer.to_pydict()) == repr(expected.to_pydict())
@@ -147,4 +147,15 @@ def test_a_query_that_fails_over_few_rows_says_so() -> None:
         assert queries.run(sql, {"t": pa.table({"x": [text]})})["x"].to_pylist() == [int(text)]
         with pytest.raises(duckdb.ConversionException):
             queries.run(sql, {"t": pa.table({"x": ["a"]})})
+    queries.close()
+
+
+@pytest.mark.parametrize(("size", "few"), [(10, True), (1 << 20, False)])
+def test_large_values_are_not_read_one_by_one(size: int, few: bool) -> None:
+    queries = Queries()
+    rows = pa.table({"x": ["a" * size, None, "b"]})
+    assert queries.run("SELECT * FROM t", {"t": rows}).equals(rows)
+    (planned,) = queries._planned.values()
+    assert (planned._schema is not None) == few
+    assert queries.run("SELECT * FROM t", {"t": rows}).equals(rows)
     queries.close()

@@ -124,7 +124,7 @@ def test_views_that_spark_computes_get_their_own_rows(spark: SparkSession) -> No
 
 
 def test_another_comes_in_while_spark_computes() -> None:
-    came = Event()
+    asked, came = Event(), Event()
 
     class Session:
         """One that answers when another thread has had its turn."""
@@ -135,6 +135,7 @@ def test_another_comes_in_while_spark_computes() -> None:
             return SimpleNamespace(createOrReplaceTempView=lambda name: None)
 
         def sql(self, text: str) -> Any:
+            asked.set()
             assert came.wait(_PATIENCE)
             return SimpleNamespace(toArrow=lambda: pa.table({"a": [1]}))
 
@@ -145,6 +146,7 @@ def test_another_comes_in_while_spark_computes() -> None:
             return executor.run("SELECT 1 AS a", {"t": pa.table({"a": [7]})}, None)
 
     def come() -> None:
+        assert asked.wait(_PATIENCE)
         with turn():
             came.set()
 

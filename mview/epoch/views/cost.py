@@ -31,6 +31,8 @@ LEAST_SHARE = 0.2
 #: (in process it takes a few times less), in tables of this size.
 UNMEASURED_SHARE: Mapping[str, float] = {"local": 0.05, "spark": 0.3}
 UNMEASURED_ROWS = 100_000
+#: Seconds below which a view is not worth a thread of its own.
+QUICK_SECONDS = 0.1
 #: Epochs that handle fewer rows tell the fixed cost, others the cost of a row.
 MANY_ROWS = 1_000
 #: The cost of a row is believed up to so many times the rows that it was measured with.
@@ -285,14 +287,16 @@ def runs_of(view: ViewState) -> dict[str, Ran]:
 
 
 def is_quick(view: ViewState, plan: RelationId) -> bool:
-    """Whether a view, or a part of it, was last brought up by its changes, in process.
+    """Whether a view, or a part of it, was last brought up by its changes, in process, at once.
 
     Asked for all views in every epoch: only what is needed is read.
     """
     ran = _by_plan(view.facts, RAN).get(str(plan))
     if not isinstance(ran, dict):
         return False
-    return (ran.get("strategy"), ran.get("executor")) == (INCREMENTAL, "local")
+    seconds = ran.get("seconds")
+    followed = (ran.get("strategy"), ran.get("executor")) == (INCREMENTAL, "local")
+    return followed and isinstance(seconds, float) and seconds < QUICK_SECONDS
 
 
 def _facts(view: ViewState, name: str, kind: type[F]) -> dict[str, F]:

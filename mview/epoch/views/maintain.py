@@ -8,12 +8,12 @@ those that read it, and the epoch is published without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -41,6 +41,8 @@ from mview.relation import RelationId
 from mview.session.spark_errors import WorkerEndedError
 from mview.store.manifest import TableState, ViewState
 from mview.store.mirror import ROW
+
+V = TypeVar("V")
 
 #: Views at a time: while the query of one runs in DuckDB, another computes in Python.
 _maintainers = ThreadPoolExecutor(3, "mview-view")
@@ -212,7 +214,7 @@ class _Level:
         if change.rows.num_rows:
             counts = count_changes(change, str(plan.relation))
             if plan is view.plan:
-                staging = self.begun.write(self.few, self._stage, view, change.rows)
+                staging = self._written(change.rows, self._stage, view, change.rows)
                 after = replace(_counted(after, epoch, counts, done.ran), staging=staging)
             if plan is not view.plan or view.is_read:
                 relation, delta = plan.relation, self._numbered(view, plan, change)
@@ -225,13 +227,17 @@ class _Level:
             count_changes(delta, str(plan.relation))  # refuses what is no key
             # Nothing in the epoch reads a state table once its own view is done: it need not wait.
             append = concerning(f"view {view.name}")(self._appended)
-            appending = self.begun.write(self.few, append, relation_of_state, delta)
+            appending = self._written(state, append, relation_of_state, delta)
             after = replace(
                 after,
                 moved=after.moved | Moved({}, {relation_of_state: delta}),
                 appending={**after.appending, relation_of_state: appending},
             )
         return after
+
+    def _written(self, rows: pa.Table, call: Callable[..., V], *args: Any) -> Future[V]:
+        """Have rows written for a view; few changes may have made many."""
+        return self.begun.write(self.few and rows.num_rows <= _FEW, call, *args)
 
     def _numbered(self, view: LiveView, plan: ViewPlan, change: Delta) -> Delta:
         """What changes in the mirror of a view or part."""

@@ -375,6 +375,10 @@ class ResidentTable:
                 self._segments.append(Segment.of(new.select(self.schema.names).cast(self.schema)))
                 self._merge_small()
 
+    def end_epoch(self) -> None:
+        """Forget where many keys were found, in a table that does not change, too."""
+        self._located = None
+
     def key_numbers(self, keys: pa.Table) -> Rows | None:
         """Of each row that `lookup` of these very keys has found, which of them it has.
 

@@ -139,6 +139,8 @@ class LocalLookups:
             the epoch changed.
         """
         dropped = []
+        for resident in self._tables.values():
+            resident.end_epoch()
         for name, (old, new) in changes.items():
             table = self._tables.get(name)
             if table is None:

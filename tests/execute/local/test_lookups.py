@@ -172,3 +172,20 @@ def test_large_rows_of_look_ups_are_not_remembered() -> None:
     del found
     assert pa.total_allocated_bytes() - held < 4 << 20
     assert one.nbytes - before < 1 << 20
+
+
+def test_where_many_keys_were_found_is_forgotten_with_the_epoch(
+    lookups: LocalLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a table that has not changed: what it has found counts as nobody's memory."""
+    monkeypatch.setattr(index, "_SMALL", 2)
+    still = table("still")
+    assert lookups.add(still)
+    assert lookups.add(table("moved"))
+    keys = pa.table({"id": [1, 2, 3, 4]})
+    lookups.fetch([Request(rel("still"), keys, ("id", "v"))])
+    numbers = lookups.key_numbers(rel("still"), keys)
+    assert numbers is not None
+    assert sorted(numbers.tolist()) == [0, 1, 2, 3]
+    assert not lookups.apply({rel("moved"): (NONE, NONE)})
+    assert still._located is None
