@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import orjson
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -164,7 +163,7 @@ def commit_info(now: int, note: Note) -> dict[str, Any]:
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
             "engineInfo": "mview",
-            "userMetadata": orjson.dumps(note).decode(),
+            "userMetadata": json.dumps(note),
         }
     }
 

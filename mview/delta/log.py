@@ -471,10 +471,10 @@ class DeltaLog:
             del self._known[min(self._known)]
         return state
 
-    def _let_in(self, version: int, adds: Sequence[DataFile]) -> int:
+    def _let_in(self, adds: Sequence[DataFile]) -> int:
         """Let those read new files who may list the table's folder; returns them."""
         log = self._commits
-        if version == NO_TABLE + 1 and not log.exists():
+        if not log.exists():
             log.mkdir(parents=True)
             log.chmod(0o700 | self.folder.stat().st_mode & 0o077)
         readers = readers_of(self.folder)
@@ -484,7 +484,7 @@ class DeltaLog:
 
     def _put(self, version: int, lines: Sequence[bytes], adds: Sequence[DataFile]) -> None:
         target = self._commit_file(version)
-        readers = self._let_in(version, adds)
+        readers = self._let_in(adds)
         content = b"".join([line + b"\n" for line in lines])
         if not put_if_absent(
             target, content, check=self._fence.check, at_once=False, readers=readers

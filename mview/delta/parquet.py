@@ -122,7 +122,7 @@ def write_rows(target: Path, rows: pa.Table) -> tuple[pq.FileMetaData, int]:
     return footer, size
 
 
-def encode(rows: pa.Table, target: Path | pa.NativeFile) -> pq.FileMetaData:
+def encode(rows: pa.Table, target: pa.NativeFile) -> pq.FileMetaData:
     """Write rows as Parquet, and return the footer."""
     # Dictionaries pay for texts only; for numbers they cost 60% more time and save a quarter. Of
     # large values they, and the bounds, would hold two copies more. Few rows are as small without.

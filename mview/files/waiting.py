@@ -15,6 +15,9 @@ V = TypeVar("V")
 #: How much of a mean each further call leaves, and each that was not timed.
 _KEPT, _FADED = 0.8, 0.98
 
+#: A call counts for so many long ones at the most: who was paused in it has waited for nobody.
+_MOST = 20
+
 
 class Waiting:
     """How long calls have waited lately, beyond what they have computed.
@@ -40,7 +43,8 @@ class Waiting:
             return call(*args)
         finally:
             waited = time.monotonic() - began - (time.thread_time() - computed)
-            self._mean = _KEPT * self._mean + (1 - _KEPT) * waited
+            counted = min(waited, _MOST * self._long)
+            self._mean = _KEPT * self._mean + (1 - _KEPT) * counted
 
     def fade(self) -> None:
         """It was called where it is not timed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_a_folder_that_was_there_says_who_reads_its_files(tmp_path: Path) -> Non
     (tmp_path / "v").chmod(0o750)
     with private_files():
         fill(tmp_path / "v", 2, private=False)
+    assert modes(tmp_path / "v") == {("folder", 0o750), ("file", 0o640)}
+
+
+def test_a_log_folder_that_is_made_again_is_for_the_same_readers(tmp_path: Path) -> None:
+    """Somebody has deleted it while a runner had the table open."""
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v").chmod(0o750)
+    with private_files():
+        log = DeltaLog(tmp_path / "v")
+        log.commit([], [], {"mview": "x"}, table=table_actions(pa.schema([("id", pa.int64())])))
+        shutil.rmtree(log.folder / "_delta_log")
+        log.commit([], [], {"mview": "y"})
     assert modes(tmp_path / "v") == {("folder", 0o750), ("file", 0o640)}
 
 

@@ -57,3 +57,13 @@ def test_what_fails_has_waited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="x"):
         disk.timed(int, "x")
     assert disk.is_long
+
+
+def test_a_pause_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour in which the process was stopped, in the middle of a call."""
+    disk = Waiting(0.5)
+    clocks(monkeypatch, waited=3600, computed=0)
+    disk.timed(str)
+    for _ in range(80):
+        disk.fade()
+    assert not disk.is_long
