@@ -42,15 +42,17 @@ class TestFormats(FormatContract):
 @pytest.mark.parametrize("number", range(3))
 def test_one_history_gives_equal_tables_through_every_format(number: int) -> None:
     changes = history(MaxwellHarness(), random.Random(daily(number)), 80)
-    tables = {}
+    seen: dict[str, list[list[str]]] = {}
     for kind in HARNESSES:
         harness = kind()
         log = MessageLog(harness)
         table = TableInMemory(harness.open(), schema_of(harness))
+        epochs = seen.setdefault(kind.__name__, [])
         for start in range(0, len(changes), 9):
             for change in changes[start : start + 9]:
                 log.add(change)
             table.take(log.next())
-        tables[kind.__name__] = table.content
-    assert tables["CanalHarness"]
-    assert {name: rows for name, rows in tables.items() if rows != tables["CanalHarness"]} == {}
+            epochs.append(table.content)
+    # A history may end with an empty table; its epochs are not all so.
+    assert any(seen["CanalHarness"])
+    assert {name: epochs for name, epochs in seen.items() if epochs != seen["CanalHarness"]} == {}
