@@ -58,6 +58,41 @@ def test_a_file_that_is_gone_needs_nothing(tmp_path: Path) -> None:
     durable.settle()
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system cannot be asked to begin")
+def test_the_disk_begins_with_all_small_files_before_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable.settle()
+    asked: list[tuple[str, Path]] = []
+
+    def of(handle: int) -> Path:
+        return Path(os.readlink(f"/proc/self/fd/{handle}"))
+
+    fsync, advise = os.fsync, os.posix_fadvise
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: asked.append(("force", of(handle))) or fsync(handle)
+    )
+    monkeypatch.setattr(
+        os,
+        "posix_fadvise",
+        lambda handle, *rest: asked.append(("begin", of(handle))) or advise(handle, *rest),
+    )
+    small = [tmp_path / "a" / "1", tmp_path / "b" / "2"]
+    large, gone = tmp_path / "b" / "large", tmp_path / "a" / "gone"
+    for file in small:
+        durable.write_whole(file, b"x")
+    durable.write_whole(large, bytes(durable._SMALL + 1))
+    for file in [*small, large, gone]:
+        durable.later(file)
+    durable.settle()
+    assert {path for what, path in asked if what == "begin"} == set(small)
+    assert [what for what, _ in asked] == ["begin"] * 2 + ["force"] * 5
+    assert {path for what, path in asked if what == "force"} == {
+        *small, large, tmp_path / "a", tmp_path / "b"
+    }  # fmt: skip
+    assert large.stat().st_size == durable._SMALL + 1
+
+
 def test_what_cannot_be_forced_is_waited_for_by_the_next(
     tmp_path: Path, forced: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

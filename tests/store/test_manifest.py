@@ -66,7 +66,7 @@ def test_what_a_manifest_or_an_intent_names_is_on_disk_before_it(
     named, forced = tmp_path / "rows.parquet", []
     folder = intents.folder if decided else log.folder
     folder.mkdir()
-    durable._waiting.clear()  # what other tests of this process left to a manifest
+    durable.settle()  # what other tests of this process left to a manifest
     monkeypatch.setattr(durable, "force", lambda path: forced.append((path, [*folder.iterdir()])))
     durable.later(named)
     intents.write(FIRST, {}) if decided else log.publish(FIRST)
