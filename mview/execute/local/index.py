@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from mview.relation import RelationId
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null, tells
 from mview.rows.lookup_keys import first_duplicate, typed_keys
+from mview.rows.match import match, rows_at
 from mview.rows.parts import Parts
 from mview.rows.ranges import Range
 from mview.rows.sorted_index import Rows, SortedIndex, order_of
@@ -215,35 +215,6 @@ class Segment:
         return self.row_bytes + self.alive.nbytes + indexes
 
 
-def _left(hit: _Hit, gone: Rows | None) -> _Hit:
-    """A hit without rows that are gone."""
-    segment, numbers, rows = hit
-    if gone is None or not len(rows):
-        return hit
-    stays = segment.alive.copy()
-    stays[gone] = False
-    left = stays[rows]
-    return segment, numbers[left], rows[left]
-
-
-def _has_same_keys(old: pa.Table, new: pa.Table) -> bool:
-    """Whether new rows have the keys of old ones, each once; in another order it may say no."""
-    if old.num_rows != new.num_rows:
-        return False
-    if old.equals(new):
-        return True
-    if are_few(old.num_rows + new.num_rows, old.schema.types):
-        known = set(row_values(old))
-        return len(known) == old.num_rows and known == set(row_values(new))
-    ours, theirs = hash_rows(old.columns), hash_rows(new.columns)
-    order, other = np.argsort(ours), np.argsort(theirs)
-    ranked = ours[order]
-    if not np.array_equal(ranked, theirs[other]) or (ranked[1:] == ranked[:-1]).any():
-        return False
-    pair = old.take(pa.array(order)).columns, new.take(pa.array(other)).columns
-    return bool(same_rows(*pair).all())
-
-
 class ResidentTable:
     """The rows of one table at one epoch, in memory.
 
@@ -410,10 +381,13 @@ class ResidentTable:
 
     def _foresee(self, old: pa.Table, new: pa.Table, segments: list[Segment]) -> _Foreseen:
         going = self._locate(old, len(old), "removed but is not in the table", segments)
-        # Updates alone are the rule: a key that goes is free.
-        if not _has_same_keys(old.select(list(self.key)), new.select(list(self.key))):
-            gone = {id(segment): rows for segment, rows in going}
-            self._locate(new, 0, "added but is already in the table", segments, gone)
+        # A key that goes is free; most that come are such: updates are the rule.
+        comes, goes = match(new.select(list(self.key)), old.select(list(self.key)))
+        if len(comes) < new.num_rows:
+            other = np.delete(np.arange(new.num_rows), comes)
+            self._locate(rows_at(new, other), 0, "added but is already in the table", segments)
+            self._check_unique(new)
+        elif np.bincount(goes).max(initial=0) > 1:
             self._check_unique(new)
         return _Foreseen(old, new, list(segments), going)
 
@@ -500,7 +474,6 @@ class ResidentTable:
         expected: int,
         problem: str,
         segments: Sequence[Segment],
-        gone: Mapping[int, Rows] = MappingProxyType({}),
     ) -> _Places:
         """Where the rows with these primary keys are; their number must be as expected.
 
@@ -509,7 +482,6 @@ class ResidentTable:
             expected: so many are there.
             problem: what is wrong where they are not.
             segments: where they are looked for.
-            gone: rows that do not count, by `id` of the segment.
         """
         if rows.num_rows == 0:
             return []
@@ -519,7 +491,7 @@ class ResidentTable:
             raise CorruptionError(
                 "a change has a primary key that does not fit the table", where=str(self.name)
             )
-        hits = [_left(hit, gone.get(id(hit[0]))) for hit in self._find(typed, segments)]
+        hits = list(self._find(typed, segments))
         if sum(len(places) for _, _, places in hits) == expected:
             return [(segment, places) for segment, _, places in hits]
         hit = np.zeros(typed.num_rows, np.bool_)
