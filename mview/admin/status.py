@@ -28,6 +28,7 @@ from mview.ingest.mending.rereads import RereadLog
 from mview.ingest.pace import held
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
+from mview.store.away import Away, read_away
 from mview.store.failure import Failure, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import refusal
@@ -52,13 +53,17 @@ class SourceStatus:
             does not tell of transactions.
         silent: whether nothing of it was read for a minute, though it is a database's own log,
             which tells the time when nothing changes, too: the database is away, or the run stands
-            still. Others may be silent.
+            still. Others may be silent, and are only called so when they are away.
+        away: why a run cannot read it right now; empty: it can, or there is no run.
+        away_since_ms: since when.
     """
 
     name: str
     lag_ms: int | None
     whole: bool | None
     silent: bool = False
+    away: str = ""
+    away_since_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -296,16 +301,26 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         last_failure(store, manifest.epoch),
         light_statuses(config, store, now),
         tuple(name for name in asked_views(store) if name not in manifest.views),
-        tuple(_source(config, name, cut, now) for name, cut in sorted(manifest.cuts.items())),
+        _sources(config, manifest.cuts, read_away(store) if running else {}, now),
         environment_statuses(store),
     )
 
 
-def _source(config: Config, name: str, cut: Cut, now: int) -> SourceStatus:
-    lag = None if cut.until is None else max(0, now - cut.until)
-    changes = config.changes.get(name)
-    own = changes is not None and changes.is_own_log
-    return SourceStatus(name, lag, cut.whole, own and lag is not None and lag > _SILENT_MS)
+def _sources(
+    config: Config, cuts: Mapping[str, Cut], away: Mapping[str, Away], now: int
+) -> tuple[SourceStatus, ...]:
+    """How far each connection was read, and which cannot be read now."""
+    told = []
+    for name in sorted(cuts.keys() | away.keys()):
+        cut, why = cuts.get(name, Cut(None, None)), away.get(name)
+        lag = None if cut.until is None else max(0, now - cut.until)
+        changes = config.changes.get(name)
+        own = changes is not None and changes.is_own_log
+        silent = own and lag is not None and lag > _SILENT_MS
+        silent = silent or (why is not None and now - why.since_ms > _SILENT_MS)
+        since = () if why is None else (why.error, why.since_ms)
+        told.append(SourceStatus(name, lag, cut.whole, silent, *since))
+    return tuple(told)
 
 
 def _tables(config: Config, store: Store, manifest: Manifest, now: int) -> tuple[TableStatus, ...]:

@@ -12,7 +12,7 @@ from mview.catalog.followers import follower_cautions
 from mview.catalog.unsent import check_defaults, unsent_cautions
 from mview.config import Config
 from mview.connector import Database
-from mview.errors import ConfigError, MviewError, UserError
+from mview.errors import AwayError, ConfigError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
 from mview.plan.uses import uses_of
@@ -207,22 +207,40 @@ def check_changelogs(
         schemas: what is read of the tables.
         loaded: those that are followed already. One that cannot be followed any more halts when its
             log is opened, and no other table waits for it; so it is not looked at here, where the
-            log does so (it has a method `only`).
+            log does so (it has a method `only`). A connection that has no others may be away, where
+            another one is not: the run goes on without it.
 
     Raises:
         ConfigError: a topic, folder or heartbeat is missing.
         RetryableError: a broker cannot be reached.
     """
-    for connection, tables in by_connection(source_tables(views)).items():
+    away: list[AwayError] = []
+    read = by_connection(source_tables(views))
+    for connection, tables in read.items():
         relations = {table: RelationId("table", table, connection) for table in tables}
         columns = {t: schemas[name].names for t, name in relations.items() if name in schemas}
-        with closing(open_changelog(config, connection, tables, columns)) as changelog:
-            if not hasattr(changelog, "only"):
-                changelog.check()
-                continue
         new = [table for table, name in relations.items() if name not in loaded]
-        with closing(open_changelog(config, connection, new, columns)) as changelog:
+        try:
+            _check_changelog(config, connection, tables, new, columns)
+        except AwayError as error:
+            away.append(error)
+            if new or len(away) == len(read):
+                raise
+
+
+def _check_changelog(
+    config: Config,
+    connection: str,
+    tables: list[str],
+    new: list[str],
+    columns: Mapping[str, Collection[str]],
+) -> None:
+    with closing(open_changelog(config, connection, tables, columns)) as changelog:
+        if not hasattr(changelog, "only"):
             changelog.check()
+            return
+    with closing(open_changelog(config, connection, new, columns)) as changelog:
+        changelog.check()
 
 
 def cautions(

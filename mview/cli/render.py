@@ -167,14 +167,20 @@ def status_text(store: StoreStatus) -> str:
         nothing = [] if lights else ["nothing was published yet"]
         nothing += [f"asked for, not built yet: {one_line(name)}" for name in store.unbuilt]
         return "\n".join([*lines, *nothing, *failed, *lights])
-    ago = duration_text(max(0, time.time_ns() // 1_000_000 - store.published_ms))
+    now = time.time_ns() // 1_000_000
+    ago = duration_text(max(0, now - store.published_ms))
     lines += [f"epoch {store.epoch:,}, published {ago} ago", *failed]
     tables = [(table.name, counted(table.rows, "row"), _phase(table)) for table in store.tables]
     sources = [
         (source.name, _read_up_to(source.lag_ms), _WHOLE[source.whole]) for source in store.sources
     ]
     if sources:
-        lines += ["", "sources", *aligned(sources)]
+        lines += ["", "sources"]
+        for line, source in zip(aligned(sources), store.sources, strict=True):
+            lines.append(line)
+            if source.away:
+                away = duration_text(max(0, now - source.away_since_ms))
+                lines.append(f"    away for {away}: {one_line(source.away)}")
     lines += ["", "tables"]
     for line, table in zip(aligned(tables), store.tables, strict=True):
         lines.append(line)

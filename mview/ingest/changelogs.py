@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,8 +21,11 @@ from pyspark.sql.datasource import InputPartition
 
 from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
-from mview.connector import AHEAD_MS, Align, Changelog, Progress, Split, TableHalt
+from mview.config import secret_values
+from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split, TableHalt
+from mview.errors import AwayError
 from mview.files.records import plain
+from mview.ingest.away import AwayLogs
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
 from mview.ingest.decode.split import decode_split
@@ -39,6 +42,8 @@ from mview.ingest.spec import (
 )
 from mview.memory import Memory
 from mview.relation import RelationId
+from mview.secrets import Mask
+from mview.store.layout import Store
 from mview.store.manifest import Cut
 
 #: Made beside the spec when all chunks of a load are read: a bounded log may end then.
@@ -92,11 +97,15 @@ class Changelogs:
         self._halted: set[RelationId] = set()
         #: By connection, loaded tables that have another key by now, as far as no log tells it.
         self._others: dict[str, Mapping[str, TableHalt]] = {}
+        #: Those that cannot be read right now, where others can; None: none is gone on without.
+        self._away: AwayLogs | None = None
+        #: Why the last one was left.
+        self._left: AwayError | None = None
         #: Messages that the last answer of `advance` has left.
         self.backlog = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_changelogs": {}, "_readers": {}, "_clocks": None}
+        return {**self.__dict__, "_changelogs": {}, "_readers": {}, "_clocks": None, "_away": None}
 
     # --- how far ---------------------------------------------------------------------------------
 
@@ -134,7 +143,7 @@ class Changelogs:
         if _is_loading(spec):
             self._clocks = self._clocks or Clocks(spec.config)
             self._clocks.check({name: part.watermark for name, part in reached.items()})
-        ends = {name: progress.offsets for name, progress in reached.items()}
+        ends = _followed(spec, start) | _offsets(reached)
         moved = ends != start["connections"]
         pinned = start["pinned_ms"]
         if spec.tick_ms:
@@ -172,22 +181,75 @@ class Changelogs:
         self._end_readers()
         if self._clocks is not None:
             self._clocks.close()
+        if self._away is not None:
+            self._away.close()
 
     def _open(self) -> dict[str, Changelog]:
         if not self._changelogs:
             spec = read_spec(self.spec)
+            if len(spec.start) > 1 and not spec.once:
+                config = spec.config
+                mask = Mask(secret_values(config))
+                self._away = AwayLogs(Store(config.store), mask, spec.start.keys())
+            away = set() if self._away is None else self._away.names
             for name in spec.start:
-                read = {t.source_name: t.column_names for t in spec.tables_of(name)}
-                loading = [t.source_name for t in spec.tables_of(name) if t.plan is not None]
-                if not spec.config.changes[name].is_own_log:
-                    loaded = [t for t in spec.tables_of(name) if t.plan is None]
-                    self._others[name] = with_other_keys(spec.config, name, loaded)
-                self._changelogs[name] = open_changelog(
-                    spec.config, name, list(read), read, loading, spec.reader
-                )
+                if name not in away:
+                    self._changelogs[name] = self._opened(name)
             if self._bounded:
                 self._finish()
         return self._changelogs
+
+    def _opened(self, name: str) -> Changelog:
+        spec = read_spec(self.spec)
+        read = {t.source_name: t.column_names for t in spec.tables_of(name)}
+        loading = [t.source_name for t in spec.tables_of(name) if t.plan is not None]
+        if not spec.config.changes[name].is_own_log:
+            loaded = [t for t in spec.tables_of(name) if t.plan is None]
+            self._others[name] = with_other_keys(spec.config, name, loaded)
+        return open_changelog(spec.config, name, list(read), read, loading, spec.reader)
+
+    # --- who is away -----------------------------------------------------------------------------
+
+    def goes_on(self, error: AwayError) -> bool:
+        """Whether the log that raised it was left, and others are read: then plan once more."""
+        return self._left is error
+
+    def _here(self, at: Mapping[str, Offsets]) -> list[str]:
+        """The connections that can be read, with those that answer again."""
+        changelogs = self._open()
+        if self._away is not None:
+            for name, changelog in self._away.answered(lambda name: self._asked(name, at[name])):
+                changelogs[name] = changelog
+        return [name for name in at if name in changelogs]
+
+    def _asked(self, name: str, at: Offsets) -> Changelog:
+        """A changelog that has answered."""
+        changelog = self._opened(name)
+        try:
+            changelog.advance(at, 1, 0)
+        except BaseException:
+            changelog.close()
+            raise
+        return changelog
+
+    def _leave(self, name: str, error: AwayError, *, answers: bool = False) -> None:
+        """Go on without a log that is away: it stays where it is, and that is a cut, too.
+
+        Args:
+            name: its connection.
+            error: what it raised.
+            answers: see `AwayLogs.leave`.
+
+        Raises:
+            AwayError: this one, where no other log can be read.
+        """
+        if self._away is None:
+            raise error
+        self._away.leave(name, error, answers=answers)
+        if len(self._changelogs) == 1:
+            raise error
+        self._left = error
+        self._changelogs.pop(name).close()
 
     def _end_readers(self) -> None:
         readers, self._readers = self._readers, {}
@@ -223,39 +285,54 @@ class Changelogs:
     def _advance(
         self, start: dict[str, Any], spec: QuerySpec, changes: int, enough: int
     ) -> tuple[dict[str, Progress], int]:
-        changelogs, patience_ms = self._open(), self._patience_ms(spec)
+        at, patience_ms = _followed(spec, start), self._patience_ms(spec)
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
-        turn_ms = patience_ms if len(changelogs) == 1 else min(patience_ms, _TURN_MS)
-        engine, logs = spec.config.engine, max(1, len(changelogs))
+        turn_ms = patience_ms if len(self._here(at)) == 1 else min(patience_ms, _TURN_MS)
+        engine, logs = spec.config.engine, max(1, len(spec.start))
         share = max(1, min(engine.max_changes, changes, enough) // logs)
         room = Memory(engine.memory).batch // logs
         most = min(engine.max_bytes // logs, room)
         align = Align(engine.max_drift, None, max(1, changes // logs), room)
         while True:
-            reached = {
-                name: changelog.advance(start["connections"][name], share, turn_ms, most, align)
-                for name, changelog in changelogs.items()
-            }
+            reached = self._reached(at, self._here(at), share, turn_ms, most, align)
+            # One that is away tells as much of its time as one that is silent.
+            silent = {n: Progress(at[n], None) for n in at.keys() - reached.keys()}
             # The end of a bounded run is no time for which anybody could wait.
-            slowest = slowest_of(reached, 0 if self._bounded else engine.alignment)
+            slowest = slowest_of(reached | silent, 0 if self._bounded else engine.alignment)
             if slowest is not None:
                 until = replace(align, until=SourceMs(slowest + engine.max_drift))
-                for name in ahead_of(reached, slowest):
-                    at = start["connections"][name]
-                    reached[name] = changelogs[name].advance(at, share, 0, most, until)
-            ends = {name: progress.offsets for name, progress in reached.items()}
-            marks = [progress.watermark for progress in reached.values()]
-            known = [mark for mark in marks if mark is not None]
-            watermark = int(min(known)) if len(known) == len(marks) else -1
+                nearer = self._reached(at, ahead_of(reached, slowest), share, 0, most, until)
+                reached = {n: p for n, p in (reached | nearer).items() if n in self._changelogs}
+            known = [p.watermark for p in reached.values() if p.watermark is not None]
+            watermark = int(min(known)) if len(known) == len(at) else -1
             watermark = max(watermark, start["watermark"])
-            moved = ends != start["connections"]
+            moved = at | _offsets(reached) != at
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
             news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
             news = news or bool(self._halts(reached))
             if news or self._bounded or time.monotonic() >= deadline:
                 return reached, watermark
             turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
+
+    def _reached(
+        self,
+        at: Mapping[str, Offsets],
+        names: Iterable[str],
+        share: int,
+        wait_ms: int,
+        most: int,
+        align: Align,
+    ) -> dict[str, Progress]:
+        """How far each of some logs goes; one that is away is left out."""
+        reached = {}
+        for name in names:
+            try:
+                log = self._changelogs[name]
+                reached[name] = log.advance(at[name], share, wait_ms, most, align)
+            except AwayError as error:
+                self._leave(name, error)
+        return reached
 
     def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
         if watermark <= before:
@@ -269,8 +346,21 @@ class Changelogs:
         """What lies between two offsets, packed into at most as many tasks as there are cores."""
         spec = read_spec(self.spec)
         work: list[tuple[str, Split]] = []
-        for name, changelog in self._open().items():
-            splits = changelog.splits(start["connections"][name], end["connections"][name])
+        changelogs = self._open()
+        for name, at in _followed(spec, start).items():
+            to = end["connections"][name]
+            if name not in changelogs:
+                if at == to:
+                    continue
+                # Planned by who is no more, and to be read as it was planned.
+                assert self._away is not None
+                self._away.forget(name)
+                changelogs[name] = self._opened(name)
+            try:
+                splits = changelogs[name].splits(at, to)
+            except AwayError as error:
+                self._leave(name, error)
+                raise
             work += [(name, split) for split in splits]
         worth = sum(split.messages for _, split in work) // WORTH_A_TASK + 1
         tasks = max(1, min(spec.tasks, len(work), worth))
@@ -332,9 +422,13 @@ class Changelogs:
                 if rejects is not None and kept is not None:
                     rejects += kept.taken
                 yield from decoded
-            except BaseException:
+            except BaseException as error:
                 changelog.close()
+                if isinstance(error, AwayError):
+                    self._leave(name, error, answers=True)
                 raise
+            if self._away is not None:
+                self._away.was_read(name)
             if changelog is not self._changelogs.get(name):
                 self._readers[name] = changelog
 
@@ -345,6 +439,16 @@ class Changelogs:
         return self._readers.pop(name, None) or open_changelog(
             spec.config, name, tables, reader=spec.reader
         )
+
+
+def _followed(spec: QuerySpec, start: Mapping[str, Any]) -> dict[str, Offsets]:
+    """Where a batch begins; a load that goes on may have noted logs that nobody reads any more."""
+    return {name: start["connections"][name] for name in spec.start}
+
+
+def _offsets(reached: Mapping[str, Progress]) -> dict[str, Offsets]:
+    """Where each log is read up to."""
+    return {name: progress.offsets for name, progress in reached.items()}
 
 
 def packed(work: Sequence[tuple[str, Split]], tasks: int) -> list[list[tuple[str, Split]]]:

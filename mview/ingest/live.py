@@ -142,6 +142,8 @@ class LiveQuery:
                     with _reading():
                         read = self._read(logs, pieces, by_tasks)
             except (AwayError, DataLostError) as error:
+                if isinstance(error, AwayError) and logs.goes_on(error):
+                    continue
                 if not mends:
                     raise
                 # Of a source; and what is asked of the quarantine needs none.

@@ -14,7 +14,7 @@ from mview.connector import Offsets
 from mview.epoch.engine import Engine
 from mview.epoch.recover import forget_folders
 from mview.epoch.without import without
-from mview.errors import UserError
+from mview.errors import AwayError, UserError
 from mview.failpoints import failpoint
 from mview.ingest.load_plan import (
     LoadPlan,
@@ -100,6 +100,11 @@ def begin_tables(
         tables_of_it = [name for name in read if name.connection == connection]
         try:
             at, end = begin_offsets(config, known, tables_of_it, set(new), schemas)
+        except AwayError:
+            # Where it is read on is known, and of its tables nothing else is asked for.
+            if any(name.connection == connection for name in new):
+                raise
+            at, end = {connection: known[connection]}, {}
         except UserError as error:
             if mine := tuple(name for name in new if name.connection == connection):
                 return Refused(mine, error)

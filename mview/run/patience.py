@@ -7,9 +7,7 @@ from threading import Event
 
 from mview.clock import awake_s
 from mview.errors import AwayError
-
-#: Seconds between two attempts: soon at first, as most restarts are short.
-_DELAYS_S = (1, 2, 4, 8, 15, 30)
+from mview.ingest.away import PAUSES_S
 
 #: Seconds after which a server that is away ends the run: longer than restarts and failovers take,
 #: short enough that somebody is told by a process that ends.
@@ -49,7 +47,7 @@ class Patience:
         self._since = now if self._since is None else self._since
         if now - self._since > _LIMIT_S:
             raise error
-        delay = _DELAYS_S[min(self._attempts, len(_DELAYS_S) - 1)]
+        delay = PAUSES_S[min(self._attempts, len(PAUSES_S) - 1)]
         self._attempts += 1
         self._say(
             f"{error.what}: waiting for it, attempt {self._attempts}; once more in {delay} s, "

@@ -75,6 +75,7 @@ from mview.session.jvm import check_jvm, jvm_errors
 from mview.session.lazy import Spark
 from mview.session.spark import release_heap, release_workers
 from mview.session.spark_errors import SparkWorkerError
+from mview.store.away import read_away, write_away
 from mview.store.failure import failure_kept
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -149,6 +150,7 @@ class Pipeline:
             failure_kept(store, lease.token, clock, mask),
             fenced(lease),
         ):
+            write_away(store, {})  # what was away to a run before is asked anew
             newest = ManifestLog(store.manifests).latest() or empty_manifest()
             if self.config.environment:
                 self._take_given(store, newest)
@@ -395,6 +397,7 @@ class Run:
         self._chunks_read = self._watches = False
         self._handed: Mapping[RelationId, int] = {}
         self._held: dict[RelationId, str] = {}
+        self._away = read_away(engine.store)
         self._halted: dict[str, MviewError] = {}
         self._building: Building | None = None
         #: Held by who runs an epoch, or changes what is kept between two.
@@ -861,6 +864,7 @@ class Run:
                     self._swap()
                 finally:
                     self._epoch.release()
+            self._tell_of_away()
             if load:
                 self._tell_of_held()
                 self._explain_a_wait(folder / CHUNKS_READ)
@@ -961,6 +965,17 @@ class Run:
             if why != before.get(name, ""):
                 self._listener.on_message(f"{name}: {why or 'read on'}")
         self._report_loads()
+
+    def _tell_of_away(self) -> None:
+        """Say once when a connection goes away, and once when it is back."""
+        before, self._away = self._away, read_away(self._engine.store)
+        for name in self._away.keys() - before.keys():
+            self._listener.on_message(
+                f"{name} is away: its tables stay as they are, all others go on; it is asked again "
+                f"and again. {self._away[name].error}"
+            )
+        for name in before.keys() - self._away.keys():
+            self._listener.on_message(f"{name} is back: its changes are read on where they were")
 
     def _explain_a_wait(self, chunks_read: Path) -> None:
         """Say now and then why a table whose chunks are all read is not loaded yet."""

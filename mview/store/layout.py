@@ -91,6 +91,11 @@ class Store:
         return self.root / "failure"
 
     @property
+    def away(self) -> Path:
+        """The connections that the run cannot read right now; no file: it can read all."""
+        return self.root / "away.json"
+
+    @property
     def asked(self) -> Path:
         """The views that the newest run was asked for."""
         return self.root / "asked.json"

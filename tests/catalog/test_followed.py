@@ -11,7 +11,7 @@ import pytest
 from mview.catalog import tables
 from mview.catalog.unsent import unsent_cautions
 from mview.config import ChangesSettings
-from mview.errors import UserError
+from mview.errors import AwayError, UserError
 from mview.schema import Column, TableSchema
 from tests.relations import rel
 
@@ -76,6 +76,38 @@ def test_one_that_is_followed_refuses_no_start(
             tables.check_changelogs(config, [], schemas, loaded)
     else:
         tables.check_changelogs(config, [], schemas, loaded)
+
+
+@pytest.mark.parametrize(
+    ("away", "loaded", "begins"),
+    [
+        ({"shop"}, {"shop", "crm"}, True),
+        ({"crm"}, {"shop", "crm"}, True),
+        ({"crm"}, {"shop"}, False),
+        ({"shop", "crm"}, {"shop", "crm"}, False),
+    ],
+)
+def test_one_that_is_away_is_gone_on_without(
+    monkeypatch: pytest.MonkeyPatch, away: set[str], loaded: set[str], begins: bool
+) -> None:
+    """Where all of it is loaded, and another one is there."""
+
+    class AwayLog(Log):
+        def check(self) -> None:
+            if self._names[0] in away:
+                raise AwayError("it does not answer")
+
+    monkeypatch.setattr(
+        tables, "open_changelog", lambda _, connection, *more: AwayLog([connection])
+    )
+    monkeypatch.setattr(tables, "source_tables", lambda _: [ORDERS, rel("crm.orders")])
+    config: Any = None
+    known = {rel(f"{connection}.orders") for connection in loaded}
+    if begins:
+        tables.check_changelogs(config, [], {}, known)
+    else:
+        with pytest.raises(AwayError):
+            tables.check_changelogs(config, [], {}, known)
 
 
 @pytest.mark.parametrize(("drivername", "is_warned"), [("mariadb", True), ("postgresql", False)])

@@ -31,6 +31,7 @@ from mview.errors import DecodeError, FencedError, UserError, concerning, severa
 from mview.plan.definition import parse_view
 from mview.schema import Column, TableSchema
 from mview.secrets import Mask
+from mview.store.away import Away, write_away
 from mview.store.failure import Failure, failure_kept, last_failure
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -152,6 +153,7 @@ def test_what_is_not_fresh_is_told_for_each_reason():
 
 
 _PG = "{drivername: postgresql+psycopg, host: localhost, database: shop}"
+_FILES = "{source: files, format: debezium, path: changes, T: 1s}"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +180,27 @@ def test_a_database_that_is_away_is_not_fresh(publish, tmp_path, changes, silent
     assert ("next:    mview lag" in result.stderr) is silent
     (source,) = json.loads(mview("status", "--json").stdout)["sources"]
     assert source["silent"] is silent
+
+
+def test_a_connection_that_the_run_cannot_read_is_told(publish, tmp_path):
+    publish(None)
+    text = f"store: data\nconnections: {{shop: {_PG}}}\nchanges: {{shop: {_FILES}}}\n"
+    (tmp_path / "mview.yml").write_text(text)
+    store, since = Store(tmp_path / "data"), SystemClock().now() - 90_000
+    write_away(store, {"shop": Away(since, "no answer")})
+    assert "away" not in mview("status").stdout, "nobody runs it: nobody knows"
+    with Lease(store.lease, SystemClock()):
+        assert "  shop" in mview("status").stdout
+        assert "    away for 9" in mview("status").stdout
+        (source,) = json.loads(mview("status", "--json").stdout)["sources"]
+        assert (source["away"], source["away_since_ms"]) == ("no answer", since)
+        assert source["silent"]
+        store.away.write_text("{")
+        assert "away" not in mview("status").stdout
+        write_away(store, {"shop": Away(since, "no answer")})
+        write_away(store, {})
+        assert "away" not in mview("status").stdout
+    assert not store.away.exists()
 
 
 def test_views_that_are_asked_for_are_told_before_they_are_built(publish, tmp_path):

@@ -89,6 +89,9 @@ class Logs:
     def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return []
 
+    def goes_on(self, error: AwayError) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing is open."""
 

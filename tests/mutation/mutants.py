@@ -613,7 +613,7 @@ _AROUND = [
         "mview/ingest/changelogs.py",
         ('watermark = max(watermark, start["watermark"])', "pass"),
         ("SystemClock().now() + AHEAD_MS)", "SystemClock().now() + 6 * AHEAD_MS)"),
-        ("if len(known) == len(marks) else -1", "if known else -1"),
+        ("if len(known) == len(at) else -1", "if known else -1"),
         (
             "return min(slow) if slow and len(progress) > 1 else None",
             "return max(slow) if slow and len(progress) > 1 else None",

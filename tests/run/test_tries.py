@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,21 +12,22 @@ import pytest
 from mview.run import pipeline
 from mview.run.pipeline import Run
 from mview.session.spark_errors import WorkerEndedError, WorkerStartError
+from mview.store.layout import Store
 
 
 class Engine:
     """As far as tries are counted."""
 
-    def __init__(self) -> None:
-        self.manifest = SimpleNamespace(epoch=1)
+    def __init__(self, folder: Path) -> None:
+        self.manifest, self.store = SimpleNamespace(epoch=1), Store(folder)
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     upkeep = SimpleNamespace(take_back=lambda: None)
     monkeypatch.setattr(pipeline, "Upkeep", lambda engine: upkeep)
     listener: Any = SimpleNamespace(on_message=lambda text: None)
-    engine: Any = Engine()
+    engine: Any = Engine(tmp_path)
     feed: Any = SimpleNamespace(begins_anew=False)
     return Run(engine, {}, [], listener, threading.Event(), once=False, feed=feed)
 

@@ -55,6 +55,9 @@ TABLE_QUARANTINED = Metric(
 SOURCE_LAG = Metric(
     "mview_source_lag_seconds", "gauge", "Now minus the time up to which a connection is read."
 )
+SOURCE_AWAY = Metric(
+    "mview_source_away", "gauge", "Whether the run cannot read a connection right now."
+)
 VIEW_INFO = Metric("mview_view_info", "gauge", "1; how a view is kept is a label.")
 VIEW_ROWS = Metric("mview_view_rows", "gauge", "Rows of a view.")
 VIEW_BUILT = Metric("mview_view_built", "gauge", "Whether a view that was asked for is there.")
@@ -171,6 +174,10 @@ def _of_store(store: StoreStatus) -> list[tuple[Metric, Iterable[Measured]]]:
                 for source in store.sources
                 if source.lag_ms is not None
             ],
+        ),
+        (
+            SOURCE_AWAY,
+            [({"connection": source.name}, source.away != "") for source in store.sources],
         ),
         (VIEW_INFO, [({**labels, "strategy": view.strategy}, 1) for labels, view in views]),
         (VIEW_ROWS, [(labels, view.rows) for labels, view in views]),

@@ -98,7 +98,10 @@ def everything(made):
         lights=(light,),
         unbuilt=("later",),
         running="process 7",
-        sources=(SourceStatus(HOSTILE, 1250, True), SourceStatus("crm", None, None)),
+        sources=(
+            SourceStatus(HOSTILE, 1250, True),
+            SourceStatus("crm", None, None, away="no answer", away_since_ms=1),
+        ),
     )
     run = RunHeard()
     for _ in range(2):
@@ -123,6 +126,8 @@ def test_labels_are_escaped_and_all_there_is_has_a_value(made):
     assert of(samples, "mview_table_released_chunks", table="crm.t") == 2
     assert of(samples, "mview_table_held", table="crm.t") == 1
     assert of(samples, "mview_source_lag_seconds", connection=HOSTILE) == 1.25
+    assert of(samples, "mview_source_away", connection=HOSTILE) == 0
+    assert of(samples, "mview_source_away", connection="crm") == 1
     assert of(samples, "mview_run_stage_seconds_total", stage="net") == 0.04
     assert of(samples, "mview_run_epoch_seconds_total") == 0.06
     assert of(samples, "mview_run_changed_rows_total", table="shop.orders") == 6

@@ -1,0 +1,125 @@
+"""A source that is away holds no views of others, and its own go on when it is back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mview_connectors.changelogs.sqlite.server import SqliteServer
+
+from mview.admin.apply import apply_views
+from mview.admin.status import SourceStatus, status
+from mview.admin.verify import verify
+from mview.plan.definition import parse_view
+from tests.integration.running import PATIENCE, Running
+from tests.integration.test_refused_source import VIEWS, Sources
+from tests.services.process import wait_until
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+ALL = [
+    *VIEWS,
+    parse_view(
+        "SELECT n.id, n.x + f.x AS x FROM near.t AS n JOIN far.t AS f ON n.id = f.id", "both"
+    ),
+]
+
+
+@pytest.fixture
+def sources(postgresql: Any, spark: Any, tmp_path: Path) -> Iterator[Sources]:
+    with postgresql.new_database() as database:
+        yield Sources(postgresql, database, tmp_path)
+
+
+def of_far(sources: Sources) -> SourceStatus:
+    (told,) = (source for source in status(sources.config).sources if source.name == "far")
+    return told
+
+
+def said(run: Running, text: str) -> int:
+    return sum(text in message for message in run.messages)
+
+
+@contextmanager
+def down(server: Any) -> Iterator[None]:
+    """The server is gone."""
+    server.kill()
+    try:
+        yield
+    finally:
+        server.restart()
+
+
+def test_a_server_is_killed_and_comes_back(sources: Sources) -> None:
+    far, near = [0], []
+    with Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", far)
+        for number in (1, 2):
+            with down(sources.server):
+                wait_until(lambda: of_far(sources).away, "the end of it", PATIENCE, run.check)
+                for key in (10 * number, 10 * number + 1):
+                    sources.near(f"INSERT INTO t VALUES ({key}, 1)")
+                    near.append(key)
+                    sources.until(run, "of_near", near)
+                assert sources.ids("of_far") == far
+                assert of_far(sources).away_since_ms > 0
+            sources.far(f"INSERT INTO t VALUES ({10 * number}, 2), ({10 * number + 1}, 3)")
+            far = [0, *near]
+            sources.until(run, "of_far", far)
+            sources.until(run, "both", near)
+            assert of_far(sources).away == ""
+            assert (said(run, "far is away"), said(run, "far is back")) == (number, number)
+    assert said(run, "waiting for it") == 0
+    assert all(result.equal for result in verify(sources.config, ALL))
+
+
+def test_a_run_begins_without_it(sources: Sources) -> None:
+    with Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", [0])
+    sources.far("INSERT INTO t VALUES (1, 1)")
+    with ExitStack() as stack:
+        stack.enter_context(down(sources.server))
+        sources.near("INSERT INTO t VALUES (1, 1)")
+        with Running(sources.config, ALL) as run:
+            sources.until(run, "of_near", [1])
+            assert sources.ids("of_far") == [0]
+            stack.close()
+            sources.until(run, "of_far", [0, 1])
+            sources.until(run, "both", [1])
+    assert all(result.equal for result in verify(sources.config, ALL))
+
+
+def test_what_others_are_loaded_for_is_there_when_it_is_back(sources: Sources) -> None:
+    """Rows of a load count when all logs are known to have passed it; published views go on."""
+    sources.near("CREATE TABLE u (id INTEGER PRIMARY KEY, x INTEGER)")
+    sources.near("INSERT INTO u VALUES (5, 5)")
+    with closing(SqliteServer(sources.config.connections["near"])) as near:
+        near.install(["u"])
+    other = parse_view("SELECT id, x FROM near.u", "of_other")
+    with ThreadPoolExecutor(1) as beside, Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", [0])
+        with down(sources.server):
+            wait_until(lambda: of_far(sources).away, "the end of it", PATIENCE, run.check)
+            answer = beside.submit(apply_views, sources.config, [other], (), run.messages.append)
+            planned = "planning the load of near.u"
+            wait_until(lambda: said(run, planned), "the load", PATIENCE, run.check)
+            for key in (1, 2):
+                sources.near(f"INSERT INTO t VALUES ({key}, {key})")
+                sources.until(run, "of_near", [*range(1, key + 1)])
+            assert not answer.done()
+        sources.far("INSERT INTO t VALUES (2, 2)")
+        sources.near("INSERT INTO u VALUES (6, 6)")
+        assert answer.result().state == "done", answer.result().error
+        sources.until(run, "of_other", [5, 6])
+        sources.until(run, "of_far", [0, 2])
+        sources.until(run, "both", [2])
+    assert all(result.equal for result in verify(sources.config, [*ALL, other]))
