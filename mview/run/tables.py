@@ -69,6 +69,7 @@ def tables_of(
     }
     known = {name: schema for name, schema in loaded_schemas(manifest).items() if name not in anew}
     gone: dict[RelationId, UserError] = {}
+    unfollowed: set[RelationId] = set()
     new = [view for view in definitions if is_another(view, manifest)]
     must = {table for view in new for table in view.table_names}
     schemas = followed(config, manifest) | describe_tables(config, definitions, known, gone, must)
@@ -81,6 +82,7 @@ def tables_of(
                     changelog.check()
             except UserError as error:
                 gone[name] = error
+                unfollowed.add(name)
                 schemas[name] = manifest.source_tables[name].schema
     schemas = {name: schema for name, schema in schemas.items() if name not in refusing}
     refused: dict[str, MviewError] = {}
@@ -89,6 +91,8 @@ def tables_of(
             state = manifest.source_tables.get(table)
             if table in refusing:
                 refused[view.name] = _waits(view, table, refusing[table])
+            elif table in unfollowed:
+                refused[view.name] = _waits(view, table, gone[table])
             elif table in gone:
                 refused[view.name] = _needs(view, table, gone[table])
             elif state is not None and state.halted and table not in anew:

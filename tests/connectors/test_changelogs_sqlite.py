@@ -462,10 +462,29 @@ class TestLost:
         assert noted(log, start) == [("u", 1, "a")]
         with pytest.raises(ConfigError, match="do not note more"):
             log.check()
+        log.only({"t": ["id", "x"]})
+        log.check()
+        assert log.begin()["table/t"]["columns"] == {"id": "INTEGER", "x": "TEXT"}
+        log.only({"t": ["id", "more"]})
+        with pytest.raises(ConfigError, match="do not note more"):
+            log.begin()
         assert log.install() == ["t"]
         assert log.install() == []
         shop.run("UPDATE t SET x = 'b'")
         assert noted(log, start) == [("u", 1, "a"), ("u", 1, "b", 2.5)]
+
+
+def test_a_table_that_is_followed_holds_up_no_new_one(shop):
+    log = shop.installed()
+    start = log.begin()
+    shop.run("DROP TRIGGER _mview_update_t", "CREATE TABLE s (id INTEGER PRIMARY KEY)")
+    both = shop.open("t", "s")
+    with pytest.raises(ConfigError, match=r"triggers of c.s are not installed"):
+        both.begin(start)
+    shop.installed("s")
+    offsets = {**both.begin(start), **start}
+    progress = both.advance(offsets, 9, 0)
+    assert list(progress.halts) == ["t"]
 
 
 def test_what_is_refused(shop):

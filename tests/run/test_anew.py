@@ -131,6 +131,22 @@ def test_views_of_tables_that_a_source_refuses_wait_new_ones_too(
     assert all(text in said for text in ("no slot is left", "make room", "another", "this, too"))
 
 
+def test_a_halted_table_that_cannot_be_followed_waits_and_says_what_makes_it_followed(
+    published: tuple[Config, Manifest],
+) -> None:
+    config, manifest = published
+    config.path.write_text(CONFIG.replace("files, format: unified, path: changes,", "sqlite,"))
+    config = load_config(config.path)
+    halted = replace(manifest.tables[rel("shop.u")], halted="its triggers were dropped")
+    manifest = replace(manifest, tables={**manifest.tables, rel("shop.u"): halted})
+    views = [parse_view(sql, name) for name, sql in KEPT.items()]
+    found = tables_of(config, views, manifest)
+    assert not found.anew
+    said = str(found.refused["s"].render())
+    assert "view s waits for table shop.u, which its source refuses: the triggers" in said
+    assert "--triggers` installs them" in said
+
+
 def test_what_cannot_be_asked_goes_on(asked: Asked, database: sqlite3.Connection) -> None:
     before = asked()
     database.execute("DROP TABLE u")

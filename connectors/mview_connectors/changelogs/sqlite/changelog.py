@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -94,6 +94,8 @@ class SqliteChangelog:
         own = f"{settings.connection}_{replace(reader, light='').number:08x}"
         #: Its row in the database.
         self._row = f"{own}/{reader.light}" if reader.light else own
+        #: The columns that are read, by table; of other tables: all.
+        self._columns: Mapping[str, Collection[str]] = {}
         self._schema: int | None = None
         #: Tables that are not any more as they were loaded.
         self._halts: dict[str, TableHalt] = {}
@@ -121,19 +123,23 @@ class SqliteChangelog:
 
     # --- Changelog -------------------------------------------------------------------------------
 
+    def only(self, columns: Mapping[str, Collection[str]], loading: Collection[str] = ()) -> None:
+        """See `mview.ingest.spec.open_changelog`."""
+        self._columns = columns
+
     def install(self) -> Sequence[str]:
         """Make the triggers of the tables where they are missing; see `Installed`."""
         return self._server.install(self._tables)
 
     def check(self) -> None:
         """Refuse tables whose triggers are not in place; makes nothing."""
-        self._server.check_tables(self._tables)
+        self._server.check_tables(self._tables, self._columns)
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """The triggers of each table, and how much is kept."""
 
         def installed(table: str) -> str:
-            self._server.check_tables([table])
+            self._server.check_tables([table], self._columns)
             return "its triggers are in place"
 
         return [
@@ -146,7 +152,8 @@ class SqliteChangelog:
 
     def begin(self, known: Offsets | None = None) -> Offsets:
         """The newest change now."""
-        self._server.check_tables(self._tables)
+        new = [name for name in self._tables if f"{_TABLE}{name}" not in (known or {})]
+        self._server.check_tables(new, self._columns)
         database, newest, facts = self._server.begin(self._row, self._tables)
         if known is not None and known.get("database") != database:
             self._lost("it is another database, or its log was made anew")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -353,8 +353,14 @@ class SqliteServer(SqliteDatabase):
         path = Path(self._server()).expanduser().absolute()
         return f"`mview init 'sqlite:///{path}' --triggers`"
 
-    def check_tables(self, tables: Sequence[str]) -> None:
-        """Make sure that the triggers of tables are in place, and note all columns.
+    def check_tables(
+        self, tables: Sequence[str], read: Mapping[str, Collection[str]]
+    ) -> None:
+        """Make sure that the triggers of tables are in place, and note what is read.
+
+        Args:
+            tables: their names.
+            read: the columns that are read, by table; of other tables: all.
 
         Raises:
             ConfigError: with the command that installs them.
@@ -363,7 +369,10 @@ class SqliteServer(SqliteDatabase):
         for name in tables:
             columns = ready.get(name, {"columns": {}})["columns"]
             settings, there = self._settings.table(name), self._read_columns(name)
-            lacking = [c for c in there if settings.reads(c) and c not in columns]
+            needed = read.get(name, there)
+            lacking = [
+                c for c in there if c in needed and settings.reads(c) and c not in columns
+            ]
             if lacking:
                 what = f"do not note {', '.join(lacking)}" if columns else "are not installed"
                 raise ConfigError(
