@@ -82,14 +82,11 @@ class AwayLogs:
         self._waiting[name] = _Waiting(told, log.attempts, awake_s() + pause_s, answers=answers)
         self._write()
 
-    def answered(self, ask: Callable[[str], Changelog]) -> Iterator[tuple[str, Changelog]]:
-        """Those that answer again; who is due is asked, and answers a later call.
+    def answered(self, ask: Callable[[str], Changelog]) -> Iterator[tuple[str, Future[Changelog]]]:
+        """Those that answer again, with their answer; who is due is asked, for a later call.
 
         Args:
             ask: gives a changelog that has been answered; called in a thread.
-
-        Raises:
-            MviewError: what an attempt raised, unless the log is away still.
         """
         for name in sorted(self.names):
             log = self._waiting[name]
@@ -100,24 +97,19 @@ class AwayLogs:
                 continue
             if not log.answer.done():
                 continue
-            try:
-                changelog = log.answer.result()
-            except AwayError as error:
+            if isinstance(error := log.answer.exception(), AwayError):
                 self.leave(name, error, answers=log.answers)
                 continue
-            log.answer, log.is_tried = None, True
+            answer, log.answer, log.is_tried = log.answer, None, True
             if not log.answers:
                 self.forget(name)
-            yield name, changelog
-
-    def was_read(self, name: str) -> None:
-        """What a log has could be read."""
-        if name in self._waiting:
-            self.forget(name)
+            yield name, answer
 
     def forget(self, name: str) -> None:
-        """A log is not away, or not waited for: it is asked at once."""
-        log = self._waiting.pop(name)
+        """A log is not waited for any more: what it has could be read, or it is asked at once."""
+        log = self._waiting.pop(name, None)
+        if log is None:
+            return
         if log.answer is not None:
             log.answer.add_done_callback(_close)
         self._write()

@@ -23,7 +23,7 @@ from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
 from mview.config import secret_values
 from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split, TableHalt
-from mview.errors import AwayError
+from mview.errors import AwayError, DataLostError, MviewError
 from mview.files.records import plain
 from mview.ingest.away import AwayLogs
 from mview.ingest.batches import halt_row
@@ -99,8 +99,10 @@ class Changelogs:
         self._others: dict[str, Mapping[str, TableHalt]] = {}
         #: Those that cannot be read right now, where others can; None: none is gone on without.
         self._away: AwayLogs | None = None
+        #: By connection, the tables of logs that have lost what was not read yet.
+        self._lost: dict[str, dict[str, TableHalt]] = {}
         #: Why the last one was left.
-        self._left: AwayError | None = None
+        self._left: MviewError | None = None
         #: Messages that the last answer of `advance` has left.
         self.backlog = 0
 
@@ -166,10 +168,11 @@ class Changelogs:
 
     def _halts(self, reached: Mapping[str, Progress]) -> dict[RelationId, TableHalt]:
         """The tables that the logs say to halt, and of which it was not said yet."""
+        halts = {n: {**self._others.get(n, {}), **p.halts} for n, p in reached.items()}
         said = {
             RelationId("table", table, connection): halt
-            for connection, progress in reached.items()
-            for table, halt in {**self._others.get(connection, {}), **progress.halts}.items()
+            for connection, tables in (halts | self._lost).items()
+            for table, halt in tables.items()
         }
         return {table: halt for table, halt in said.items() if table not in self._halted}
 
@@ -185,7 +188,7 @@ class Changelogs:
             self._away.close()
 
     def _open(self) -> dict[str, Changelog]:
-        if not self._changelogs:
+        if not self._changelogs and not self._lost:
             spec = read_spec(self.spec)
             if len(spec.start) > 1 and not spec.once:
                 config = spec.config
@@ -208,9 +211,9 @@ class Changelogs:
             self._others[name] = with_other_keys(spec.config, name, loaded)
         return open_changelog(spec.config, name, list(read), read, loading, spec.reader)
 
-    # --- who is away -----------------------------------------------------------------------------
+    # --- who is away, and what is lost -----------------------------------------------------------
 
-    def goes_on(self, error: AwayError) -> bool:
+    def goes_on(self, error: MviewError) -> bool:
         """Whether the log that raised it was left, and others are read: then plan once more."""
         return self._left is error
 
@@ -218,8 +221,11 @@ class Changelogs:
         """The connections that can be read, with those that answer again."""
         changelogs = self._open()
         if self._away is not None:
-            for name, changelog in self._away.answered(lambda name: self._asked(name, at[name])):
-                changelogs[name] = changelog
+            for name, answer in self._away.answered(lambda name: self._asked(name, at[name])):
+                try:
+                    changelogs[name] = answer.result()
+                except DataLostError as error:
+                    self._lose(name, error)
         return [name for name in at if name in changelogs]
 
     def _asked(self, name: str, at: Offsets) -> Changelog:
@@ -250,6 +256,22 @@ class Changelogs:
             raise error
         self._left = error
         self._changelogs.pop(name).close()
+
+    def _lose(self, name: str, error: DataLostError) -> None:
+        """Halt the tables of a log that has not all any more; what was read of it stays as it is.
+
+        Raises:
+            DataLostError: this one, where the query has no other log.
+        """
+        spec = read_spec(self.spec)
+        if len(spec.start) == 1:
+            raise error
+        self._lost[name] = {t.source_name: TableHalt.of(error) for t in spec.tables_of(name)}
+        self._left = error
+        if self._away is not None:
+            self._away.forget(name)
+        if (changelog := self._changelogs.pop(name, None)) is not None:
+            changelog.close()
 
     def _end_readers(self) -> None:
         readers, self._readers = self._readers, {}
@@ -332,6 +354,8 @@ class Changelogs:
                 reached[name] = log.advance(at[name], share, wait_ms, most, align)
             except AwayError as error:
                 self._leave(name, error)
+            except DataLostError as error:
+                self._lose(name, error)
         return reached
 
     def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
@@ -353,13 +377,16 @@ class Changelogs:
                 if at == to:
                     continue
                 # Planned by who is no more, and to be read as it was planned.
-                assert self._away is not None
-                self._away.forget(name)
+                if self._away is not None:
+                    self._away.forget(name)
                 changelogs[name] = self._opened(name)
             try:
                 splits = changelogs[name].splits(at, to)
             except AwayError as error:
                 self._leave(name, error)
+                raise
+            except DataLostError as error:
+                self._lose(name, error)
                 raise
             work += [(name, split) for split in splits]
         worth = sum(split.messages for _, split in work) // WORTH_A_TASK + 1
@@ -426,9 +453,11 @@ class Changelogs:
                 changelog.close()
                 if isinstance(error, AwayError):
                     self._leave(name, error, answers=True)
+                elif isinstance(error, DataLostError):
+                    self._lose(name, error)
                 raise
             if self._away is not None:
-                self._away.was_read(name)
+                self._away.forget(name)
             if changelog is not self._changelogs.get(name):
                 self._readers[name] = changelog
 

@@ -142,7 +142,7 @@ class LiveQuery:
                     with _reading():
                         read = self._read(logs, pieces, by_tasks)
             except (AwayError, DataLostError) as error:
-                if isinstance(error, AwayError) and logs.goes_on(error):
+                if logs.goes_on(error):
                     continue
                 if not mends:
                     raise

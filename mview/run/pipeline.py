@@ -975,7 +975,7 @@ class Run:
                 f"and again. {self._away[name].error}"
             )
         for name in before.keys() - self._away.keys():
-            self._listener.on_message(f"{name} is back: its changes are read on where they were")
+            self._listener.on_message(f"{name} is back: it is read again")
 
     def _explain_a_wait(self, chunks_read: Path) -> None:
         """Say now and then why a table whose chunks are all read is not loaded yet."""

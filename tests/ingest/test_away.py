@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ import orjson
 import pytest
 
 from mview.config.file import load_config
-from mview.connector import Changelog, Progress
-from mview.errors import AwayError, ConfigError
+from mview.connector import Changelog, Progress, TableHalt
+from mview.errors import AwayError, ConfigError, DataLostError
 from mview.ingest import away, changelogs
 from mview.ingest.changelogs import Changelogs
 from mview.ingest.live import LiveQuery
@@ -326,3 +327,50 @@ def test_the_live_query_takes_no_batch_that_could_not_be_read(
     spark: Any = SimpleNamespace(begin=bool, settle=bool, running=None)
     LiveQuery(spark, spec, tmp_path, on_batch).run(lambda: len(batches) == 2)
     assert batches == [{"b.t": [1]}, {"a.t": [1]}]
+
+
+LOST = DataLostError("changes of a are gone before they were read", hint="mview drop a.t")
+
+
+@pytest.mark.parametrize("method", ["advance", "splits", "read"])
+def test_the_tables_of_a_log_that_is_lost_halt(
+    server: Server, spec: QuerySpec, tmp_path: Path, clock: list[float], method: str
+) -> None:
+    server.fails["a"][method] = LOST
+    batches: list[tuple[list[str], list[str]]] = []
+
+    def on_batch(batch: Any) -> None:
+        batches.append((sorted(map(str, batch.changes)), sorted(map(str, batch.halted))))
+        assert all(halt == TableHalt.of(LOST) for halt in batch.halted.values())
+        assert batch.offsets.connections["a"] == spec.start["a"]
+        if len(batches) == 1:
+            server.write("b", 2)
+
+    spark: Any = SimpleNamespace(begin=bool, settle=bool, running=None)
+    LiveQuery(spark, spec, tmp_path, on_batch).run(lambda: len(batches) == 2)
+    assert batches == [(["b.t"], ["a.t"]), (["b.t"], [])]
+    assert server.opened == server.closed
+
+
+def test_one_that_is_back_may_have_lost_what_was_not_read(
+    server: Server, logs: Changelogs, spec: QuerySpec, clock: list[float]
+) -> None:
+    server.fails["a"]["advance"] = GONE
+    at = logs.advance(logs.begin())
+    server.fails["a"]["advance"] = LOST
+    clock[0] += 1
+    end = until_asked(logs, at, lambda end: end["halts"])
+    assert end["halts"] == {"a.t": asdict(TableHalt.of(LOST))}
+    assert end["connections"] == at["connections"]
+    assert read_away(Store(spec.config.store)) == {}
+
+
+def test_that_the_only_log_is_lost_ends_the_run(
+    server: Server, tmp_path: Path, clock: list[float]
+) -> None:
+    spec = spec_of(server, "a")
+    logs = Changelogs(spec.write(tmp_path / "spec.json"))
+    server.fails["a"]["advance"] = LOST
+    with pytest.raises(DataLostError, match="changes of a are gone"):
+        logs.advance(logs.begin())
+    logs.close()

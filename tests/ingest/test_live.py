@@ -89,7 +89,7 @@ class Logs:
     def pieces(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return []
 
-    def goes_on(self, error: AwayError) -> bool:
+    def goes_on(self, error: Exception) -> bool:
         return False
 
     def close(self) -> None:

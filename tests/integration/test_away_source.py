@@ -59,6 +59,27 @@ def down(server: Any) -> Iterator[None]:
         server.restart()
 
 
+def halted(sources: Sources) -> dict[str, str]:
+    """The views that have halted, and why."""
+    return {view.name: view.halted for view in status(sources.config).views if view.halted}
+
+
+def drop_slot(sources: Sources) -> None:
+    """Drop the slot that the run holds; it takes it again as soon as it has lost it."""
+    ((slot,),) = sources.far(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    )
+
+    def is_dropped() -> bool:
+        sources.far(
+            f"SELECT pg_terminate_backend(active_pid, 5000), pg_drop_replication_slot('{slot}')"
+            f" FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        )
+        return True
+
+    wait_until(is_dropped, "the end of the slot", PATIENCE)
+
+
 def test_a_server_is_killed_and_comes_back(sources: Sources) -> None:
     far, near = [0], []
     with Running(sources.config, ALL) as run:
@@ -123,3 +144,26 @@ def test_what_others_are_loaded_for_is_there_when_it_is_back(sources: Sources) -
         sources.until(run, "of_far", [0, 2])
         sources.until(run, "both", [2])
     assert all(result.equal for result in verify(sources.config, [*ALL, other]))
+
+
+def test_the_tables_of_a_log_that_is_lost_halt_until_they_are_loaded_anew(sources: Sources) -> None:
+    with Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", [0])
+        sources.near("INSERT INTO t VALUES (1, 1)")
+        sources.until(run, "of_near", [1])
+        drop_slot(sources)
+        sources.far("INSERT INTO t VALUES (1, 1)")
+        wait_until(lambda: halted(sources), "the halt", PATIENCE, run.check)
+        for key in (2, 3):
+            sources.near(f"INSERT INTO t VALUES ({key}, 1)")
+            sources.until(run, "of_near", list(range(1, key + 1)))
+        assert set(halted(sources)) == {"of_far", "both"}
+        assert "the slot was dropped" in halted(sources)["of_far"]
+        run._pipeline.stop()
+        assert "the slot was dropped" in str(run.failure())
+    with Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", [0, 1])
+        sources.until(run, "both", [1])
+        sources.far("INSERT INTO t VALUES (2, 2)")
+        sources.until(run, "both", [1, 2])
+    assert all(result.equal for result in verify(sources.config, ALL))
