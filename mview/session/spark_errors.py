@@ -89,6 +89,8 @@ def without_advice(text: str) -> str:
 
 def first_words(error: Exception) -> str:
     """What an error is and says, in one line: `<class>: <words>`."""
+    if isinstance(error, PySparkException):
+        error = unwrapped(error)
     text, kind = str(error).strip(), type(error).__name__
     if (java := _JAVA.match(text)) is not None:
         text, kind = text[java.end() :], java.group(1)

@@ -98,6 +98,9 @@ def test_who_only_waited_for_a_part_of_a_query_is_not_whom_it_is_told_of() -> No
     assert unwrapped(part) is part
     alone = Said(waited)
     assert unwrapped(alone) is alone
+    cause = Said("java.util.NoSuchElementException: key not found: x#3")
+    told = told_of(Said(waited, Said(waited, cause)), "view v")
+    assert told.what == "view v fails: NoSuchElementException: key not found: x#3"
 
 
 def test_an_error_that_passes_is_not_its_own_cause() -> None:
