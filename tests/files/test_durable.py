@@ -66,7 +66,7 @@ def test_the_disk_begins_with_all_small_files_before_one_is_waited_for(
     asked: list[tuple[str, Path]] = []
 
     def of(handle: int) -> Path:
-        return Path(os.readlink(f"/proc/self/fd/{handle}"))
+        return Path(f"/proc/self/fd/{handle}").readlink()
 
     fsync, advise = os.fsync, os.posix_fadvise
     monkeypatch.setattr(

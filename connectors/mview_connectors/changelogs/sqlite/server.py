@@ -353,9 +353,7 @@ class SqliteServer(SqliteDatabase):
         path = Path(self._server()).expanduser().absolute()
         return f"`mview init 'sqlite:///{path}' --triggers`"
 
-    def check_tables(
-        self, tables: Sequence[str], read: Mapping[str, Collection[str]]
-    ) -> None:
+    def check_tables(self, tables: Sequence[str], read: Mapping[str, Collection[str]]) -> None:
         """Make sure that the triggers of tables are in place, and note what is read.
 
         Args:
@@ -370,9 +368,7 @@ class SqliteServer(SqliteDatabase):
             columns = ready.get(name, {"columns": {}})["columns"]
             settings, there = self._settings.table(name), self._read_columns(name)
             needed = read.get(name, there)
-            lacking = [
-                c for c in there if c in needed and settings.reads(c) and c not in columns
-            ]
+            lacking = [c for c in there if c in needed and settings.reads(c) and c not in columns]
             if lacking:
                 what = f"do not note {', '.join(lacking)}" if columns else "are not installed"
                 raise ConfigError(
