@@ -48,6 +48,9 @@ from mview.store.layout import Store
 from mview.store.manifest import Manifest, schemas_of
 from mview.store.requests.asked import asked_files
 
+#: Views that a note names.
+_TOLD = 5
+
 
 def files_of_run(config: Config) -> tuple[str, ...]:
     """The files and folders that the newest run of the store was given.
@@ -137,6 +140,7 @@ class Checker:
         self._read = {name for definition in definitions for name in definition.read_views}
         for definition in definitions:
             checks[definition.name] = self._check(definition, checks)
+        self._tell_of_guesses(definitions, checks)
         sound = [checked.definition for checked in checks.values() if checked.plan]
         if not self.offline:
             for caution in cautions(self.config, sound, self.schemas):
@@ -153,6 +157,23 @@ class Checker:
             for name, checked in checks.items()
             if name in names
         ]
+
+    def _tell_of_guesses(
+        self, definitions: Sequence[ViewDefinition], checks: Mapping[str, Checked]
+    ) -> None:
+        """Note which plans go by types that only Spark tells: with them sums may be kept better."""
+        read: dict[str, None] = {}
+        unsure = []
+        for definition in definitions:
+            guessed = [name for name in definition.read_views if name in self._guessed]
+            if guessed and checks[definition.name].plan:
+                unsure.append(definition.name)
+                read |= dict.fromkeys(guessed)
+        if unsure:
+            self.note(
+                f"note: plans may change, as views that they read are not built yet "
+                f"({_some(list(read))}): {_some(unsure)}"
+            )
 
     def _check_room(self, views: Sequence[ViewDefinition]) -> None:
         """Make sure that logs have room for those who are yet to begin to read them."""
@@ -228,12 +249,6 @@ class Checker:
             return Checked(definition, error=UserError(what, where=definition.file))
         if any(RelationId("view", name) not in self.schemas for name in views):
             return Checked(definition)
-        for name in views:
-            if name in self._guessed:
-                # Spark tells its types: sums may be kept better.
-                self.note(
-                    f"note: {name} is not built yet: the plan of {definition.name} may change"
-                )
         try:
             self.schemas |= self._describe(definition)
             plan = compile_view(definition, self.schemas)
@@ -328,3 +343,8 @@ class Checker:
         except UserError:
             return None
         return TableSchema(world.schema(definition.relation).columns, plan.key)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _TOLD:,} more" if len(names) > _TOLD else ""
+    return ", ".join(names[:_TOLD]) + more

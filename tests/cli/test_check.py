@@ -343,12 +343,13 @@ def test_a_view_over_one_that_is_not_built_knows_its_types(project, monkeypatch)
         "coded": "select customer_id, soundex(name) as code from shop.customers",
         "codes": "select code, count(*) as n from coded group by code",
         "counts": "select n, count(*) as codes from codes group by n",
+        **{f"more_{number}": "select code from coded" for number in range(6)},
     }
     views = [parse_view(text, name) for name, text in texts.items()]
-    assert [view.error for view in checker.check(views)] == [None] * 5
+    assert [view.error for view in checker.check(views)] == [None] * 11
     low = {c.name: str(c.type) for c in checker.schemas[RelationId("view", "low")].columns}
     assert low == {"product": "string", "n": "int64", "total": "decimal128(20, 2)"}
     assert notes == [
-        "note: coded is not built yet: the plan of codes may change",
-        "note: codes is not built yet: the plan of counts may change",
+        "note: plans may change, as views that they read are not built yet (coded, codes): "
+        "codes, counts, more_0, more_1, more_2 and 3 more",
     ]
