@@ -542,7 +542,7 @@ class Run:
         """Build views; what fails on the data is tried again with the changes that are there."""
         engine = self._engine
         failed = self._built(views)
-        if failed and not self._stop.is_set():
+        if failed and not self._stop.is_set() and self._follows:
             names = ", ".join(failed)
             self._listener.on_message(f"{names}: not built yet; taking the changes first")
             engine.executors.warm(engine.look_up_keys())
@@ -559,7 +559,7 @@ class Run:
     def _goes_on_beside(self) -> bool:
         """Whether there are epochs that must not wait for a build."""
         states = self._engine.manifest.views.values()
-        return not self._once and any(not state.stale for state in states)
+        return not self._once and self._follows and any(not state.stale for state in states)
 
     def _keep_former(self, anew: Collection[str]) -> None:
         """Keep the published views as they are, by the texts that they have.
@@ -741,6 +741,11 @@ class Run:
         tables = self._engine.manifest.source_tables
         return [n for n, state in tables.items() if state.phase == phase and not state.halted]
 
+    @property
+    def _follows(self) -> bool:
+        """Whether there is a table whose changes can be taken: all may have halted."""
+        return any(not self._engine.manifest.tables[name].halted for name in self._schemas)
+
     def _note_halts(self, halted: Mapping[str, MviewError]) -> None:
         for name, error in halted.items():
             self._halted[name] = error
@@ -776,6 +781,8 @@ class Run:
             load: load tables on the way.
             once: only take what is there; None: as the run does.
         """
+        if not self._follows:
+            return
         self._watches = once is None
         starts, epoch = 1, self._engine.manifest.epoch
         patience = Patience(self._stop, self._listener.on_message)

@@ -17,7 +17,13 @@ from mview_connectors.databases.chunking import Size, find_bounds
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
 from mview_connectors.databases.ranges import Operator, compare
-from mview_connectors.databases.values import bits_from_text, booleans, build_batch, from_hex
+from mview_connectors.databases.values import (
+    bits_from_text,
+    booleans,
+    build_batch,
+    from_hex,
+    from_text,
+)
 
 from mview.config import ConnectionSettings
 from mview.errors import ConfigError, UserError
@@ -287,6 +293,41 @@ def test_the_first_value_that_does_not_fit_is_found(row: int) -> None:
         build_batch("c.t", schema, columns, converts)
     assert f"c.t.d, row with id={row}\n" in f"{caught.value}\n"
     assert "got:     'never'" in str(caught.value)
+
+
+def test_why_a_value_does_not_fit_is_said_of_that_value() -> None:
+    """Of two columns of values Arrow names the one that it comes to first, perhaps a later one."""
+    schema = TableSchema((Column("id", pa.int64(), False), Column("n", pa.int64())), ("id",))
+    columns = [pa.array([1, 2, 3]), pa.array(["1", "two", "-3"])]
+
+    def positive(texts: pa.Array) -> pa.Array:
+        if "-3" in texts.to_pylist():
+            raise ValueError("-3 is negative")
+        return texts.cast(pa.int64())
+
+    with pytest.raises(UserError) as caught:
+        build_batch("c.t", schema, columns, [lambda a: a, positive])
+    assert caught.value.what == "a value does not fit its column: it is no such value"
+    assert "got:     'two'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "zone", "words"),
+    [
+        ("2024-05-01 10:00:00", "UTC", "it has no offset of a time zone, such as +00:00"),
+        ("2024-05-01 10:00:00+02:00", None, "it has an offset of a time zone"),
+    ],
+)
+def test_a_time_with_or_without_a_zone_is_told_in_words(
+    value: str, zone: str | None, words: str
+) -> None:
+    kind = pa.timestamp("us", zone)
+    schema = TableSchema((Column("id", pa.int64(), False), Column("at", kind)), ("id",))
+    with pytest.raises(UserError) as caught:
+        build_batch(
+            "c.t", schema, [pa.array([1]), pa.array([value])], [lambda a: a, from_text(kind)]
+        )
+    assert caught.value.what == f"a value does not fit its column: {words}"
 
 
 def test_a_null_in_a_column_that_must_have_none_halts() -> None:

@@ -161,8 +161,8 @@ def build_batch(
         try:
             array = convert(values)
         except MISFITS as error:
-            row = _first_misfit(values, convert)
-            raise _misfit(table, schema, column, raw, row, str(error)) from None
+            row, reason = _first_misfit(values, convert, error)
+            raise _misfit(table, schema, column, raw, row, reason) from None
         if array.null_count and not column.nullable:
             row = array.is_null().index(True).as_py()
             raise _misfit(table, schema, column, raw, row, "the column is NOT NULL")
@@ -170,7 +170,8 @@ def build_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
 
-def _first_misfit(values: Raw, convert: Convert) -> int:
+def _first_misfit(values: Raw, convert: Convert, error: Exception) -> tuple[int, str]:
+    """The first value that does not fit, and why: what all of them raised may be of a later one."""
     start, end = 0, len(values)
     while end - start > 1:
         middle = (start + end) // 2
@@ -180,7 +181,21 @@ def _first_misfit(values: Raw, convert: Convert) -> int:
             end = middle
         else:
             start = middle
-    return start
+    try:
+        convert(values[start : start + 1])
+    except MISFITS as its_own:
+        error = its_own
+    return start, _words(error)
+
+
+def _words(error: Exception) -> str:
+    """Why a value does not fit, without what only programs can do about it."""
+    text = str(error)
+    if "expected a zone offset" in text:
+        return "it has no offset of a time zone, such as +00:00"
+    if "expected no zone offset" in text:
+        return "it has an offset of a time zone"
+    return "it is no such value" if text.startswith("Failed to parse string") else text
 
 
 def _misfit(
