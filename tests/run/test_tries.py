@@ -7,19 +7,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mview.run import pipeline
 from mview.run.pipeline import Run
+from mview.schema import Column, TableSchema
 from mview.session.spark_errors import WorkerEndedError, WorkerStartError
 from mview.store.layout import Store
+from tests.relations import rel
+
+T = TableSchema((Column("id", pa.int64(), False),), ("id",))
 
 
 class Engine:
     """As far as tries are counted."""
 
     def __init__(self, folder: Path) -> None:
-        self.manifest, self.store = SimpleNamespace(epoch=1), Store(folder)
+        table = SimpleNamespace(halted=None)
+        self.manifest = SimpleNamespace(epoch=1, tables={rel("shop.t"): table})
+        self.store = Store(folder)
 
 
 @pytest.fixture
@@ -29,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     listener: Any = SimpleNamespace(on_message=lambda text: None)
     engine: Any = Engine(tmp_path)
     feed: Any = SimpleNamespace(begins_anew=False)
-    return Run(engine, {}, [], listener, threading.Event(), once=False, feed=feed)
+    return Run(engine, {rel("shop.t"): T}, [], listener, threading.Event(), once=False, feed=feed)
 
 
 @pytest.mark.parametrize("error", [WorkerStartError("none comes"), WorkerEndedError("killed")])
@@ -54,3 +61,15 @@ def test_tries_are_counted_since_the_last_epoch(
         with pytest.raises(type(error)):
             run._query(load=False)
     assert len(tried) == tries
+
+
+def test_where_all_tables_have_halted_nothing_is_followed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[bool] = []
+    monkeypatch.setattr(run, "_follow", lambda load, once: followed.append(load))
+    run._query(load=False)
+    assert followed == [False]
+    run._engine.manifest.tables[rel("shop.t")].halted = "why"  # type: ignore[misc]
+    run._query(load=False)
+    assert followed == [False]
