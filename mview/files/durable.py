@@ -81,8 +81,11 @@ def settle() -> None:
         _files.clear()
         _folders.clear()
     try:
-        for file in files:
-            _begin(file)
+        if _waiting_for_disk.is_long:
+            list(_pool.map(_begin, files))
+        else:
+            for file in files:
+                _begin(file)
         left = iter([*files, *folders])
         # One after the other, until the disk is known to let wait.
         while not _waiting_for_disk.is_long and (path := next(left, None)) is not None:
