@@ -245,7 +245,8 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     store, clock = Store(config.store), SystemClock()
     log = ManifestLog(store.manifests)
     manifest = log.latest()
-    owner = Lease(store.lease, clock).holder()
+    lease = Lease(store.lease, clock)
+    owner = lease.holder()
     running = None if owner is None else f"process {owner.pid} on {owner.host}"
     if manifest is None:
         if error := refusal(config.store):
@@ -263,6 +264,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     views = []
     kept = load_definitions(store, manifest)
     aside = aside_below(kept.views, manifest)
+    away = {} if owner is None else read_away(store, lease.newest())
     for name, state in manifest.views.items():
         definition = kept.views.get(name)
         promised = definition.freshness_ms if definition else None
@@ -301,7 +303,7 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         last_failure(store, manifest.epoch),
         light_statuses(config, store, now),
         tuple(name for name in asked_views(store) if name not in manifest.views),
-        _sources(config, manifest.cuts, read_away(store) if running else {}, now),
+        _sources(config, manifest.cuts, away, now),
         environment_statuses(store),
     )
 

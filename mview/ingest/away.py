@@ -50,13 +50,14 @@ class AwayLogs:
 
     Args:
         store: keeps it for those who look, and for the next query of the run.
+        token: of the runner's lease.
         mask: takes secrets out of errors.
         names: the connections of the query. Where all of them were away, each is asked at once.
     """
 
-    def __init__(self, store: Store, mask: Mask, names: Collection[str]) -> None:
-        self._store, self._mask = store, mask
-        known = {name: told for name, told in read_away(store).items() if name in names}
+    def __init__(self, store: Store, token: int, mask: Mask, names: Collection[str]) -> None:
+        self._store, self._token, self._mask = store, token, mask
+        known = {n: told for n, told in read_away(store, token).items() if n in names}
         self._waiting: dict[str, _Waiting] = {}
         if len(known) < len(names):
             self._waiting = {name: _Waiting(told) for name, told in known.items()}
@@ -121,7 +122,8 @@ class AwayLogs:
                 log.answer.add_done_callback(_close)
 
     def _write(self) -> None:
-        write_away(self._store, {name: log.told for name, log in sorted(self._waiting.items())})
+        told = {name: log.told for name, log in sorted(self._waiting.items())}
+        write_away(self._store, self._token, told)
 
 
 def _aside(ask: Callable[[], Changelog]) -> Future[Changelog]:

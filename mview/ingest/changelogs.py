@@ -193,7 +193,8 @@ class Changelogs:
             if len(spec.start) > 1 and not spec.once:
                 config = spec.config
                 mask = Mask(secret_values(config))
-                self._away = AwayLogs(Store(config.store), mask, spec.start.keys())
+                store, names = Store(config.store), spec.start.keys()
+                self._away = AwayLogs(store, spec.token, mask, names)
             away = set() if self._away is None else self._away.names
             for name in spec.start:
                 if name not in away:

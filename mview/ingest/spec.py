@@ -112,6 +112,7 @@ class QuerySpec:
         pinned_ms: what `now()` was in the epoch before this query.
         tick_ms: how often it moves; 0: no view asks.
         light: see `LogReader`.
+        token: of the runner's lease.
     """
 
     generation: int
@@ -124,6 +125,7 @@ class QuerySpec:
     pinned_ms: int = 0
     tick_ms: int = 0
     light: str = ""
+    token: int = 0
 
     @property
     def reader(self) -> LogReader:
@@ -179,6 +181,7 @@ class QuerySpec:
             "pinned_ms": self.pinned_ms,
             "tick_ms": self.tick_ms,
             "light": self.light,
+            "token": self.token,
         }
         content = json.dumps(data).encode()
         put(file, content)
@@ -244,6 +247,7 @@ def read_spec(reference: str) -> QuerySpec:
         data["pinned_ms"],
         data["tick_ms"],
         data["light"],
+        data["token"],
     )
 
 

@@ -150,7 +150,7 @@ class Pipeline:
             failure_kept(store, lease.token, clock, mask),
             fenced(lease),
         ):
-            write_away(store, {})  # what was away to a run before is asked anew
+            write_away(store, lease.token, {})  # what was away to a run before is asked anew
             newest = ManifestLog(store.manifests).latest() or empty_manifest()
             if self.config.environment:
                 self._take_given(store, newest)
@@ -397,7 +397,7 @@ class Run:
         self._chunks_read = self._watches = False
         self._handed: Mapping[RelationId, int] = {}
         self._held: dict[RelationId, str] = {}
-        self._away = read_away(engine.store)
+        self._away = read_away(engine.store, engine.lease.token)
         self._halted: dict[str, MviewError] = {}
         self._building: Building | None = None
         #: Held by who runs an epoch, or changes what is kept between two.
@@ -933,6 +933,7 @@ class Run:
             once=once,
             pinned_ms=start.pinned_ms,
             tick_ms=self._tick_ms,
+            token=engine.lease.token,
         )
 
     @property
@@ -975,7 +976,8 @@ class Run:
 
     def _tell_of_away(self) -> None:
         """Say once when a connection goes away, and once when it is back."""
-        before, self._away = self._away, read_away(self._engine.store)
+        engine = self._engine
+        before, self._away = self._away, read_away(engine.store, engine.lease.token)
         for name in self._away.keys() - before.keys():
             self._listener.on_message(
                 f"{name} is away: its tables stay as they are, all others go on; it is asked again "

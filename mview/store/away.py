@@ -10,6 +10,7 @@ from mview.clock import WallMs
 from mview.errors import CorruptionError
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
+from mview.files.numbered import numbered
 from mview.files.records import record
 from mview.store.layout import Store
 
@@ -27,20 +28,33 @@ class Away:
     error: str
 
 
-def read_away(store: Store) -> dict[str, Away]:
-    """By connection, why it cannot be read; a damaged file tells nothing: the run knows."""
-    if store.away.exists():
-        with suppress(CorruptionError):
-            return read_checked(store.away, _parse, "", "")
+def read_away(store: Store, token: int) -> dict[str, Away]:
+    """By connection, why a runner cannot read it.
+
+    Args:
+        token: of the runner's lease. What another one wrote, perhaps after it was paused and
+            replaced, does not count.
+    """
+    file = numbered(store.away, token)
+    # A damaged file tells nothing, and one that goes at this moment no more: the run knows.
+    with suppress(CorruptionError):
+        if file.exists():
+            return read_checked(file, _parse, "", "")
     return {}
 
 
-def write_away(store: Store, away: Mapping[str, Away]) -> None:
-    """Keep which connections cannot be read; no file: all can."""
+def write_away(store: Store, token: int, away: Mapping[str, Away]) -> None:
+    """Keep which connections a runner cannot read; no file: it can read all.
+
+    Args:
+        token: of the runner's lease. What runners before it have left goes.
+    """
+    file = numbered(store.away, token)
     if away:
-        put(store.away, checked({name: asdict(told) for name, told in away.items()}))
-    else:
-        store.away.unlink(missing_ok=True)
+        put(file, checked({name: asdict(told) for name, told in away.items()}))
+    for older in store.away.glob("*.json"):
+        if older.name < file.name or (older.name == file.name and not away):
+            older.unlink(missing_ok=True)
 
 
 def _parse(body: Mapping[str, Mapping[str, object]]) -> dict[str, Away]:

@@ -92,8 +92,8 @@ class Store:
 
     @property
     def away(self) -> Path:
-        """The connections that the run cannot read right now; no file: it can read all."""
-        return self.root / "away.json"
+        """Folder of the connections that runners cannot read right now, one file per runner."""
+        return self.root / "away"
 
     @property
     def asked(self) -> Path:

@@ -187,20 +187,29 @@ def test_a_connection_that_the_run_cannot_read_is_told(publish, tmp_path):
     text = f"store: data\nconnections: {{shop: {_PG}}}\nchanges: {{shop: {_FILES}}}\n"
     (tmp_path / "mview.yml").write_text(text)
     store, since = Store(tmp_path / "data"), SystemClock().now() - 90_000
-    write_away(store, {"shop": Away(since, "no answer")})
+    told = {"shop": Away(since, "no answer")}
+    with Lease(store.lease, SystemClock()) as replaced:
+        write_away(store, replaced.token, told)
     assert "away" not in mview("status").stdout, "nobody runs it: nobody knows"
-    with Lease(store.lease, SystemClock()):
+    with Lease(store.lease, SystemClock()) as lease:
+        assert "away" not in mview("status").stdout, "this one has not said so"
+        write_away(store, lease.token, told)
         assert "  shop" in mview("status").stdout
         assert "    away for 9" in mview("status").stdout
         (source,) = json.loads(mview("status", "--json").stdout)["sources"]
         assert (source["away"], source["away_since_ms"]) == ("no answer", since)
         assert source["silent"]
-        store.away.write_text("{")
+        (file,) = store.away.iterdir()
+        file.write_text("{")
         assert "away" not in mview("status").stdout
-        write_away(store, {"shop": Away(since, "no answer")})
-        write_away(store, {})
+        write_away(store, lease.token, told)
+        write_away(store, lease.token, {})
         assert "away" not in mview("status").stdout
-    assert not store.away.exists()
+        # It was paused, and wakes up.
+        write_away(store, replaced.token, told)
+        assert "away" not in mview("status").stdout
+        write_away(store, lease.token, {})
+    assert not list(store.away.iterdir())
 
 
 def test_views_that_are_asked_for_are_told_before_they_are_built(publish, tmp_path):

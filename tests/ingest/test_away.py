@@ -27,6 +27,9 @@ from tests.patience import Patience
 from tests.relations import rel
 from tests.services.process import wait_until
 
+#: Of the runner's lease.
+_TOKEN = 3
+
 
 class Server:
     """What the logs of two connections are read from, and what fails there."""
@@ -123,7 +126,7 @@ def spec_of(server: Server, names: str = "ab", *, once: bool = False) -> QuerySp
         server.write(name, 1)
         table = rel(f"{name}.t")
         tables[table] = TableSpec(table, SCHEMA, Path("base"), "", None)
-    return QuerySpec(1, config, tables, start, -1, 1, once)
+    return QuerySpec(1, config, tables, start, -1, 1, once, token=_TOKEN)
 
 
 @pytest.fixture
@@ -174,14 +177,14 @@ def test_others_go_on_and_nothing_is_lost_or_doubled(
     assert end["cuts"].keys() == {"b"}, "what an epoch before has noted of it holds"
     assert taken(logs, at, end) == {"b.t": [2]}
     assert server.closed == 1
-    assert read_away(store)["a"].error == "the server of a does not answer: refused"
+    assert read_away(store, _TOKEN)["a"].error == "the server of a does not answer: refused"
     assert logs.advance(end) == end, "no news, and no error"
 
     server.fails["a"].clear()
     clock[0] += 1
     back = until_asked(logs, end, lambda at: at != end)
     assert taken(logs, end, back) == {"a.t": [2]}
-    assert read_away(store) == {}
+    assert read_away(store, _TOKEN) == {}
     assert logs.advance(back) == back
 
 
@@ -192,7 +195,7 @@ def test_it_is_asked_aside_with_growing_pauses(
     store = Store(spec.config.store)
     server.fails["a"]["advance"] = GONE
     at = logs.advance(logs.begin())
-    since = read_away(store)["a"].since_ms
+    since = read_away(store, _TOKEN)["a"].since_ms
     for pause in (1, 2, 4, 8, 15, 30, 30):
         clock[0] += pause - 0.001
         logs.advance(at)
@@ -212,11 +215,13 @@ def test_it_is_asked_aside_with_growing_pauses(
         server.fails["a"]["advance"] = AwayError(error)
         server.answers.set()
         wait_until(
-            lambda at=at, error=error: logs.advance(at) and read_away(store)["a"].error == error,
+            lambda at=at, error=error: (
+                logs.advance(at) and read_away(store, _TOKEN)["a"].error == error
+            ),
             "the error",
             60,
         )
-    assert read_away(store)["a"].since_ms == since
+    assert read_away(store, _TOKEN)["a"].since_ms == since
 
 
 def test_a_batch_that_cannot_be_read_is_planned_without_it(
@@ -232,7 +237,7 @@ def test_a_batch_that_cannot_be_read_is_planned_without_it(
         assert logs.goes_on(caught.value)
         assert not logs.goes_on(AwayError("another"))
         assert taken(logs, begin, logs.advance(begin)) == {"b.t": [1]}
-        assert read_away(store).keys() == {"a"}
+        assert read_away(store, _TOKEN).keys() == {"a"}
         clock[0] += attempt
     server.fails["a"] = {"splits": GONE}
     with pytest.raises(AwayError):
@@ -241,7 +246,7 @@ def test_a_batch_that_cannot_be_read_is_planned_without_it(
     server.fails["a"].clear()
     end = until_asked(logs, begin, lambda at: "a" in at["cuts"])
     assert taken(logs, begin, end) == {"a.t": [1], "b.t": [1]}
-    assert read_away(store) == {}
+    assert read_away(store, _TOKEN) == {}
 
 
 def test_where_all_are_away_it_is_said_at_once(server: Server, logs: Changelogs) -> None:
@@ -261,7 +266,7 @@ def test_a_bounded_run_and_one_of_one_connection_wait(
     server.fails["a"]["advance"] = GONE
     with pytest.raises(AwayError, match="the server of a"):
         logs.advance(logs.begin())
-    assert read_away(Store(spec.config.store)) == {}
+    assert read_away(Store(spec.config.store), _TOKEN) == {}
     logs.close()
 
 
@@ -362,7 +367,7 @@ def test_one_that_is_back_may_have_lost_what_was_not_read(
     end = until_asked(logs, at, lambda end: end["halts"])
     assert end["halts"] == {"a.t": asdict(TableHalt.of(LOST))}
     assert end["connections"] == at["connections"]
-    assert read_away(Store(spec.config.store)) == {}
+    assert read_away(Store(spec.config.store), _TOKEN) == {}
 
 
 def test_that_the_only_log_is_lost_ends_the_run(
