@@ -15,13 +15,22 @@ from threading import Thread
 
 from mview.clock import SystemClock, awake_s
 from mview.connector import Changelog
-from mview.errors import AwayError
+from mview.errors import AwayError, DecodeError, MviewError, UserError
 from mview.secrets import Mask
 from mview.store.away import Away, read_away, write_away
 from mview.store.layout import Store
 
 #: Seconds between two attempts: soon at first, as most restarts are short.
 PAUSES_S = (1, 2, 4, 8, 15, 30)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a log that raised this may be read later: its server is away, or refuses.
+
+    What it refuses, a password or a right, can be set right there. A message that cannot be taken
+    is the same in each attempt.
+    """
+    return isinstance(error, AwayError | UserError) and not isinstance(error, DecodeError)
 
 
 @dataclass
@@ -67,7 +76,7 @@ class AwayLogs:
         """The connections that are not read."""
         return {name for name, log in self._waiting.items() if not log.is_tried}
 
-    def leave(self, name: str, error: AwayError, *, answers: bool = False) -> None:
+    def leave(self, name: str, error: MviewError, *, answers: bool = False) -> None:
         """A log is away from now on, or still.
 
         Args:
@@ -98,7 +107,8 @@ class AwayLogs:
                 continue
             if not log.answer.done():
                 continue
-            if isinstance(error := log.answer.exception(), AwayError):
+            error = log.answer.exception()
+            if isinstance(error, MviewError) and is_passing(error):
                 self.leave(name, error, answers=log.answers)
                 continue
             answer, log.answer, log.is_tried = log.answer, None, True

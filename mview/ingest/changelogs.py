@@ -23,9 +23,9 @@ from mview.changelog import StreamRow, stream_batch, to_ipc
 from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
 from mview.config import secret_values
 from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split, TableHalt
-from mview.errors import AwayError, DataLostError, MviewError
+from mview.errors import AwayError, DataLostError, MviewError, UserError
 from mview.files.records import plain
-from mview.ingest.away import AwayLogs
+from mview.ingest.away import AwayLogs, is_passing
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
 from mview.ingest.decode.split import decode_split
@@ -239,8 +239,8 @@ class Changelogs:
             raise
         return changelog
 
-    def _leave(self, name: str, error: AwayError, *, answers: bool = False) -> None:
-        """Go on without a log that is away: it stays where it is, and that is a cut, too.
+    def _leave(self, name: str, error: MviewError, *, answers: bool = False) -> None:
+        """Go on without a log that is away or refuses: it stays where it is; that is a cut, too.
 
         Args:
             name: its connection.
@@ -248,9 +248,9 @@ class Changelogs:
             answers: see `AwayLogs.leave`.
 
         Raises:
-            AwayError: this one, where no other log can be read.
+            MviewError: this one, where no other log can be read, or it would be the same later.
         """
-        if self._away is None:
+        if self._away is None or not is_passing(error):
             raise error
         self._away.leave(name, error, answers=answers)
         if len(self._changelogs) == 1:
@@ -347,13 +347,13 @@ class Changelogs:
         most: int,
         align: Align,
     ) -> dict[str, Progress]:
-        """How far each of some logs goes; one that is away is left out."""
+        """How far each of some logs goes; one that cannot be read is left out."""
         reached = {}
         for name in names:
             try:
                 log = self._changelogs[name]
                 reached[name] = log.advance(at[name], share, wait_ms, most, align)
-            except AwayError as error:
+            except (AwayError, UserError) as error:
                 self._leave(name, error)
             except DataLostError as error:
                 self._lose(name, error)
@@ -383,7 +383,7 @@ class Changelogs:
                 changelogs[name] = self._opened(name)
             try:
                 splits = changelogs[name].splits(at, to)
-            except AwayError as error:
+            except (AwayError, UserError) as error:
                 self._leave(name, error)
                 raise
             except DataLostError as error:
@@ -452,7 +452,7 @@ class Changelogs:
                 yield from decoded
             except BaseException as error:
                 changelog.close()
-                if isinstance(error, AwayError):
+                if isinstance(error, AwayError | UserError):
                     self._leave(name, error, answers=True)
                 elif isinstance(error, DataLostError):
                     self._lose(name, error)

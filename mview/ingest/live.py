@@ -22,7 +22,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from mview.changelog import STREAM_DDL
-from mview.errors import AwayError, DataLostError, MviewError, RetryableError, of_the_system
+from mview.errors import (
+    AwayError,
+    DataLostError,
+    MviewError,
+    RetryableError,
+    UserError,
+    of_the_system,
+)
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, Sorted, sorted_rows
 from mview.ingest.changelogs import Changelogs, Piece
@@ -128,7 +135,7 @@ class LiveQuery:
                 mends = self._mends.of(self._spec.tables)
                 rereads.read_again({m.table for m in mends.values() if m.action == "retry"})
             read: Sorted = Sorted({}, {}, {}, [])
-            lost: AwayError | DataLostError | None = None
+            lost: AwayError | DataLostError | UserError | None = None
             try:
                 with _reading():
                     rereads.look()
@@ -141,7 +148,7 @@ class LiveQuery:
                     rhythm.begin()
                     with _reading():
                         read = self._read(logs, pieces, by_tasks)
-            except (AwayError, DataLostError) as error:
+            except (AwayError, DataLostError, UserError) as error:
                 if logs.goes_on(error):
                     continue
                 if not mends:

@@ -15,7 +15,7 @@ import pytest
 
 from mview.config.file import load_config
 from mview.connector import Changelog, Progress, TableHalt
-from mview.errors import AwayError, ConfigError, DataLostError
+from mview.errors import AwayError, ConfigError, DataLostError, DecodeError, UserError
 from mview.ingest import away, changelogs
 from mview.ingest.changelogs import Changelogs
 from mview.ingest.live import LiveQuery
@@ -289,15 +289,45 @@ def test_another_query_does_not_ask_at_once_who_was_away_but_replays_what_was_pl
     again.close()
 
 
-def test_what_is_wrong_with_it_by_then_is_raised(
+@pytest.mark.parametrize("error", [ConfigError("no such user"), UserError("no such right")])
+def test_one_that_refuses_holds_nobody_and_is_asked_again(
+    server: Server, logs: Changelogs, spec: QuerySpec, clock: list[float], error: UserError
+) -> None:
+    store = Store(spec.config.store)
+    server.fails["a"]["advance"] = GONE
+    at = logs.advance(logs.begin())
+    server.fails["a"]["advance"] = error
+    clock[0] += 1
+    until_asked(logs, at, lambda _: read_away(store, _TOKEN)["a"].error == error.what)
+    server.write("b", 2)
+    end = logs.advance(at)
+    assert taken(logs, at, end) == {"b.t": [2]}
+    server.fails["a"].clear()
+    clock[0] += 2
+    back = until_asked(logs, end, lambda at: at != end)
+    assert taken(logs, end, back) == {"a.t": [1]}
+    # And at once, without an attempt aside.
+    server.write("b", 3)
+    server.fails["a"]["advance"] = error
+    end = logs.advance(back)
+    assert taken(logs, back, end) == {"b.t": [3]}
+    assert read_away(store, _TOKEN)["a"].error == error.what
+
+
+def test_a_message_that_cannot_be_taken_is_the_same_in_each_attempt(
     server: Server, logs: Changelogs, clock: list[float]
 ) -> None:
     server.fails["a"]["advance"] = GONE
     at = logs.advance(logs.begin())
-    server.fails["a"]["advance"] = ConfigError("its user was dropped")
+    server.fails["a"]["advance"] = DecodeError("no JSON")
     clock[0] += 1
-    with pytest.raises(ConfigError, match="its user was dropped"):
+    with pytest.raises(DecodeError, match="no JSON"):
         until_asked(logs, at, lambda _: False)
+    begin = logs.begin()
+    server.fails["b"]["read"] = DecodeError("no JSON either")
+    with pytest.raises(DecodeError, match="either") as caught:
+        taken(logs, begin, logs.advance(begin))
+    assert not logs.goes_on(caught.value)
 
 
 def test_what_an_attempt_opens_is_closed_with_the_query(

@@ -119,6 +119,42 @@ def test_a_run_begins_without_it(sources: Sources) -> None:
     assert all(result.equal for result in verify(sources.config, ALL))
 
 
+def test_one_that_lets_nobody_in_when_it_is_back_is_asked_until_it_does(sources: Sources) -> None:
+    """Whose password was changed meanwhile keeps its own tables waiting, and no other's."""
+    sources.as_user("reader", "before")
+    sources.near("CREATE TABLE u (id INTEGER PRIMARY KEY, x INTEGER)")
+    sources.near("INSERT INTO u VALUES (5, 5)")
+    with closing(SqliteServer(sources.config.connections["near"])) as near:
+        near.install(["u"])
+    other = parse_view("SELECT id, x FROM near.u", "of_other")
+    refused = "password authentication failed"
+    with Running(sources.config, ALL) as run:
+        sources.until(run, "of_far", [0])
+        # Between the server's start and the other password nobody shall get in.
+        sources.far("ALTER ROLE reader NOLOGIN PASSWORD 'after'")
+        with down(sources.server):
+            wait_until(lambda: of_far(sources).away, "the end of it", PATIENCE, run.check)
+        sources.far("ALTER ROLE reader LOGIN; INSERT INTO t VALUES (1, 1)")
+        wait_until(lambda: refused in of_far(sources).away, "the refusal", PATIENCE, run.check)
+        answer = apply_views(sources.config, [other], (), run.messages.append)
+        assert answer.state == "refused"
+        assert refused in answer.error
+        for key in (1, 2):
+            sources.near(f"INSERT INTO t VALUES ({key}, {key})")
+            sources.until(run, "of_near", [*range(1, key + 1)])
+        assert sources.ids("of_far") == [0]
+        sources.secret.write_text("after")
+        sources.until(run, "of_far", [0, 1])
+        sources.until(run, "both", [1])
+        answer = apply_views(sources.config, [other], (), run.messages.append)
+        assert answer.state == "done", answer.error
+        sources.until(run, "of_other", [5])
+        assert of_far(sources).away == ""
+        assert (said(run, "far is away"), said(run, "far is back")) == (1, 1)
+    assert said(run, "waiting for it") == 0
+    assert all(result.equal for result in verify(sources.config, [*ALL, other]))
+
+
 def test_what_others_are_loaded_for_is_there_when_it_is_back(sources: Sources) -> None:
     """Rows of a load count when all logs are known to have passed it; published views go on."""
     sources.near("CREATE TABLE u (id INTEGER PRIMARY KEY, x INTEGER)")

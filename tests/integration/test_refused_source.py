@@ -45,8 +45,10 @@ class Sources:
         self.near("PRAGMA journal_mode = WAL")
         self.near("CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER)")
         settings = server.settings(database)
-        (folder / "secret").write_text(reveal(settings["password"], "tests"))
-        settings["password"] = f"${{file:{folder / 'secret'}}}"
+        #: The file of PostgreSQL's password.
+        self.secret = folder / "secret"
+        self.secret.write_text(reveal(settings["password"], "tests"))
+        settings["password"] = f"${{file:{self.secret}}}"
         body = {
             "store": str(folder / "store"),
             "connections": {
@@ -62,6 +64,16 @@ class Sources:
         self.config = load_config(folder / "mview.yml")
         with closing(SqliteServer(self.config.connections["near"])) as near:
             near.install(["t"])
+
+    def as_user(self, name: str, password: str) -> None:
+        """Read PostgreSQL as another user, who is made anew and may do what a run needs."""
+        self.far(f"DROP ROLE IF EXISTS {name}; CREATE ROLE {name} SUPERUSER LOGIN")
+        self.far(f"ALTER ROLE {name} PASSWORD '{password}'")
+        self.secret.write_text(password)
+        body = yaml.safe_load(self.config.path.read_text())
+        body["connections"]["far"]["username"] = name
+        self.config.path.write_text(yaml.safe_dump(body))
+        self.config = load_config(self.config.path)
 
     def far(self, sql: str) -> list[tuple[Any, ...]]:
         return self.server.execute(sql, self.database)
