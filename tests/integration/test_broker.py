@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 import yaml
+from mview_connectors.changelogs.sqlite.server import SqliteServer
 from pyspark.sql import SparkSession
 
 from mview.admin.content import StoredView
+from mview.admin.status import status
 from mview.admin.verify import verify
 from mview.config.file import load_config
 from mview.errors import ConfigError
@@ -44,6 +47,86 @@ class Writer:
 
     def beat(self) -> None:
         self.send(op="heartbeat")
+
+
+def test_others_go_on_while_it_is_away_or_refuses(
+    tmp_path: Path, kafka: KafkaServer, spark: SparkSession
+) -> None:
+    """The log of a SQLite database beside Kafka."""
+    writer = Writer(tmp_path, kafka)
+    near = sqlite3.connect(tmp_path / "near.db", isolation_level=None)
+    near.execute("create table t(id integer primary key, x integer)")
+    near.execute("insert into t values (0, 0)")
+    settings = {
+        "store": "store",
+        "connections": {
+            "shop": {"drivername": "sqlite", "database": "shop.db"},
+            "near": {"drivername": "sqlite", "database": "near.db"},
+        },
+        "changes": {
+            "shop": {
+                "source": "kafka",
+                "format": "unified",
+                "topic": f"{writer.topic.removesuffix('t')}{{table}}",
+                **kafka.of_a_reader(),
+                "T": "200ms",
+            },
+            "near": {"source": "sqlite", "T": "100ms"},
+        },
+        "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "1"}},
+    }
+    (tmp_path / "mview.yml").write_text(yaml.safe_dump(settings))
+    config = load_config(tmp_path / "mview.yml")
+    with closing(SqliteServer(config.connections["near"])) as server:
+        server.install(["t"])
+    views = views_of(
+        sums="select x, count(*) as n from shop.t group by x",
+        of_near="select count(*) as n from near.t",
+        both="select n.id, s.x + n.x as x from near.t n join shop.t s on s.id = n.id",
+    )
+    log = ManifestLog(Store(config.store).manifests)
+    running = Live(config, *views)
+
+    def rows(view: str) -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in StoredView(config, view).arrow().to_pylist()]
+
+    def said(text: str) -> int:
+        return sum(text in message for message in running.notes.messages)
+
+    def away() -> str:
+        (told,) = (source for source in status(config).sources if source.name == "shop")
+        return told.away
+
+    def others_go_on() -> None:
+        for _ in range(2):
+            near.execute("insert into t (x) values (7)")
+            ((count,),) = near.execute("select count(*) from t").fetchall()
+            running.until(lambda count=count: rows("of_near") == [(count,)])
+
+    try:
+        running.until(lambda: writer.beat() or ((m := log.latest()) and len(m.views) == len(views)))
+        for number, what in enumerate(("away", "refused"), start=1):
+            with ExitStack() as trouble:
+                if what == "away":
+                    kafka.kill()
+                    trouble.callback(kafka.restart)
+                else:
+                    trouble.enter_context(kafka.denied(writer.topic))
+                    writer.insert(1_002)  # so that there is something to be read
+                running.until(away)
+                others_go_on()
+                assert dict(rows("sums")).get(2, 0) == number - 1
+            writer.insert(1_000 * number + 1)
+            running.until(lambda number=number: dict(rows("sums")).get(2) == 2 * number - 1)
+            assert (said("shop is away"), said("shop is back")) == (number, number)
+        assert said("authorization failed") == 1
+        assert said("waiting for it") == 0
+        running.until(lambda: len(rows("both")) == 5)
+    finally:
+        running.stop()
+        writer.database.close()
+        near.close()
+    assert all(result.equal for result in verify(config, views))
 
 
 @pytest.mark.long
