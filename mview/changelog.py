@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -85,7 +86,8 @@ class EventBlock(NamedTuple):
     """Events of many messages, one of each, field by field: lists of one length; see `ChangeEvent`.
 
     Only what is usual: changes of rows and heartbeats (`kinds`: c, u, d, heartbeat) with whole
-    rows, none of which is UNCHANGED. A c or u has an after-image.
+    rows, none of which is UNCHANGED. A c or u has an after-image. Of a message that tells nothing,
+    as a tombstone, the kind and the table are empty.
     """
 
     tables: Sequence[str]
@@ -99,7 +101,9 @@ class EventBlock(NamedTuple):
 
     def at(self, places: Sequence[int]) -> EventBlock:
         """Those at some places."""
-        return EventBlock._make([field[place] for place in places] for field in self)
+        if len(places) < 2:
+            return EventBlock._make([field[place] for place in places] for field in self)
+        return EventBlock._make(map(itemgetter(*places), self))
 
 
 def encode_position(position: Sequence[int]) -> str:
@@ -108,9 +112,19 @@ def encode_position(position: Sequence[int]) -> str:
     >>> encode_position((3, 77744)) < encode_position((3, 100000))
     True
     """
-    if len(position) == 1:  # one per change
-        return f"{position[0]:020d}"
-    return ".".join([f"{part:020d}" for part in position])
+    return _template(len(position)) % tuple(position)
+
+
+def encode_positions(positions: Sequence[tuple[int, ...]]) -> list[str]:
+    """`encode_position` of many."""
+    sizes = set(map(len, positions))
+    if len(sizes) != 1:
+        return [*map(encode_position, positions)]
+    return [*map(_template(*sizes).__mod__, positions)]
+
+
+def _template(size: int) -> str:
+    return ".".join(["%020d"] * size)
 
 
 #: Column of changelog rows: a `RowKind`.

@@ -168,7 +168,7 @@ class Format(Protocol):
     """Decodes messages. Stateless; made by `factory(options)`.
 
     A format may also have `decode_block(messages) -> EventBlock | None`: what `decode` gives of
-    these messages, one event of each, in a third of the time. None, or any exception: they are to
+    these messages, at most one of each, in a third of the time. None, or any exception: they are to
     be decoded one by one.
 
     Attributes:

@@ -204,7 +204,7 @@ class FormatContract:
         assert all(at <= _START_MS + 10_000 for at in times)
 
     def test_blocks_are_what_messages_are(self, harness: FormatHarness) -> None:
-        """Where it decodes many messages at once: an event of each, as `decode` gives it."""
+        """Where it decodes many messages at once: the event of each, as `decode` gives it."""
         chance, log = random.Random(seed()), MessageLog(harness)
         for change in history(harness, chance, 60):
             log.add(change)
@@ -214,7 +214,11 @@ class FormatContract:
             if (block := block_of(decoder, some)) is None:
                 continue
             for number, message in enumerate(some):
-                (event,) = events_of(decoder, message)
+                events = events_of(decoder, message)
+                if not events:
+                    assert (block.tables[number], block.kinds[number]) == ("", "")
+                    continue
+                (event,) = events
                 assert tuple(field[number] for field in block) == (
                     event.table,
                     event.kind,

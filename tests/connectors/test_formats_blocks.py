@@ -197,9 +197,11 @@ def outcome(log: list[Message], decoder: Format, table: TableSpec, mode: str) ->
     return found, halts, taken
 
 
-def check(log: list[Message], table: TableSpec, mode: str) -> None:
+UNIFIED = load("formats", "unified")({})
+
+
+def check(log: list[Message], table: TableSpec, mode: str, inner: Format = UNIFIED) -> None:
     """One by one is what blocks give."""
-    inner = load("formats", "unified")({})
     scoped = (ScopedFormat(inner, "own"), ScopedFormat(OneByOne(inner), "own"))
     told, alone = (outcome(log, BoundedFormat(one, 1 << 20), table, mode) for one in scoped)
     assert told == alone

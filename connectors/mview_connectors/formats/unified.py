@@ -139,20 +139,21 @@ class UnifiedFormat:
         texts = [message.value for message in messages if message.value is not None]
         if len(texts) < len(messages) or (bodies := parse_objects(texts)) is None:
             return None
-        rows = _fields(bodies, "before", "after", "key")
+        if not (told := set().union(*bodies)) <= _FIELDS.keys():
+            return None
+        rows = _fields(bodies, told, "before", "after", "key")
         if not set(map(type, chain(*rows))) <= _ROW:
             return None
         if hold_reals(texts, chain(*rows)):
             for place, text in enumerate(texts):
                 if holds_reals(text, *[row[place] for row in rows]):
                     bodies[place] = with_digits(text)
-            rows = _fields(bodies, "before", "after", "key")
+            rows = _fields(bodies, told, "before", "after", "key")
         befores, afters, keys = rows
-        tables, ops, times = _fields(bodies, "table", "op", "ts")
-        schemas, places, transactions = _fields(bodies, "schema", "position", "transaction")
+        tables, ops, times = _fields(bodies, told, "table", "op", "ts")
+        schemas, places, transactions = _fields(bodies, told, "schema", "position", "transaction")
         is_usual = (
-            set(chain.from_iterable(bodies)) <= _FIELDS.keys()
-            and set(map(type, ops)) == {str}
+            set(map(type, ops)) == {str}
             and set(map(type, times)) <= _WHOLE
             and set(map(type, schemas)) <= _TEXT
             and set(map(type, places)) <= _WHOLE
@@ -184,8 +185,12 @@ class UnifiedFormat:
         return v.convert(values, column, {})
 
 
-def _fields(bodies: Sequence[Mapping[str, Any]], *names: str) -> list[list[Any]]:
-    return [[body.get(name) for body in bodies] for name in names]
+def _fields(bodies: Sequence[Mapping[str, Any]], told: set[str], *names: str) -> list[list[Any]]:
+    """Of some fields the values; `told` are those that one has at least."""
+    return [
+        [body.get(name) for body in bodies] if name in told else [None] * len(bodies)
+        for name in names
+    ]
 
 
 def _bad_op(message: Message, body: dict[str, Any]) -> Exception:

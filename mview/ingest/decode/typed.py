@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,9 +93,12 @@ def typed(rows: Untyped, table: TableSpec, decoder: Format) -> pa.Table:
     columns = []
     # A delete has the cells of its key, and a truncate none.
     keyed, full = _having(rows, {"truncate"}), _having(rows, {"truncate", "d"})
+    told = dict(zip(table.schema.key, keyed.columns(table.schema.key), strict=True))
+    others = [name for name in table.schema.names if name not in told]
+    told |= zip(others, full.columns(others), strict=True)
     for column in table.schema.columns:
         having = keyed if column.name in table.schema.key else full
-        values = [cells[column.name] for cells in having.cells]
+        values: Sequence[Any] = told[column.name]
         if UNCHANGED in values:
             noted = zip(having.places, values, strict=True)
             for number in (number for number, value in noted if value is UNCHANGED):
@@ -143,6 +147,14 @@ class _Having(NamedTuple):
     cells: Sequence[Mapping[str, Any]]
     places: Sequence[int]
     taken: pa.Array | None
+
+    def columns(self, names: Sequence[str]) -> Sequence[Sequence[Any]]:
+        """Their cells of some columns."""
+        if not self.cells or not names:
+            return [()] * len(names)
+        if len(names) == 1:
+            return [[cells[names[0]] for cells in self.cells]]
+        return [*zip(*map(itemgetter(*names), self.cells), strict=True)]
 
     def of(self, which: Sequence[bool], length: int) -> _Having:
         """Those of them that are meant, among `length`."""

@@ -116,7 +116,7 @@ def _of_whole(whole: dict[str, Any]) -> tuple[Any, Columns | None]:
 
 
 #: What stands in front of the schema, between it and the payload, and at the end.
-_OPEN, _BETWEEN, _CLOSE = b'{"schema":', b',"payload":', b"}"
+OPEN, BETWEEN, CLOSE = b'{"schema":', b',"payload":', b"}"
 
 
 def after_envelope(raw: bytes) -> tuple[Any, bytes, Columns] | None:
@@ -125,10 +125,10 @@ def after_envelope(raw: bytes) -> tuple[Any, bytes, Columns] | None:
     JsonConverter writes the same schema, ten times as long as the row, in front of every row: it is
     read once. None where the message is not written so: it is to be read whole.
     """
-    if not raw.startswith(_OPEN) or not raw.endswith(_CLOSE):
+    if not raw.startswith(OPEN) or not raw.endswith(CLOSE):
         return None
-    end = raw.find(_BETWEEN) + len(_BETWEEN)
-    columns = _schema_of(raw[:end])
+    end = raw.find(BETWEEN) + len(BETWEEN)
+    columns = schema_of(raw[:end])
     if columns is None:
         return None
     text = raw[end:-1]
@@ -139,12 +139,12 @@ def after_envelope(raw: bytes) -> tuple[Any, bytes, Columns] | None:
 
 
 @lru_cache(maxsize=256)
-def _schema_of(head: bytes) -> Columns | None:
+def schema_of(head: bytes) -> Columns | None:
     """What the schema says that all of a message is up to its payload.
 
     None where it is not: what is not written as it would be here may have a field twice.
     """
-    text = head + b"null" + _CLOSE
+    text = head + b"null" + CLOSE
     try:
         whole = orjson.loads(text)
         is_plain = orjson.dumps(whole) == text

@@ -27,19 +27,20 @@ only stated.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from mview.changelog import UNCHANGED, ChangeEvent, Kind
+from mview.changelog import UNCHANGED, ChangeEvent, EventBlock, Kind
 from mview.connector import Message
 from mview.errors import DecodeError, shown
 from mview.schema import Column
+from mview_connectors.formats.debezium import block
 from mview_connectors.formats.debezium.avro import AvroEncoding, check_avro
 from mview_connectors.formats.debezium.encoding import JsonEncoding, Opened
 from mview_connectors.formats.debezium.envelope import read
+from mview_connectors.formats.debezium.source import is_first, parts_of
 from mview_connectors.formats.debezium.values import MODES, DebeziumValues
 from mview_connectors.formats.messages import (
     format_options,
@@ -69,9 +70,6 @@ _NO_CHANGE = "m"
 _FLAT_HINT = (
     "the messages look flattened: remove the transform (ExtractNewRecordState) from the connector"
 )
-
-#: A partition of Kafka that is not the topic's first: without a key all of them get messages.
-_LATER_PARTITION = re.compile(r".*/[1-9][0-9]*")
 
 
 class DebeziumFormat:
@@ -117,6 +115,11 @@ class DebeziumFormat:
             error.table = _table(body)
             raise
 
+    def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
+        """The events of many messages: see `Format`."""
+        is_json = isinstance(self._encoding, JsonEncoding)
+        return block.decode_block(messages, self._marks) if is_json else None
+
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
         return self._values.convert(values, column)
@@ -134,7 +137,7 @@ class DebeziumFormat:
         before, after = row_of(message, body, "before"), row_of(message, body, "after")
         key = self._encoding.key(message)
         is_row = kind != "truncate"  # which has no key
-        if is_row and message.key is None and _LATER_PARTITION.fullmatch(message.partition):
+        if is_row and message.key is None and not is_first(message.partition):
             raise undecodable(
                 message,
                 "a change without a key in a topic of several partitions: those of a row are in "
@@ -287,27 +290,4 @@ def _ddl(message: Message, body: dict[str, Any]) -> Iterable[ChangeEvent]:
 
 
 def _position(message: Message, source: dict[str, Any], kind: Kind) -> tuple[int, ...]:
-    return position_of(message, _parts(message, source, kind))
-
-
-def _parts(message: Message, source: dict[str, Any], kind: Kind) -> tuple[Any, ...]:
-    sub = 0 if kind == "d" else 1
-    try:
-        connector = source.get("connector")
-        if connector in ("mariadb", "mysql"):
-            # A truncate is no row event: its `row` is what the event before it left there.
-            row = 0 if kind == "truncate" else source["row"]
-            return (int(source["file"].rpartition(".")[2]), source["pos"], row, sub)
-        if connector == "postgresql":
-            _, *quoted = source["sequence"].split('"')
-            lsn = int(quoted[-2])
-            # null: no commit was seen since the connector began, so this row's own LSN is a lower
-            # bound of what its commit will be, and above all commits before.
-            return (int(quoted[0]) if len(quoted) > 2 else lsn, lsn, sub)
-        if connector == "sqlserver":
-            commit, change = source["commit_lsn"], source["change_lsn"]
-            parts = [int(part, 16) for part in f"{commit}:{change}".split(":")]
-            return (*parts, source["event_serial_no"] or 0, sub)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise undecodable(message, "the 'source' of a change has no readable position") from None
-    return ()
+    return position_of(message, parts_of(message, source, kind))
