@@ -5,12 +5,14 @@ Every message says what failed, where, whether the data is safe, and the next co
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
+import math
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
@@ -66,6 +68,51 @@ def counted(number: int, noun: str) -> str:
     ('1 row', '1,200 epochs')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def literal(value: object) -> str:
+    """A value of a row as SQL writes it, for messages.
+
+    >>> print(literal(None), literal("it's"), literal(Decimal("1E+3")), literal([True, b"\\x0a"]))
+    NULL 'it''s' 1000 array(TRUE, X'0A')
+    >>> literal(dt.date(2026, 1, 31))
+    "DATE '2026-01-31'"
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex().upper()}'"
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"double('{value}')"
+    if isinstance(value, dt.datetime):
+        kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+        return f"{kind} '{value}'"
+    if isinstance(value, dt.date):
+        return f"DATE '{value}'"
+    if isinstance(value, list | tuple):
+        return f"array({', '.join(map(literal, value))})"
+    return repr(value)
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """A row, or its key, for messages.
+
+    >>> row_text({"id": 7, "paid": Decimal("1.50"), "day": None})
+    'id=7, paid=1.50, day=NULL'
+    """
+    return ", ".join(f"{name}={literal(value)}" for name, value in row.items())
+
+
+def rows_text(rows: Iterable[Mapping[str, Any]], size: int = 600) -> str:
+    """Some rows, for `got`."""
+    text = "; ".join(map(row_text, rows))
+    return text if len(text) <= size else text[: size - 1] + "…"
 
 
 def shown(value: object, size: int = 200) -> str:
@@ -236,6 +283,7 @@ _REFUSALS: dict[tuple[int, ...], tuple[str, str]] = {
     (errno.EIO,): ("the disk fails", "look at the disk and at the system's log"),
     (errno.ENAMETOOLONG,): ("the name of a file is too long", "name a shorter one"),
     (errno.EMFILE, errno.ENFILE): ("too many files are open", "raise the limit: ulimit -n"),
+    (errno.EISDIR,): ("a folder is in the place of a file", "move it away"),
 }
 
 
@@ -256,7 +304,9 @@ def of_the_system(error: BaseException | None, where: str | None = None) -> Retr
         for numbers, (what, hint) in _REFUSALS.items():
             line = _line_with([os.strerror(number) for number in numbers], str(error))
             if (isinstance(error, OSError) and error.errno in numbers) or line is not None:
-                place = getattr(error, "filename", None) or _place_in(line)
+                # Of two names the second is the one that a file was to get.
+                names = (getattr(error, name, None) for name in ("filename2", "filename"))
+                place = next(filter(None, names), None) or _place_in(line)
                 return RetryableError(
                     what,
                     where=where if place is None else str(place),

@@ -35,7 +35,7 @@ from mview.delta.parquet import (
 )
 from mview.delta.recent import Recent
 from mview.delta.tiers import crowded, is_full, is_small, pieces
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, UserError, rows_text
 from mview.rows.equality import as_shown, has_floats, identical_rows, same_rows
 from mview.rows.hashing import Hashes
 from mview.rows.match import (
@@ -351,7 +351,7 @@ class Rewriter:
             raise CorruptionError(
                 f"{self._owner}: a row that is to be removed is not in its table",
                 where=self._files.where,
-                got=upsert.keys.take(np.flatnonzero(left)[:1]).to_pylist()[0],
+                got=rows_text(upsert.keys.take(np.flatnonzero(left)[:1]).to_pylist()),
                 safe="the view's table keeps the rows of its last good epoch",
                 hint="compare with `mview verify`; `mview drop` the view and build it again",
             )
@@ -484,7 +484,7 @@ class Rewriter:
     def _not_a_key(self, keys: pa.Table) -> UserError:
         return UserError(
             f"{self._owner}: two rows have one key ({', '.join(self._names)})",
-            got=keys.slice(0, 3).to_pylist(),
+            got=rows_text(keys.slice(0, 3).to_pylist()),
             safe="the view's table keeps the rows of its last good epoch",
             hint="declare a key that is unique in the result, or none: WITH (key='…')",
         )

@@ -29,6 +29,7 @@ from mview.errors import (
     UserError,
     about,
     of_the_system,
+    rows_text,
 )
 from mview.ivm.plan import ViewPlan
 from mview.relation import RelationId
@@ -248,10 +249,8 @@ def with_rows(
             failing = engine.executors.failing_rows(part, changed, of_the_data)
         if failing is not None:
             table, rows = failing
-            listed = "; ".join(
-                str(row) for row in rows.select(part.schemas[table].names).to_pylist()
-            )
-            return UserError(told.what, got=listed[:600], where=str(table), safe=SAFE, hint=_NEXT)
+            listed = rows_text(rows.select(part.schemas[table].names).to_pylist())
+            return UserError(told.what, got=listed, where=str(table), safe=SAFE, hint=_NEXT)
     return told
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from mview.changelog import KIND
 from mview.connector import WEIGHT
-from mview.errors import UserError
+from mview.errors import UserError, rows_text
 from mview.execute.slices import Changes, consolidate
 from mview.rows.match import Positions, key_codes
 from mview.store.fold import EPOCH
@@ -113,10 +113,9 @@ def count_changes(delta: Delta, view: str) -> Counts:
 
 
 def _refuse(rows: pa.Table, key: Sequence[str], view: str) -> None:
-    sample = "; ".join(str(row) for row in rows.slice(0, 3).to_pylist())
     raise UserError(
         f"the key ({', '.join(key)}) of view {view} is not unique",
-        got=sample[:600],
+        got=rows_text(rows.slice(0, 3).to_pylist()),
         safe="the epoch was not published; the view stays as it was",
         hint="declare a key that is unique, or none: key='…' in WITH (…)",
     )

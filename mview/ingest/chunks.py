@@ -17,7 +17,7 @@ from mview.clock import SourceMs
 from mview.config import Config
 from mview.connector import Database
 from mview.delta.parquet import ROW_GROUP
-from mview.errors import AwayError, ConfigError, UserError
+from mview.errors import AwayError, ConfigError, UserError, row_text
 from mview.failpoints import failpoint
 from mview.files.durable import force
 from mview.ingest.spec import TableSpec, open_database
@@ -135,7 +135,7 @@ def distinct(batches: Iterator[pa.RecordBatch], table: TableSpec) -> Iterator[pa
         count = twice[0].pop("count_all")
         raise UserError(
             f"the declared key of {table.name} does not tell its rows apart: {count} rows have one",
-            got=", ".join(f"{name}={value!r}" for name, value in twice[0].items()),
+            got=row_text(twice[0]),
             allowed=f"rows that differ in ({', '.join(names)})",
             safe="nothing of this chunk was taken",
             hint="correct the rows at the source; or name more columns under "

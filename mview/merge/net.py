@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from mview.changelog import OP, batch_schema
 from mview.clock import utc_text
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, OtherLogError, UserError
+from mview.errors import CorruptionError, OtherLogError, UserError, row_text
 from mview.rows.equality import identical_rows
 from mview.rows.match import all_differ, row_codes
 from mview.schema import TableSchema, as_schema
@@ -473,7 +473,7 @@ def _never_read(row: pa.Table, name: str, schema: TableSchema) -> UserError:
     key = row.select(list(schema.key)).to_pylist()[0]
     return UserError(
         f"column {name!r} was not sent and the row was never read: its value is unknown",
-        where=", ".join(f"{column}={value!r}" for column, value in key.items()),
+        where=row_text(key),
         got="an update that leaves the column unchanged",
         allowed="whole rows in every message",
         safe="nothing of this epoch was published",
@@ -492,7 +492,7 @@ def _check_not_null(rows: pa.Table, schema: TableSchema) -> None:
             key = bad.slice(0, 1).to_pylist()[0]
             raise UserError(
                 f"column {column.name!r} is NOT NULL and a change brings NULL",
-                where=", ".join(f"{name}={value!r}" for name, value in key.items()),
+                where=row_text(key),
                 safe="nothing of this epoch was published",
                 hint="if the column is nullable now: `mview drop` the table and run again",
             )

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mview.errors import literal
 from mview.schema import TableSchema, type_name
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -34,7 +35,7 @@ class Compared:
     value: Value
 
     def __str__(self) -> str:
-        return f"{_name(self.column)} {self.operator} {_written(self.value)}"
+        return f"{_name(self.column)} {self.operator} {literal(self.value)}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Among:
 
     def __str__(self) -> str:
         word = "NOT IN" if self.is_not else "IN"
-        return f"{_name(self.column)} {word} ({', '.join(map(_written, self.values))})"
+        return f"{_name(self.column)} {word} ({', '.join(map(literal, self.values))})"
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def typed(column: str, value: Value, schema: TableSchema) -> pa.Scalar:
             return pa.scalar(made, kind)
     except (pa.ArrowException, OverflowError, ValueError):
         pass
-    raise ValueError(f"{_written(value)} is no value of column {column!r} ({type_name(kind)})")
+    raise ValueError(f"{literal(value)} is no value of column {column!r} ({type_name(kind)})")
 
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{3}(\d{3})?)?)?")
@@ -333,12 +334,6 @@ class _WhereParser:
 def _name(column: str) -> str:
     plain = re.fullmatch(r"[^\W\d]\w*", column) and column.upper() not in _WORDS
     return column if plain else f"`{column.replace('`', '``')}`"
-
-
-def _written(value: Value) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return str(value).upper() if isinstance(value, bool) else f"{value:f}"
 
 
 # --- for a database ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mview.changelog import KIND
 from mview.delta.rewrite import Upsert
-from mview.errors import CorruptionError
+from mview.errors import CorruptionError, rows_text
 from mview.rows.match import Positions, first_rows, match, row_codes
 from mview.store.kinds import comes
 
@@ -64,7 +64,7 @@ def settle(tail_rows: pa.Table, key: Sequence[str]) -> Upsert:
         double = winners[np.argmax(np.bincount(group[winners])[group[winners]] > 1)]
         raise CorruptionError(
             f"epoch {epochs[double]} of a changelog gave two rows to one key",
-            got=keys.slice(int(double), 1).to_pylist()[0],
+            got=rows_text(keys.slice(int(double), 1).to_pylist()),
             hint="`mview drop` the table and run again: it is loaded anew",
         )
     rows = tail_rows.drop_columns([EPOCH, KIND]).take(winners)

@@ -16,7 +16,7 @@ from mview.catalog import analyze as analyses
 from mview.catalog.analyze import Analyst
 from mview.config import Config
 from mview.epoch.views.opening import analyzer
-from mview.errors import UserError
+from mview.errors import UserError, known_error
 from mview.files.jsonfile import checked
 from mview.ivm.compile import compile_view
 from mview.plan.definition import ViewDefinition, parse_view
@@ -144,6 +144,15 @@ def test_what_is_damaged_is_not_believed(kept: Kept, asked: Asked) -> None:
         assert kept.ask() == SAID
         assert asked.times == number + 2
         assert kept.file.read_bytes() == good
+
+
+def test_a_folder_in_the_place_of_the_file_is_told(kept: Kept, asked: Asked) -> None:
+    kept.file.mkdir()
+    with pytest.raises(IsADirectoryError) as refused:
+        kept.ask()
+    told = known_error(refused.value)
+    assert (told.what, told.where) == ("a folder is in the place of a file", str(kept.file))
+    assert told.hint == "move it away; then run the same command again"
 
 
 def test_what_is_not_asked_any_more_goes(kept: Kept, asked: Asked) -> None:

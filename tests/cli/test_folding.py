@@ -36,7 +36,7 @@ ERROR = UserError(
     f"view {NAMES[0]} fails on the data: [ARITHMETIC_OVERFLOW] overflow of a long in the sum of "
     "all amounts of a day, as its batch query would",
     where="shop.orders",
-    got="{'id': 17, 'customer': 4, 'amount': 9223372036854775807}; {'id': 18, 'amount': 12}",
+    got="id=17, customer=4, amount=9223372036854775807; id=18, customer=5, amount=12",
     safe="the view keeps the rows of its last good epoch, the other views go on",
     hint="correct the row or the query; `mview apply` or the next run builds the view anew",
 )

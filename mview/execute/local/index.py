@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mview.errors import CorruptionError
+from mview.errors import CorruptionError, rows_text
 from mview.relation import RelationId
 from mview.rows.equality import same_rows
 from mview.rows.hashing import Hashes, hash_rows, is_exact, maybe_null, tells
@@ -501,7 +501,9 @@ class ResidentTable:
         raise CorruptionError(
             f"a row is {problem}",
             where=str(self.name),
-            got=typed.slice(int(wrong[0]), 1).to_pylist()[0] if len(wrong) else "a key given twice",
+            got=rows_text(typed.slice(int(wrong[0]), 1).to_pylist())
+            if len(wrong)
+            else "a key given twice",
             hint="run the same command again: what is in memory is read anew; if it stays, "
             "`mview drop` the table, or the view, and run again",
         )
@@ -514,7 +516,7 @@ class ResidentTable:
             raise CorruptionError(
                 "a change adds a primary key twice",
                 where=str(self.name),
-                got=keys.slice(row, 1).to_pylist()[0],
+                got=rows_text(keys.slice(row, 1).to_pylist()),
             )
 
     def _look_up(self, typed: pa.Table) -> _Found:
