@@ -14,6 +14,20 @@ from mview.errors import ConfigError
 _TURN_S = 30.0
 
 
+def driver_text(error: BaseException) -> str:
+    """What an error of a driver says, in one line: some are a number and a text, as a pair.
+
+    >>> driver_text(Exception(2003, "Can't connect")), driver_text(Exception("no\\nanswer"))
+    ("Can't connect (2003)", 'no answer')
+    """
+    text = str(error)
+    if len(error.args) == 2 and text == str(error.args):
+        number, text = error.args
+        if str(number) not in str(text):
+            text = f"{text} ({number})"
+    return " ".join(str(text).split())
+
+
 def pool_of(
     driver: str, connect: Callable[[], Any], place: str, most: int | None = None
 ) -> sa.Engine:

@@ -116,4 +116,5 @@ def test_a_hostile_server_is_told(name: str, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(MviewError) as caught:
             mysql.MysqlDatabase(settings).query("SELECT 1")
     assert told in str(caught.value)
+    assert not str(caught.value.got).startswith("("), "a pair of Python says nothing to people"
     assert "mysql database 127.0.0.1" in caught.value.what

@@ -28,7 +28,7 @@ from mview_connectors.databases.conditions import Comparable, asked_for
 from mview_connectors.databases.keys import IndexKeys
 from mview_connectors.databases.ranges import Limit, Predicate, between, limits
 from mview_connectors.network import are_local
-from mview_connectors.pool import pool_of
+from mview_connectors.pool import driver_text, pool_of
 
 #: Words of drivers for a server that does not prove who it is.
 TLS_WORDS = ("certificate", "SSL", "TLS")
@@ -551,7 +551,7 @@ class SqlDatabase(ABC):
         raise failure(
             f"{kind} database {self._server()} failed while {task}",
             where=f"connections.{self._settings.name}",
-            got=self._without_secrets(" ".join(str(cause).split())),
+            got=self._without_secrets(driver_text(cause)),
             safe=safe,
             hint=hint,
         ) from None

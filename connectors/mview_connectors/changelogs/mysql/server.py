@@ -24,6 +24,7 @@ from mview_connectors.changelogs.mysql.events import (
 from mview_connectors.changelogs.mysql.layouts import PRIMARY, Facts
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.formats.ownlog.binlog import CHARSETS
+from mview_connectors.pool import driver_text
 
 #: Seconds for which transactions are waited for that were open when a load began.
 _PATIENCE_S = 60.0
@@ -536,7 +537,7 @@ class MysqlServer(MysqlDatabase):
         except MySQLError as error:
             connection._force_close()
             if error.args[:1] == (_NOT_SENT,):
-                raise lost(self.server, f"after {after}", str(error)) from error
+                raise lost(self.server, f"after {after}", driver_text(error)) from error
             self._fail(error, "reading its log")
         if self.variables["binlog_checksum"].upper() != "NONE":
             event = event[:-_CHECKSUM]

@@ -53,7 +53,7 @@ from mview.secrets import REFERENCE, Mask, plain_secrets, reveal, secrets_of
 from mview_connectors import silence
 from mview_connectors.followers.sql.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
-from mview_connectors.pool import SharedPools, pool_of
+from mview_connectors.pool import SharedPools, driver_text, pool_of
 
 #: The table of marks, one row per table that mview writes, in the same database and schema.
 MARKS = "mview_marks"
@@ -594,7 +594,7 @@ class SqlFollower(ABC):
             raise failed(
                 self.target,
                 f"sink {self.target.sink} failed while {task}",
-                mask(" ".join(str(cause).split())),
+                mask(driver_text(cause)),
                 "the mark in the database tells what was written; it is asked before the next try",
                 None
                 if isinstance(cause, sa.exc.TimeoutError) or self.is_passing(cause)
