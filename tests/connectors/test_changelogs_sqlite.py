@@ -16,7 +16,7 @@ from mview_connectors.changelogs.sqlite.changelog import SqliteChangelog
 from mview_connectors.databases.sqlite import SqliteDatabase
 from mview_connectors.formats.ownlog.noted import NotedFormat
 
-from mview.clock import END_OF_TIME
+from mview.clock import SystemClock
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import NO_LIMIT, Align, LogReader, events_of
 from mview.errors import ConfigError, DataLostError, UserError
@@ -307,12 +307,20 @@ def test_bounded(shop):
     log = shop.installed()
     at = log.begin()
     shop.run("INSERT INTO t VALUES (1, 'a')")
+    clock = SystemClock()
+    time.sleep(0.01)
+    begun = clock.now()
     log.finish()
+    ended = clock.now()
+    time.sleep(0.01)
     shop.run("INSERT INTO t VALUES (2, 'b')")
     seen, progress = step(log, at)
     assert [e.after["id"] for e in seen] == [1]
-    assert (progress.backlog, progress.watermark) == (0, END_OF_TIME)
-    assert log.advance(progress.offsets, 9, 0).offsets == progress.offsets
+    assert progress.backlog == 0
+    # All up to then was read, also where nothing had changed for long.
+    assert begun <= progress.watermark <= ended
+    again = log.advance(progress.offsets, 9, 0)
+    assert (again.offsets, again.watermark) == (progress.offsets, progress.watermark)
 
 
 def test_an_open_transaction_comes_later_whole(shop):

@@ -102,6 +102,8 @@ class SqliteChangelog:
         self._before: NotedChange | None = None
         self._vouched: list[tuple[int, SourceMs]] = []
         self._bounded: int | None = None
+        #: The clock when that was the newest change.
+        self._bounded_at: SourceMs | None = None
         self._ends: list[int] = []
         self._moved = time.monotonic()
         self._pruned = float("-inf")
@@ -224,7 +226,7 @@ class SqliteChangelog:
                 if mark < look.clock:  # else the clock was set back
                     marks.append(mark)
         else:
-            marks.append(look.clock if self._bounded is None else END_OF_TIME)
+            marks.append(look.clock if self._bounded is None else self._bounded_at)
             if end == at and self._bounded is None:
                 end = self._moved_to(at, look.newest)
         watermark = max((mark for mark in marks if mark is not None), default=None)
@@ -277,8 +279,9 @@ class SqliteChangelog:
 
     def finish(self) -> None:
         """Stop at the newest change that there is now."""
-        self._bounded = self._server.look(0).newest.id
-        insort(self._ends, self._bounded)
+        look = self._server.look(0)
+        self._bounded, self._bounded_at = look.newest.id, look.clock
+        insort(self._ends, look.newest.id)
 
     def splits(self, start: Offsets, end: Offsets) -> Sequence[Split]:
         """Ranges of ids, with the number of changes that there are in each."""
