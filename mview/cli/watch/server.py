@@ -103,7 +103,7 @@ class WatchServer(ThreadingHTTPServer):
             self._since[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
-        except BaseException:  # the system has no thread for it
+        except BaseException:  # the system has no thread for it, or an interrupt came
             self._forget(request)
             raise
 
@@ -126,9 +126,11 @@ class WatchServer(ThreadingHTTPServer):
         """Say nothing: who went away in the middle is no error of ours."""
 
     def _forget(self, request: socket.socket) -> None:
+        """Take a request for answered, once: when an interrupt comes its thread may have begun."""
         with self._lock:
-            self._since.pop(request, None)
-        self._free.release()
+            is_known = self._since.pop(request, None) is not None
+        if is_known:
+            self._free.release()
 
     def _keep_pace(self) -> None:
         """Wait where too many come: they wait, too, in the system's own queue."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from http.server import ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
 from mview.cli.watch import server
+from mview.cli.watch.access import Access
 from mview.cli.watch.server import Answer
-from tests.cli.watch.conftest import serving
+from tests.cli.watch.conftest import Served, serving
 from tests.patience import wait_for
 
 
@@ -117,3 +119,23 @@ def test_a_flood_is_taken_at_a_pace(monkeypatch):
         for _ in range(3):
             served.get("/x")
     assert slept == [number / server._PACE for number in (1, 2, 3)]
+
+
+def test_an_interrupt_beside_an_answer_is_not_lost(monkeypatch):
+    """It may come when the thread of a request has begun, and even when that has ended."""
+    begin = ThreadingHTTPServer.process_request
+
+    def interrupted(self, request, client_address):
+        begin(self, request, client_address)
+        assert wait_for(lambda: not self._since, 30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingHTTPServer, "process_request", interrupted)
+    served = Served(Access.of("127.0.0.1:0", (), ""), lambda path: Answer.text(path))
+    asking = threading.Thread(target=lambda: raw(served, b"GET / HTTP/1.0\r\n\r\n"))
+    asking.start()
+    served.server.timeout = 30
+    with served.opened, pytest.raises(KeyboardInterrupt):
+        served.server.handle_request()
+    asking.join()
+    assert served.server._free._value == server._THREADS
