@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         table = SimpleNamespace(halted=None)
         self.manifest = SimpleNamespace(epoch=1, tables={rel("shop.t"): table})
-        self.store = Store(folder)
+        self.store, self.lease = Store(folder), SimpleNamespace(token=1)
 
 
 @pytest.fixture
