@@ -254,6 +254,7 @@ class Epochs:
         self._on_batch = on_batch
         self._thread = ThreadPoolExecutor(1, "mview-epoch")
         self._running: Future[None] | None = None
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Epochs:
         return self
@@ -268,8 +269,14 @@ class Epochs:
             self._thread.shutdown()
 
     def begin(self, batch: Batch) -> None:
-        """Begin an epoch, after the one before; raises what that one raised."""
+        """Begin an epoch, after the one before; raises what that one raised.
+
+        None comes after one that failed, also where that was told before: its changes would be
+        passed over.
+        """
         self.finish()
+        if self._failure is not None:
+            raise self._failure
         self._running = self._thread.submit(self._on_batch, batch)
 
     def check(self) -> None:
@@ -290,7 +297,11 @@ class Epochs:
         try:
             running.result()
         except SPARK_ERRORS as error:
-            raise translate_failure(str(error)) from error
+            self._failure = translate_failure(str(error))
+            raise self._failure from error
+        except BaseException as error:
+            self._failure = error
+            raise
 
 
 @contextmanager

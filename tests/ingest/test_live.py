@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mview.config import Config
-from mview.errors import AwayError, CorruptionError, DataLostError, RetryableError
+from mview.errors import AwayError, CorruptionError, DataLostError, RetryableError, UserError
 from mview.ingest import live
 from mview.ingest.batches import Batch, BatchOffsets, Sorted
 from mview.ingest.live import ENOUGH, WORTH_A_JOB, WORTH_READING_BESIDE, Epochs, LiveQuery
@@ -278,3 +278,47 @@ def test_what_is_asked_of_the_quarantine_is_done_while_a_source_is_away(
     assert not log.waiting()
     if place != "finish":
         assert batch.offsets.connections == {"a": {"p": 0}}
+
+
+@pytest.mark.parametrize("kind", [UserError, AwayError, DataLostError])
+def test_nothing_follows_an_epoch_that_failed_whatever_is_asked_of_the_quarantine(
+    tmp_path, monkeypatch, kind
+) -> None:
+    """The changes of the one that failed would be passed over."""
+    begun, asked = threading.Event(), threading.Event()
+    looks: list[int] = []
+
+    class Asked(Growing):
+        def advance(self, start: dict[str, Any], *most: int) -> dict[str, Any]:
+            if start["connections"]["a"]["p"]:
+                asked.set()
+            return super().advance(start, *most)
+
+    monkeypatch.setattr(live, "Changelogs", Asked)
+    monkeypatch.setattr(LiveQuery, "_read", lambda *_: Sorted({}, {}, {}, []))
+    table = TableSpec(rel("a.t"), TableSchema((), ()), tmp_path, "stage", None)
+    config = Config(path=tmp_path / "mview.yml", store=tmp_path)
+    spec = QuerySpec(1, config, {table.name: table}, {}, -1, 1, True)
+    log, request = MendLog(tmp_path / "mends"), MendRequest(table.name, "retry", ("1.1",))
+    batches: list[Batch] = []
+
+    def on_batch(batch: Batch) -> None:
+        batches.append(batch)
+        begun.set()
+        assert asked.wait(60)
+        threading.Event().wait(0.1)  # it is waited for by now
+        raise kind("the epoch fails")
+
+    def until() -> bool:
+        if looks:
+            assert begun.wait(60)
+            log.ask(request)
+        looks.append(1)
+        return False
+
+    spark = SimpleNamespace(running=None, begin=lambda: None, settle=lambda: None, slots=1)
+    query = LiveQuery(spark, spec, tmp_path, on_batch)  # type: ignore[arg-type]
+    with pytest.raises(kind, match="the epoch fails"):
+        query.run(until)
+    assert [batch.number for batch in batches] == [0]
+    assert log.waiting()
