@@ -101,12 +101,12 @@ def literal(value: object) -> str:
 
 
 def row_text(row: Mapping[str, Any]) -> str:
-    """A row, or its key, for messages.
+    """A row, or its key, in one line, for messages.
 
     >>> row_text({"id": 7, "paid": Decimal("1.50"), "day": None})
     'id=7, paid=1.50, day=NULL'
     """
-    return ", ".join(f"{name}={literal(value)}" for name, value in row.items())
+    return one_line(", ".join(f"{name}={literal(value)}" for name, value in row.items()))
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]], size: int = 600) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mview.errors import ConfigError, UserError, literal
+from mview.errors import ConfigError, UserError, literal, one_line
 from mview.plan.functions.declared import Function
 from mview.schema import parse_type, type_name
 
@@ -225,5 +225,5 @@ def _first_bad(values: Sequence[Any], rows: Sequence[Any], arrow: pa.DataType) -
 def _shown(row: Sequence[Any] | None) -> str | None:
     if row is None:
         return None
-    text = ", ".join(map(literal, row))
+    text = one_line(", ".join(map(literal, row)))
     return f"({text if len(text) <= _SHOWN else text[:_SHOWN] + '…'})"

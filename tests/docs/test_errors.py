@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from decimal import Decimal
 from importlib.util import find_spec
 
 import pytest
@@ -19,6 +20,7 @@ from mview.errors import (
     UserError,
     known_error,
     of_the_system,
+    rows_text,
     several,
 )
 from mview.plan.definition import parse_view
@@ -112,3 +114,9 @@ def test_the_page_has_every_code() -> None:
     shown = re.findall(r"^### (\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(shown) == sorted({told.code for told in TOLD})
     assert "MV1003" in shown
+
+
+def test_a_row_is_one_line_whatever_is_in_it() -> None:
+    text = rows_text([{"note": "a\nb's", "n": None}, {"n": Decimal("1E+2")}])
+    assert text == "note='a\\nb''s', n=NULL; n=100"
+    assert len(rows_text([{"note": "x" * 900}])) == 600
