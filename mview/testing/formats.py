@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from mview.changelog import encode_position
+from mview.changelog import ChangeEvent, EventBlock, encode_position
 from mview.clock import SourceMs
 from mview.connector import WEIGHT, Format, Message, block_of, events_of
 from mview.errors import DecodeError
@@ -219,16 +219,7 @@ class FormatContract:
                     assert (block.tables[number], block.kinds[number]) == ("", "")
                     continue
                 (event,) = events
-                assert tuple(field[number] for field in block) == (
-                    event.table,
-                    event.kind,
-                    event.key,
-                    event.before,
-                    event.after,
-                    event.position,
-                    event.source_ms,
-                    event.namespace,
-                )
+                assert block.at([number]) == in_block(event)
 
     def test_a_heartbeat_is_no_change(self, harness: FormatHarness) -> None:
         """It has its time, and vouches for no more than it was told."""
@@ -247,6 +238,15 @@ class FormatContract:
         for change in history(harness, random.Random(seed()), 5):
             for message in MessageLog(harness).messages(change):
                 events_of(decoder, message)
+
+
+def in_block(event: ChangeEvent) -> EventBlock:
+    """The block of one event."""
+    return EventBlock._make([getattr(event, name)] for name in _IN_EVENT)
+
+
+#: The fields of a block, as an event calls them.
+_IN_EVENT = ("table", "kind", "key", "before", "after", "position", "source_ms", "namespace")
 
 
 def schema_of(harness: FormatHarness) -> TableSchema:

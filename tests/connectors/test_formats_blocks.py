@@ -23,6 +23,7 @@ from mview.ingest.spec import BoundedFormat, ScopedFormat, TableSpec
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
 from mview.snapshot import ChunkPlan
+from mview.testing.formats import in_block
 from tests.connectors.test_formats_hostile import NOW, TYPES, anything, bodies
 from tests.relations import rel
 from tests.seeds import SEED, daily
@@ -251,10 +252,7 @@ def test_what_is_usual_goes_in_blocks(messages: list[dict[str, Any]]) -> None:
         return
     events = [event for message in log for event in decoder.decode(message)]
     for place, event in enumerate(events):
-        assert tuple(field[place] for field in block) == (
-            event.table, event.kind, event.key, event.before, event.after, event.position,
-            event.source_ms, event.namespace,
-        )  # fmt: skip
+        assert block.at([place]) == in_block(event)
 
 
 def test_one_that_is_unusual_is_found_among_many() -> None:

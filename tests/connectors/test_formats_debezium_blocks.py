@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mview.connector import Message, block_of, load
 from mview.ingest.decode import split
 from mview.schema import Column, TableSchema, parse_type
+from mview.testing.formats import in_block
 from tests.connectors.test_formats_blocks import TABLES, check, usual_rows
 from tests.connectors.test_formats_hostile import NOW, anything, bodies
 from tests.seeds import SEED, daily
@@ -125,15 +126,11 @@ def test_what_is_usual_goes_in_blocks(texts: list[tuple[bytes | None, bytes | No
         return
     for place, message in enumerate(log):
         events = [*DECODER.decode(message)]
-        told = tuple(field[place] for field in block)
         if not events:
-            assert told == ("", "", None, None, None, (), None, None)
+            assert block.at([place]) == ([""], [""], [None], [None], [None], [()], [None], [None])
             continue
         (event,) = events
-        assert told == (
-            event.table, event.kind, event.key, event.before, event.after, event.position,
-            event.source_ms, event.namespace,
-        )  # fmt: skip
+        assert block.at([place]) == in_block(event)
 
 
 Body = dict[str, Any]

@@ -232,6 +232,30 @@ def hold_reals(texts: Sequence[bytes], rows: Iterable[dict[str, Any] | None]) ->
     return not kinds <= _PLAIN or _NEGATIVE_ZERO.search(b"\n".join(texts)) is not None
 
 
+def fields_of(bodies: Sequence[Mapping[str, Any]], *names: str) -> list[list[Any]]:
+    """Of some fields the values in each of many objects, None where there is none."""
+    return [[body.get(name) for body in bodies] for name in names]
+
+
+def all_with_digits(
+    texts: Sequence[bytes], bodies: list[dict[str, Any]], *images: str
+) -> list[dict[str, Any]]:
+    """The objects of texts, each with the digits of the numbers in some of its rows.
+
+    Args:
+        texts: of the objects.
+        bodies: as they were read.
+        images: the fields that are rows.
+    """
+    rows = fields_of(bodies, *images)
+    if not hold_reals(texts, chain(*rows)):
+        return bodies
+    return [
+        with_digits(text) if holds_reals(text, *[row[place] for row in rows]) else body
+        for place, (text, body) in enumerate(zip(texts, bodies, strict=True))
+    ]
+
+
 def with_digits(message: bytes) -> Any:
     """A message that orjson has read, with the digits of its numbers.
 

@@ -42,8 +42,9 @@ from mview_connectors.formats import values as v
 from mview_connectors.formats.messages import (
     LAST_MS,
     POSITION_LIMIT,
+    all_with_digits,
+    fields_of,
     format_options,
-    hold_reals,
     holds_reals,
     milliseconds,
     name_of,
@@ -139,19 +140,15 @@ class UnifiedFormat:
         texts = [message.value for message in messages if message.value is not None]
         if len(texts) < len(messages) or (bodies := parse_objects(texts)) is None:
             return None
-        if not (told := set().union(*bodies)) <= _FIELDS.keys():
+        if not set().union(*bodies) <= _FIELDS.keys():
             return None
-        rows = _fields(bodies, told, "before", "after", "key")
-        if not set(map(type, chain(*rows))) <= _ROW:
+        images = "before", "after", "key"
+        if not set(map(type, chain(*fields_of(bodies, *images)))) <= _ROW:
             return None
-        if hold_reals(texts, chain(*rows)):
-            for place, text in enumerate(texts):
-                if holds_reals(text, *[row[place] for row in rows]):
-                    bodies[place] = with_digits(text)
-            rows = _fields(bodies, told, "before", "after", "key")
-        befores, afters, keys = rows
-        tables, ops, times = _fields(bodies, told, "table", "op", "ts")
-        schemas, places, transactions = _fields(bodies, told, "schema", "position", "transaction")
+        bodies = all_with_digits(texts, bodies, *images)
+        befores, afters, keys = fields_of(bodies, *images)
+        tables, ops, times = fields_of(bodies, "table", "op", "ts")
+        schemas, places, transactions = fields_of(bodies, "schema", "position", "transaction")
         is_usual = (
             set(map(type, ops)) == {str}
             and set(map(type, times)) <= _WHOLE
@@ -183,14 +180,6 @@ class UnifiedFormat:
     def convert(self, values: Sequence[Any], column: Column) -> pa.Array:
         """An Arrow array of the column's type; UNCHANGED becomes null, as its caller notes it."""
         return v.convert(values, column, {})
-
-
-def _fields(bodies: Sequence[Mapping[str, Any]], told: set[str], *names: str) -> list[list[Any]]:
-    """Of some fields the values; `told` are those that one has at least."""
-    return [
-        [body.get(name) for body in bodies] if name in told else [None] * len(bodies)
-        for name in names
-    ]
 
 
 def _bad_op(message: Message, body: dict[str, Any]) -> Exception:

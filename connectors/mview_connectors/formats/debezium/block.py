@@ -14,10 +14,11 @@ from mview_connectors.formats.debezium.source import is_first, parts_of
 from mview_connectors.formats.messages import (
     LAST_MS,
     POSITION_LIMIT,
+    all_with_digits,
+    fields_of,
     hold_reals,
-    holds_reals,
     parse_objects,
-    with_digits,
+    within,
 )
 
 _KINDS: Mapping[str, Kind] = {"c": "c", "u": "u", "d": "d"}
@@ -40,14 +41,13 @@ def decode_block(messages: Sequence[Message], marks: Sequence[bytes]) -> EventBl
     keys = _keys(there)
     if opened is None or keys is None or opened.holds(marks):
         return None
-    bodies = opened.with_digits("before", "after")
-    befores, afters, sources, ops, transactions = _fields(
+    bodies = all_with_digits(opened.texts, opened.bodies, "before", "after")
+    befores, afters, sources, ops, transactions = fields_of(
         bodies, "before", "after", "source", "op", "transaction"
     )
     ids = [told.get("id") for told in transactions if told is not None]
-    tables, snapshots, times = _fields(sources, "table", "snapshot", "ts_ms")
+    tables, snapshots, times = fields_of(sources, "table", "snapshot", "ts_ms")
     schemas = [source.get("schema") or source.get("db") or None for source in sources]
-    known = [time for time in times if time is not None]
     is_usual = (
         set(ops) <= _KINDS.keys()
         and set(map(type, chain(befores, afters))) <= {dict, _NONE}
@@ -56,15 +56,15 @@ def decode_block(messages: Sequence[Message], marks: Sequence[bytes]) -> EventBl
         and set(snapshots) <= {None, "false", False}
         and set(map(type, schemas)) <= {str, _NONE}
         and set(map(type, ids)) <= {str, int, _NONE}
-        and set(map(type, known)) <= {int}
-        and all(0 <= time <= LAST_MS for time in known)
+        and set(map(type, times)) <= {int, _NONE}
+        and within(times, LAST_MS)
     )
     if not is_usual:
         return None
     kinds = [_KINDS[op] for op in ops]
     positions = [*map(parts_of, there, sources, kinds)]
     places = [*chain.from_iterable(positions)]
-    if set(map(type, places)) - {int} or not all(0 <= place < POSITION_LIMIT for place in places):
+    if not (set(map(type, places)) <= {int} and within(places, POSITION_LIMIT - 1)):
         return None
     for kind, key, before, after in zip(kinds, keys, befores, afters, strict=True):
         if (before is None and key is None) if kind == "d" else after is None:
@@ -79,10 +79,6 @@ def decode_block(messages: Sequence[Message], marks: Sequence[bytes]) -> EventBl
     return EventBlock(*map(list, zip(*every, strict=True)))
 
 
-def _fields(bodies: Sequence[Mapping[str, Any]], *names: str) -> list[list[Any]]:
-    return [[body.get(name) for body in bodies] for name in names]
-
-
 class _Bodies(NamedTuple):
     """Objects of JSON, their texts, and what the schema says that each came with, if one did."""
 
@@ -94,16 +90,6 @@ class _Bodies(NamedTuple):
         """Whether one of some texts is in any."""
         whole = b"\n".join(self.texts)
         return any(mark in whole for mark in marks)
-
-    def with_digits(self, *images: str) -> list[dict[str, Any]]:
-        """The objects, with the digits of the numbers in some of their rows."""
-        rows = [[body.get(image) for body in self.bodies] for image in images]
-        if not hold_reals(self.texts, chain(*rows)):
-            return self.bodies
-        return [
-            with_digits(text) if holds_reals(text, *[row[place] for row in rows]) else body
-            for place, (text, body) in enumerate(zip(self.texts, self.bodies, strict=True))
-        ]
 
     def read(self, image: str, rows: Sequence[dict[str, Any] | None]) -> None:
         """Have rows say what they are, as `envelope.read` does."""
