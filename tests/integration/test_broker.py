@@ -48,6 +48,16 @@ class Writer:
     def beat(self) -> None:
         self.send(op="heartbeat")
 
+    def changes(self) -> dict[str, object]:
+        """How mview reads the log."""
+        return {
+            "source": "kafka",
+            "format": "unified",
+            "topic": f"{self.topic.removesuffix('t')}{{table}}",
+            **self.broker.of_a_reader(),
+            "T": "200ms",
+        }
+
 
 def test_others_go_on_while_it_is_away_or_refuses(
     tmp_path: Path, kafka: KafkaServer, spark: SparkSession
@@ -64,13 +74,7 @@ def test_others_go_on_while_it_is_away_or_refuses(
             "near": {"drivername": "sqlite", "database": "near.db"},
         },
         "changes": {
-            "shop": {
-                "source": "kafka",
-                "format": "unified",
-                "topic": f"{writer.topic.removesuffix('t')}{{table}}",
-                **kafka.of_a_reader(),
-                "T": "200ms",
-            },
+            "shop": writer.changes(),
             "near": {"source": "sqlite", "T": "100ms"},
         },
         "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "1"}},
@@ -137,15 +141,7 @@ def test_it_is_waited_for_and_nothing_is_lost(
     settings = {
         "store": "store",
         "connections": {"shop": {"drivername": "sqlite", "database": "shop.db"}},
-        "changes": {
-            "shop": {
-                "source": "kafka",
-                "format": "unified",
-                "topic": f"{writer.topic.removesuffix('t')}{{table}}",
-                **kafka.of_a_reader(),
-                "T": "200ms",
-            }
-        },
+        "changes": {"shop": writer.changes()},
         "engine": {"chunk_rows": 10, "chunks_per_epoch": 1},
         "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "1"}},
     }
