@@ -146,16 +146,14 @@ def test_a_java_that_refused_to_write_an_archive_is_not_asked_at_every_start(
 
 
 @pytest.mark.parametrize("body", ["exec kill -9 $$", "sleep 60"], ids=["killed", "slow"])
-def test_a_java_that_was_only_in_trouble_is_asked_again(
-    java: Path, body: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(classes, "_PROBE_S", 0.2)
+def test_a_java_that_was_only_in_trouble_is_asked_again(java: Path, body: str) -> None:
     java.write_text(f"#!/bin/sh\n{body}\n")
-    assert begun() == Archive()
+    with pytest.MonkeyPatch.context() as hurry:  # the other one has set which Java is asked
+        hurry.setattr(classes, "_PROBE_S", 0.2)
+        assert begun() == Archive()
     size, at = java.stat().st_size, java.stat().st_mtime_ns
     java.write_text(WRITES.ljust(size, "\n"))
     os.utime(java, ns=(at, at))  # the same file, as far as can be seen
-    monkeypatch.undo()
     assert begun().options
 
 

@@ -74,8 +74,8 @@ _DAY_S = 86_400
 #: Bits of a TSO of TiDB that count within its millisecond.
 _TSO_BITS = 18
 
-#: The number of the error that denies a table to this user.
-_DENIED = 1142
+#: Numbers of errors that deny a database, a table, a column or a command to this user.
+_DENIED = (1044, 1142, 1143, 1227)
 
 #: Unique indexes; parts of a text, and expressions, tell rows apart by less than they are.
 _INDEXES = """
@@ -83,6 +83,15 @@ SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
 ORDER BY INDEX_NAME, SEQ_IN_INDEX
 """
+
+
+class DeniedError(UserError):
+    """The user lacks a right."""
+
+
+def is_denied(error: Exception) -> bool:
+    """Whether the server says that the user lacks a right."""
+    return bool(error.args) and error.args[0] in _DENIED
 
 
 class MysqlDatabase(SqlDatabase):
@@ -153,6 +162,9 @@ class MysqlDatabase(SqlDatabase):
             return False
         return isinstance(error, OSError) or number in _PASSING
 
+    def _refusal(self, error: Exception) -> type[UserError]:
+        return DeniedError if is_denied(error) else UserError
+
     def _driver_errors(self) -> tuple[type[Exception], ...]:
         return (*super()._driver_errors(), *_NO_ANSWER, RuntimeError)
 
@@ -167,13 +179,13 @@ class MysqlDatabase(SqlDatabase):
             return ""  # what may not be read cannot be seen
         try:
             self.query(f"SELECT 1 FROM {self.relation(table)} LIMIT 0")
-        except UserError as error:
-            if f"({_DENIED}," not in str(error.got):
-                return ""
+        except DeniedError:
             ((user,),) = self.query("SELECT CURRENT_USER()")
             name, _, host = str(user).rpartition("@")
             relation = ".".join(map(self.quote, self._named(table)))
             return f"GRANT SELECT ON {relation} TO '{name}'@'{host}'"
+        except UserError:
+            pass  # which says so itself
         return ""
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:

@@ -129,6 +129,10 @@ class SqlDatabase(ABC):
         """Why what seems to be a table's key is none; empty: there is nothing of the kind."""
         return ""
 
+    def _refusal(self, error: Exception) -> type[UserError]:
+        """What is made of an error that does not pass by itself."""
+        return UserError
+
     def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
         """The statement without which this user cannot read a table; empty: it can.
 
@@ -543,7 +547,7 @@ class SqlDatabase(ABC):
             hint = "check that the server runs and can be reached, then run the same command again"
             safe = "nothing was lost: what is loaded stays, the open chunk is read again"
         else:
-            failure = ConfigError if task == "connecting" else UserError
+            failure = ConfigError if task == "connecting" else self._refusal(cause)
             safe = "nothing of this read was taken"
             hint = f"check connections.{self._settings.name} and the user's rights"
             if any(word in str(cause) for word in TLS_WORDS):

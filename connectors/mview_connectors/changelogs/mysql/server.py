@@ -22,7 +22,7 @@ from mview_connectors.changelogs.mysql.events import (
     rotated_to,
 )
 from mview_connectors.changelogs.mysql.layouts import PRIMARY, Facts
-from mview_connectors.databases.mysql import MysqlDatabase
+from mview_connectors.databases.mysql import DeniedError, MysqlDatabase, is_denied
 from mview_connectors.formats.ownlog.binlog import CHARSETS
 from mview_connectors.pool import driver_text
 
@@ -54,9 +54,6 @@ _FILTERS = (
     *("replicate_do_db", "replicate_do_table", "replicate_wild_do_table", "replicate_rewrite_db"),
     *("replicate_ignore_db", "replicate_ignore_table", "replicate_wild_ignore_table"),
 )
-
-#: Error of a missing right.
-_DENIED = "1227"
 
 _FACTS = """
 SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE = 'YES', EXTRA
@@ -273,9 +270,7 @@ class MysqlServer(MysqlDatabase):
     def _allowed(self, sql: str, right: str) -> list[tuple[Any, ...]]:
         try:
             return self.query(sql)
-        except UserError as error:
-            if _DENIED not in str(error.got):
-                raise
+        except DeniedError:
             self._refuse_right(right)
 
     def _refuse_right(self, right: str) -> NoReturn:
@@ -377,7 +372,7 @@ class MysqlServer(MysqlDatabase):
             try:
                 next(events_of(connection), None)
             except MySQLError as error:
-                if _DENIED in str(error):
+                if is_denied(error):
                     self._refuse_right("REPLICATION SLAVE")
 
     def _refuse_server(self, got: str, hint: str) -> NoReturn:
@@ -554,7 +549,7 @@ class MysqlServer(MysqlDatabase):
                     if event[4] == _FORMAT:
                         return int.from_bytes(event[:4], "little")
             except MySQLError as error:
-                if _DENIED in str(error):
+                if is_denied(error):
                     self._refuse_right("REPLICATION SLAVE")
                 self._fail(error, "reading its log")
         raise lost(self.server, file, "it has no beginning")
