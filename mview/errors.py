@@ -284,6 +284,10 @@ _REFUSALS: dict[tuple[int, ...], tuple[str, str]] = {
     (errno.ENAMETOOLONG,): ("the name of a file is too long", "name a shorter one"),
     (errno.EMFILE, errno.ENFILE): ("too many files are open", "raise the limit: ulimit -n"),
     (errno.EISDIR,): ("a folder is in the place of a file", "move it away"),
+    (errno.ENOTDIR,): (
+        "a file is in the place of a folder",
+        "see which part of the path is a file, and move it away",
+    ),
 }
 
 

@@ -10,9 +10,11 @@ from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import RetryableError, UserError
 from mview.plan.definition import ViewDefinition
+from mview.relation import RelationId
 from mview.store.layout import Store
 from mview.store.lease import Lease
 from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
+from mview.store.requests.paused import paused_tables
 
 #: Seconds between two looks for the answer.
 _LOOK_S = 0.1
@@ -52,7 +54,7 @@ def apply_views(
     store = Store(config.store)
     log, lease = ApplyLog(store.applies), Lease(store.lease, SystemClock())
     file = log.ask(ApplyRequest(tuple(views), tuple(remove)))
-    taken = False
+    taken, waits = False, frozenset[RelationId]()
     try:
         while True:
             is_running = lease.holder() is not None  # before: an answer may be the last thing
@@ -64,6 +66,11 @@ def apply_views(
                 taken = True
                 load = f"; first it loads {', '.join(answer.load)}" if answer.load else ""
                 say(f"the run has taken it up{load}. To end this command does not stop it")
+            if answer is not None:
+                paused = paused_tables(store) & set(map(RelationId.of, answer.load))
+                for table in sorted(paused - waits, key=str):
+                    say(f"{table} is paused: its load waits for `mview resume {table}`")
+                waits = paused
             if not is_running:
                 raise _ended(log, file, taken)
             look(_LOOK_S)

@@ -17,6 +17,7 @@ from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
 from mview.plan.definition import parse_view
+from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
@@ -25,6 +26,7 @@ from mview.store.lease import Lease
 from mview.store.manifest import Manifest, ViewState
 from mview.store.requests.applies import ApplyAnswer, ApplyLog, ApplyRequest
 from mview.store.requests.asked import keep_asked
+from mview.store.requests.paused import pause
 from tests.e2e.shop import Shop
 
 
@@ -88,6 +90,17 @@ def test_the_files_that_the_run_was_given_are_read_again(run: Answering) -> None
     assert [view.name for view in run.asked[0].views] == ["names"]
     assert run.asked[0].remove == ()
     assert not [*run.store.applies.iterdir()]
+
+
+def test_a_paused_table_that_is_waited_for_is_told_once(run: Answering) -> None:
+    pause(run.store, RelationId.of("shop.customers"), 0)
+    pause(run.store, RelationId.of("shop.orders"), 0)  # which is not waited for
+    taken = ApplyAnswer("taken", load=("shop.customers",))
+    run.answers = [taken, taken, DONE]
+    told = mview("apply", "views")
+    assert told.exit_code == 0, told.output
+    waits = "shop.customers is paused: its load waits for `mview resume shop.customers`"
+    assert told.stderr.count(waits) == told.stderr.count("is paused") == 1
 
 
 def test_some_of_the_files_views_are_taken(run: Answering) -> None:

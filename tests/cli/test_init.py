@@ -122,6 +122,32 @@ def test_what_it_refuses(folder, arguments, told):
     assert not (folder / "none.db").exists()
 
 
+@pytest.mark.parametrize("password", ["", "wrong"])
+def test_what_the_server_refuses_is_told_by_what_was_given(
+    folder, monkeypatch, postgresql, password
+):
+    settings = postgresql.settings("postgres")
+    url = f"postgresql://nobody@{settings['host']}:{settings['port']}/postgres"
+    if password:
+        monkeypatch.setenv("CRM_PASSWORD", password)
+    told = mview("init", f"{url}?connect_timeout=9", "--name", "crm")
+    assert told.exit_code in (1, 2)
+    assert f"where:   {url}\n" in told.stderr
+    assert "nothing was made" in told.stderr
+    assert "CRM_PASSWORD" in told.stderr
+    assert "connections.crm" not in told.stderr
+    assert not (folder / "mview.yml").exists()
+
+
+def test_a_server_that_is_away_has_nothing_that_stays(folder, monkeypatch):
+    monkeypatch.setenv("CRM_PASSWORD", "any")
+    told = mview("init", "postgresql://nobody@127.0.0.1:1/crm")
+    assert told.exit_code == 1
+    assert "where:   postgresql://nobody@127.0.0.1:1/crm\n" in told.stderr
+    assert "nothing was made" in told.stderr
+    assert "stays" not in told.stderr
+
+
 def test_triggers_are_made_and_found_and_made_again(folder):
     result = mview("init", "sqlite:///my shop.db", "--triggers")
     assert result.exit_code == 0, result.stderr

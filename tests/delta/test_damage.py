@@ -261,6 +261,7 @@ def test_seals_go_with_their_checkpoints(tmp_path: Path) -> None:
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "read-only"),
         (errno.EACCES, "permission"),
+        (errno.ENOTDIR, "a file is in the place of a folder"),
     ],
 )
 def test_what_the_disk_refuses_is_no_fault_of_mview(number: int, what: str) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from mview.admin.init.files import BY_DEBEZIUM, OWN_LOGS, configuration, debeziu
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
 from mview.connector import Installed
-from mview.errors import ConfigError, MistakesError, UserError
+from mview.errors import ConfigError, MistakesError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 
 #: What may stand in the name of a connection, as SQL has it without quotes.
@@ -134,7 +134,8 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         store=(folder / "store").resolve(),
         connections={name: _connection(name, settings, folder)},
     )
-    tables = _tables(config, name)
+    with _before_files(parsed, name, password):
+        tables = _tables(config, name)
     watched: tuple[str, ...] = ()
     if triggers:
         watched, tables = _install(config, name, tables)
@@ -236,6 +237,28 @@ def _connection(name: str, settings: dict[str, object], folder: Path) -> Connect
     if connection.drivername != "sqlite":
         return connection
     return connection.model_copy(update={"database": str(folder / str(connection.database))})
+
+
+@contextmanager
+def _before_files(url: URL, name: str, password: str) -> Iterator[None]:
+    """Tell an error of the database by what was given: there is no configuration yet."""
+    try:
+        yield
+    except MviewError as error:
+        place = f"connections.{name}"
+        if error.where is None or not error.where.startswith(place):
+            raise
+        hint = error.hint
+        if hint is not None and place in hint:
+            of_user = f", and the password in {password}" if password else ""
+            hint = f"check the user, the database and its rights{of_user}"
+        parts = {
+            **error.parts,
+            "where": url.set(drivername=url.get_backend_name(), query={}).render_as_string(),
+            "safe": "nothing was made",
+            "hint": hint,
+        }
+        raise type(error)(**parts) from None
 
 
 def _tables(config: Config, connection: str) -> list[FoundTable]:
