@@ -25,6 +25,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
+from mview.store.requests.asked import asked_views
 
 
 def published(config: Config) -> Manifest:
@@ -45,7 +46,7 @@ def published(config: Config) -> Manifest:
     return manifest
 
 
-def check_views(manifest: Manifest, names: Iterable[str]) -> None:
+def check_views(config: Config, manifest: Manifest, names: Iterable[str]) -> None:
     """Make sure that these are views that were published.
 
     Raises:
@@ -53,8 +54,7 @@ def check_views(manifest: Manifest, names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in manifest.views:
-            hint = did_you_mean(name, manifest.views)
-            raise UserError(f"there is no view {name!r}", hint=hint)
+            raise UserError(f"there is no view {name!r}", hint=_close_to(config, name, manifest))
 
 
 #: An epoch, or a time: a text such as `2026-11-20 10:00`, in UTC unless it says otherwise. A time
@@ -108,7 +108,8 @@ class StoredView:
             raise UserError(
                 f"there is no view {name!r} at epoch {self._manifest.epoch}",
                 where=str(config.store),
-                hint=_built_later(config, name, self.epoch) or _close_to(name, self._manifest),
+                hint=_built_later(config, name, self.epoch)
+                or _close_to(config, name, self._manifest),
             )
 
     @property
@@ -206,7 +207,9 @@ def _built_later(config: Config, name: str, epoch: int) -> str | None:
     return f"it was built in epoch {newest.built_epoch}: ask for that one, or for a later one"
 
 
-def _close_to(name: str, manifest: Manifest) -> str | None:
+def _close_to(config: Config, name: str, manifest: Manifest) -> str | None:
+    if name in asked_views(Store(config.store)):
+        return "the run has it, and it is not built yet: see mview status"
     if name in map(str, manifest.source_tables):
         return f"it is a table: table({name!r}) in Python"
     return did_you_mean(name, manifest.views)

@@ -49,7 +49,7 @@ def maintain(config: Config, names: Sequence[str]) -> Iterator[SinkMaintained]:
         UserError: no such view, or nothing was published.
     """
     store, manifest = Store(config.store), published(config)
-    check_views(manifest, names)
+    check_views(config, manifest, names)
     for name in names or manifest.views:
         definition = load_definition(store, manifest, name)
         for sink in definition.sinks:

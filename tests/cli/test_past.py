@@ -26,6 +26,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.manifest import Cut, Manifest, TableState, ViewState
+from mview.store.requests.asked import keep_asked
 from tests.admin.test_took import SetClock
 
 ORDERS = TableSchema((Column("id", pa.int64()),), ("id",))
@@ -155,6 +156,9 @@ def test_times_are_written_as_everywhere(store: Path, monkeypatch: pytest.Monkey
 
 def test_what_cannot_be_asked(store: Path) -> None:
     assert "there is no view 'x'" in mview("history", "x").stderr
+    keep_asked(Store(load_config(store / "mview.yml").store), ["x"])
+    assert "the run has it, and it is not built yet" in mview("history", "x").stderr
+    assert "needs its column: --key COLUMN=VALUE" in mview("why", "v", "-k", "1", "-k", "2").stderr
     refused = mview("history", "--since", "noon").stderr
     assert "'noon' is no time" in refused
     assert "'2026-11-20 10:00' or '10:00'" in refused

@@ -192,6 +192,8 @@ def test_a_log_that_postgresql_sends_itself(postgresql, ask):
         assert wrong(findings) == []
         assert "all its changes" in findings["src.t: log"].text
         assert "will have all tables" in findings["changes.src: publication"].text
+        before = ask(source.settings, own)
+        assert "has no table to have" in before["changes.src: publication"].text
         (slot,) = (one for name, one in findings.items() if name.startswith("changes.src: slot "))
         assert "made by the first run" in slot.text
         assert "1 slot, 1 of them made by the first run" in findings["changes.src: readers"].text

@@ -125,7 +125,7 @@ def history(
     Raises:
         UserError: nothing was published yet, there is no such view, or a time is none.
     """
-    check_views(published(config), views)
+    check_views(config, published(config), views)
     begin, end = (_milliseconds(text) for text in (since, until))
     points: list[EpochPoint] = []
     for each in newest_first(config):

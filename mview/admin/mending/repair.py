@@ -38,7 +38,7 @@ def repair(config: Config, names: Sequence[str]) -> list[str]:
     token = published(config).token  # before anything is written, also the lease
     with Lease(store.lease, clock, above=token) as lease, fenced(lease):
         manifest = published(config)
-        check_views(manifest, names)
+        check_views(config, manifest, names)
         for name in names:
             load_definition(store, manifest, name)
         opener = partial(open_sinks, config, fence=lease)

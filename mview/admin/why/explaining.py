@@ -131,7 +131,7 @@ def why(config: Config, view: str, key: Mapping[str, str | None], most: int) -> 
 
     limit_memory(Memory(config.engine.memory).queries)
     manifest = published(config)
-    check_views(manifest, [view])
+    check_views(config, manifest, [view])
     StoredView(config, view, manifest)  # says why nothing of it can be read
     state = manifest.views[view]
     try:

@@ -71,7 +71,11 @@ def _key(given: tuple[str, ...], nulls: tuple[str, ...]) -> Mapping[str, str | N
         if not equals:
             name, value = "", text
         if name in key:
-            raise click.UsageError(f"column {name!r} is given twice" if name else "two values")
+            raise click.UsageError(
+                f"column {name!r} is given twice"
+                if name
+                else "of several values each needs its column: --key COLUMN=VALUE"
+            )
         key[name] = value
     return key
 

@@ -233,7 +233,7 @@ class Site:
 
     def _sample(self, asked: Mapping[str, str]) -> KeptFor[Any]:
         name = asked.get("view", "")
-        check_views(published(self._config), [name])
+        check_views(self._config, published(self._config), [name])
         with self._lock:
             if name not in self._samples:
                 if len(self._samples) >= _SAMPLES:

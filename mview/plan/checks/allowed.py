@@ -17,9 +17,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 from mview.plan.functions.declared import Function, declaration_of
 from mview.plan.functions.effects import function_name
 from mview.plan.functions.names import ARGUMENTS, GENERATORS, REFUSED
+from mview.plan.text.elsewhere import CLAUSES, FUNCTIONS
 from mview.plan.text.lexemes import tokens, word_of
 from mview.plan.text.place import Text, span
-from mview.plan.text.syntax import other_query
+from mview.plan.text.syntax import QUERY_ONLY, other_query
 
 #: Words before a parenthesis that is no call: clauses, operators, and types with parameters.
 _WORDS = frozenset(
@@ -117,7 +118,9 @@ def _check_start(text: Text, words: Sequence[Token]) -> None:
     if (other := other_query(text)) is not None:
         raise other
     if words and word_of(words[0]) not in ("SELECT", "WITH", "("):
-        raise text.error("a view must be a SELECT", (words[0].start, words[0].end + 1))
+        raise text.error(
+            "a view must be a SELECT", (words[0].start, words[0].end + 1), hint=QUERY_ONLY
+        )
 
 
 def _check_commas(text: Text, words: Sequence[Token]) -> None:
@@ -148,7 +151,8 @@ def _check_tree(text: Text, tree: exp.Query) -> None:
 def _check_clause(text: Text, node: exp.Expr, known: Sequence[str]) -> None:
     for name, value in node.args.items():
         if value and name not in known:
-            raise _not_allowed(text, value if isinstance(value, exp.Expr) else node, name)
+            said = "distinct on" if isinstance(node, exp.Distinct) and name == "on" else name
+            raise _not_allowed(text, value if isinstance(value, exp.Expr) else node, said)
     if isinstance(node, exp.Select) and not node.expressions:
         raise text.error("syntax error: nothing is selected", span(node))
     if isinstance(node, exp.Join) and (
@@ -175,6 +179,7 @@ def _no_table(text: Text, node: exp.Expr) -> Exception:
         span(node),
         allowed="<connection>.<table>, the name of another view, a subquery, "
         f"LATERAL VIEW with {', '.join(sorted(GENERATORS))}",
+        hint=FUNCTIONS.get(function_name(node.this) or ""),
     )
 
 
@@ -183,7 +188,10 @@ def _not_allowed(text: Text, node: exp.Expr, what: str = "") -> Exception:
     return text.error(
         f"{name} is nothing that a view may have (NOT_ALLOWED)",
         span(node),
-        hint="a view reads its tables with SELECT, joins, GROUP BY, windows and set operations",
+        hint=CLAUSES.get(
+            name,
+            "a view reads its tables with SELECT, joins, GROUP BY, windows and set operations",
+        ),
     )
 
 
@@ -251,6 +259,8 @@ def _refused(text: Text, name: str, place: tuple[int, int]) -> Exception:
 
 
 def _fix(name: str, declared: set[str]) -> str:
+    if name in FUNCTIONS and name not in declared:
+        return FUNCTIONS[name]
     # Of hundreds of built-in names some are a little like any other: only typing errors count.
     close = get_close_matches(name, declared, n=1) or get_close_matches(
         name, sorted(ARGUMENTS), n=1, cutoff=0.75

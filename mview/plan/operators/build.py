@@ -310,7 +310,8 @@ def _known(name: RelationId, schemas: Mapping[RelationId, TableSchema]) -> str |
         return known
     # Without a connection it can only be a view.
     view = "a view that is not in the store yet: give its file or folder, too"
-    return view if known is None else f"{known}; or {view}"
+    table = f"a table is written <connection>.{name}"
+    return "; ".join(hint for hint in (known, table, view) if hint is not None)
 
 
 def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
@@ -328,7 +329,7 @@ def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
             raise UserError(
                 f"column {position + 1} of view {definition.name!r} has no name",
                 where=f"{definition.file}:{definition.line}",
-                hint="give it one: <expression> AS <name>",
+                hint=_naming(definition, position),
             )
         if names.index(name.lower()) != position:
             raise UserError(
@@ -338,11 +339,30 @@ def check_names(definition: ViewDefinition, columns: Sequence[str]) -> None:
             )
 
 
+def _naming(definition: ViewDefinition, position: int) -> str:
+    items = _items(definition) or []
+    if position < len(items) and isinstance(items[position], exp.Literal):
+        # Engines whose names stand in double quotes: here these make a text.
+        name = items[position].name
+        return f"what stands in quotes is a text; a column in backticks: `{name}`"
+    return "give it one: <expression> AS <name>"
+
+
 def listed_names(definition: ViewDefinition) -> list[str] | None:
     """The columns of a view as its text lists them, "" for one without a name.
 
     None where a `*` or a generator stands for several.
     """
+    items = _items(definition)
+    if items is None:
+        return None
+    return [
+        item.alias_or_name if isinstance(item, exp.Alias | exp.Column) else "" for item in items
+    ]
+
+
+def _items(definition: ViewDefinition) -> list[exp.Expr] | None:
+    """What a view selects; None where its text does not list it all."""
     tree: exp.Expr = definition.tree
     while isinstance(tree, exp.Subquery | exp.SetOperation):
         tree = tree.this
@@ -351,6 +371,4 @@ def listed_names(definition: ViewDefinition) -> list[str] | None:
     items = tree.expressions
     if any(isinstance(e, exp.Aliases) or function_name(e) in GENERATORS for e in items):
         return None
-    return [
-        item.alias_or_name if isinstance(item, exp.Alias | exp.Column) else "" for item in items
-    ]
+    return list(items)

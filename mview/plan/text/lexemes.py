@@ -46,6 +46,11 @@ _HINTS = re.compile(
 _DEEPEST = 100
 
 
+_TEMPLATE = (
+    "templates are not filled in here: give the SQL that dbt or another program makes of them"
+)
+
+
 def tokens(text: Text) -> list[Token]:
     """The words of a text.
 
@@ -120,7 +125,9 @@ def _check_lexeme(text: Text, kind: str, start: int, lexeme: str) -> None:
         raise text.error(
             f"syntax error: {lexeme!r} means nothing in a view",
             (start, start + len(lexeme)),
-            hint="names with such characters stand in backticks: `a b`",
+            hint=_TEMPLATE
+            if text.sql.startswith(("{{", "{%", "{#"), start)
+            else "names with such characters stand in backticks: `a b`; texts in quotes: 'a b'",
         )
 
 

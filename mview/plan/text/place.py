@@ -10,6 +10,9 @@ from sqlglot import exp
 
 from mview.errors import UserError
 
+#: Characters of a line that an error shows: some make queries of one line, of any length.
+_SHOWN = 160
+
 
 @dataclass(frozen=True)
 class Text:
@@ -50,7 +53,7 @@ class Text:
         first = self.sql.rfind("\n", 0, start) + 1
         last = self.sql.find("\n", start)
         shown = self.sql[first : last if last >= 0 else len(self.sql)]
-        indent = start - first
+        shown, indent = _around(shown, start - first)
         width = max(1, min(end - start, len(shown) - indent))
         number = f"{line} | "
         caret = " " * (len(number) + indent) + "^" * width
@@ -61,6 +64,14 @@ class Text:
             allowed=allowed,
             hint=hint,
         )
+
+
+def _around(line: str, at: int) -> tuple[str, int]:
+    """A long line as its part around a character, and where that one is in it."""
+    begin = max(0, min(at - _SHOWN // 2, len(line) - _SHOWN))
+    before = "… " if begin else ""
+    after = " …" if begin + _SHOWN < len(line) else ""
+    return f"{before}{line[begin : begin + _SHOWN]}{after}", at - begin + len(before)
 
 
 def span(node: exp.Expr) -> tuple[int, int]:

@@ -12,9 +12,15 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
 from mview.plan.text.dialect import drop_hints, parse
+from mview.plan.text.elsewhere import FUNCTIONS
 from mview.plan.text.lexemes import open_quote, tokens, word_of
 from mview.plan.text.place import Text, did_you_mean
 
+#: What a text may be, for hints.
+QUERY_ONLY = "write the query alone: SELECT …; what is done with its rows is said in the header"
+_HEADER = (
+    "CREATE [OR REPLACE] MATERIALIZED VIEW name [COMMENT '…'] [WITH (property = '…')] AS SELECT …"
+)
 #: A view's name becomes a folder, a table and a metric label: letters of any script, no signs.
 VIEW_NAME = re.compile(r"[^\W\d]\w{0,127}")
 _PROPERTIES = ("key", "sink", "sinks", "path", "freshness", "policy", "mode", "tags")
@@ -38,11 +44,11 @@ def parse_select(text: Text) -> exp.Query:
     except TokenError:
         raise open_quote(text) from None
     if len(parsed) != 1:
-        raise text.error("a view is exactly one SELECT", (0, 1))
+        raise text.error("a view is exactly one SELECT", (0, 1), hint="a file for each view")
     tree = parsed[0]
     if not isinstance(tree, exp.Query):
         start = (0, len(text.sql.split(None, 1)[0]))
-        raise other_query(text) or text.error("a view must be a SELECT", start)
+        raise other_query(text) or text.error("a view must be a SELECT", start, hint=QUERY_ONLY)
     drop_hints(tree)
     return tree
 
@@ -58,7 +64,12 @@ def other_query(text: Text) -> UserError | None:
         elif word == "VALUES" and whole:
             hint = "SELECT * FROM VALUES (…), (…) AS v (a, b)"
         elif word == "TABLE" and (whole or _begins_a_query(before)) and _is_name(words, index + 1):
-            hint = f"SELECT * FROM {words[index + 1].text}"
+            called = (
+                FUNCTIONS.get(before[-2].lower())
+                if before[-1:] == ["("] and len(before) > 1
+                else None
+            )
+            hint = called or f"SELECT * FROM {_name_at(text, words, index + 1)}"
         if hint:
             return text.error(
                 f"a view must be a SELECT, also inside it: a query begins with {word}",
@@ -78,6 +89,14 @@ def _begins_a_query(before: Sequence[str]) -> bool:
 
 def _is_name(words: Sequence[Token], index: int) -> bool:
     return index < len(words) and words[index].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+
+
+def _name_at(text: Text, words: Sequence[Token], index: int) -> str:
+    """The name that begins at an index, with all that dots join to it."""
+    last = index
+    while words[last + 1 : last + 2] and words[last + 1].token_type == TokenType.DOT:
+        last = min(last + 2, len(words) - 1)
+    return text.sql[words[index].start : words[last].end + 1]
 
 
 def _syntax_error(text: Text, error: ParseError) -> UserError:
@@ -136,7 +155,9 @@ class Header:
         token = self.tokens[self.at]
         if words and token.text.upper() not in words:
             raise self.text.error(
-                f"syntax error: expected {' or '.join(words)}", (token.start, token.end + 1)
+                f"syntax error: expected {' or '.join(words)}",
+                (token.start, token.end + 1),
+                hint=_HEADER,
             )
         self.at += 1
         return token

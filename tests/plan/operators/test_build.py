@@ -49,8 +49,8 @@ def test_clocks_are_no_tables_to_choose_from() -> None:
     with pytest.raises(UserError) as caught:
         build(parse_view("select id from zzz", "v", "v.sql"), {**keyed(SCHEMAS), **CLOCKS})
     assert caught.value.hint == (
-        "one of cust, shop.lines, shop.orders; or a view that is not in the store yet: give its "
-        "file or folder, too"
+        "one of cust, shop.lines, shop.orders; a table is written <connection>.zzz; a view that is "
+        "not in the store yet: give its file or folder, too"
     )
 
 

@@ -111,6 +111,8 @@ class PostgresqlChangelog(OwnLog):
 
         def published() -> str:
             left = server.check_publication(publication, tables)
+            if not tables:
+                return f"{publication} has no table to have: no view reads one yet"
             return f"{publication} {'will have' if left else 'has'} all tables"
 
         def kept() -> str:
