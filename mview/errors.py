@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import json
 import math
 import os
 import re
@@ -116,12 +117,27 @@ def rows_text(rows: Iterable[Mapping[str, Any]], size: int = 600) -> str:
 
 
 def shown(value: object, size: int = 200) -> str:
-    """A value as a short text in one line, for `got`; of any type, nested however deep."""
+    """A value of a message as a short text in one line; of any type, nested however deep.
+
+    >>> print(shown("it"), shown(None), shown([Decimal("1.50"), {"a": True}]))
+    'it' null [1.50, {"a": true}]
+    """
     try:
-        text = str(value) if isinstance(value, Decimal) else repr(value)
+        text = repr(value) if isinstance(value, str) else _json(value)
     except (RecursionError, ValueError):  # the latter: an integer of thousands of digits
         text = f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= size else text[: size - 3] + "..."
+
+
+def _json(value: object) -> str:
+    """A value as JSON writes it, which may hold what JSON has not."""
+    if value is None or isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_json(name)}: {_json(cell)}' for name, cell in value.items())}}}"
+    return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 #: Files of which IPython says that a cell is in them.

@@ -7,6 +7,7 @@ too; what lies elsewhere stays with the one that was copied, as long as that is 
 
 from __future__ import annotations
 
+import errno
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -146,7 +147,9 @@ def claim_store(root: Path) -> str:
 
 def no_folder(root: Path, error: OSError) -> MviewError:
     """Why a folder cannot become a store where the file system refuses to make or fill it."""
-    return of_the_system(error, str(root)) or ConfigError(
+    # Where a file stands in the way, it is the setting that is wrong.
+    told = None if error.errno == errno.ENOTDIR else of_the_system(error, str(root))
+    return told or ConfigError(
         "the folder of the store cannot be made",
         where=str(root),
         got=str(error),

@@ -13,7 +13,7 @@ import pytest
 
 from mview.changelog import UNCHANGED
 from mview.connector import Message, load
-from mview.errors import ConfigError, DecodeError
+from mview.errors import ConfigError, DecodeError, shown
 from mview.schema import Column, parse_type
 
 FORMATS = ("canal", "debezium", "maxwell", "ticdc", "unified")
@@ -210,8 +210,8 @@ class TestTypedJson:
         good = {"array<int>": [1], "boolean": True, "string": "a"}.get(kind)
         with pytest.raises(ValueError, match=r".") as caught:
             converted(name, [good, bad, good], kind)
-        shown = bad[0] if isinstance(bad, list) and kind == "array<int>" else bad
-        assert repr(shown)[:30] in str(caught.value)
+        value = bad[0] if isinstance(bad, list) and kind == "array<int>" else bad
+        assert shown(value)[:30] in str(caught.value)
 
 
 class TestUnified:
