@@ -29,6 +29,11 @@ from mview.session.jvm import quiet_end, start_jvm
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+#: Spark 4.2 fails over a UNION ALL, as a mirror with a tail is one, where a correlated subquery
+#: stands in what is selected: this rule takes the columns of the subquery for those of the union
+#: (SPARK-59042). Columns that are not read are left out by another rule.
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+_FAILING_RULE = "org.apache.spark.sql.catalyst.optimizer.PushProjectionThroughUnion"
 #: Settings whose values add up: what the user gives comes after ours, not instead of it.
 _JOINED = {
     "spark.jars": ",",
@@ -36,6 +41,7 @@ _JOINED = {
     "spark.sql.extensions": ",",
     "spark.driver.extraJavaOptions": " ",
     "spark.redaction.regex": "|",
+    _EXCLUDED: ",",
 }
 #: Settings with options of Java, and the option that chooses its collector.
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -112,6 +118,7 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         "spark.hadoop.parquet.page.write-checksum.enabled": "true",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        _EXCLUDED: _FAILING_RULE,
         # Hadoop sets the modes of some files itself.
         "spark.hadoop.fs.permissions.umask-mode": f"{PRIVATE:03o}",
         # The manifest is the truth; Spark's checkpoint only has to survive the query's own restart.
@@ -247,7 +254,10 @@ def _adopted(session: SparkSession) -> SparkSession:
             "this process already has a Spark session, and it cannot read Delta tables",
             hint="call mview before Spark is used, or stop that session: spark.stop()",
         )
-    wanted = {**MEANING, **_CLOSED}
+    excluded = session.conf.get(_EXCLUDED, None) or _FAILING_RULE
+    if _FAILING_RULE not in excluded:
+        excluded = f"{_FAILING_RULE},{excluded}"
+    wanted = {**MEANING, **_CLOSED, _EXCLUDED: excluded}
     if all(session.conf.get(n, None) == wanted[n] for n in wanted) and not _legacy(session):
         return session
     # The settings of whoever has made it are left as they are.

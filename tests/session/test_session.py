@@ -52,8 +52,10 @@ def test_user_settings_win_and_lists_are_joined(make_config):
             "spark.sql.shuffle.partitions": "7",
             "spark.driver.extraClassPath": "/mine.jar",
             "spark.driver.extraJavaOptions": "-Dmine=1",
+            "spark.sql.optimizer.excludedRules": "a.Rule",
         },
     )
+    assert got["spark.sql.optimizer.excludedRules"].endswith(".PushProjectionThroughUnion,a.Rule")
     assert got["spark.sql.shuffle.partitions"] == "7"
     assert got["spark.driver.extraClassPath"] == "/jars/a.jar:/mine.jar"
     assert "spark.jars" not in got
@@ -220,7 +222,9 @@ def test_a_running_session_is_used_again(spark: SparkSession, config: Config):
 def test_of_a_running_session_the_settings_are_its_own(spark: SparkSession, config: Config):
     other = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.ansi.enabled": "false"}
     before = {name: str(spark.conf.get(name)) for name in other}
-    other |= {"spark.sql.legacy.timeParserPolicy": "LEGACY"}
+    rules = "spark.sql.optimizer.excludedRules"
+    before[rules] = str(spark.conf.get(rules))
+    other |= {"spark.sql.legacy.timeParserPolicy": "LEGACY", rules: "a.Rule"}
     sql = "SELECT hour(CAST('2024-07-01 00:00:00+00' AS timestamp)) AS h"
     try:
         for name, value in other.items():
@@ -233,6 +237,7 @@ def test_of_a_running_session_the_settings_are_its_own(spark: SparkSession, conf
             ours.sql("SELECT 1 / 0 AS x").first()
         assert spark.sql("SELECT 1 / 0 AS x").first() == (None,)
         assert not [name for name in ours.conf.getAll if "legacy" in name]
+        assert str(ours.conf.get(rules)).endswith(".PushProjectionThroughUnion,a.Rule")
         assert all(spark.conf.get(name) == value for name, value in other.items())
     finally:
         spark.conf.unset("spark.sql.legacy.timeParserPolicy")
