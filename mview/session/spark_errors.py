@@ -31,6 +31,8 @@ _WORKER_GONE = (
     "occurred while reading the port number from pyspark.daemon",
 )
 _WAITED = "Exception thrown in awaitResult"
+#: What stands before each further exception in a trace of Java.
+_CAUSE = "\nCaused by: "
 
 #: Of a file that Spark could not read, in whatever it raises for it; not of one that is gone, as
 #: a run may have replaced it meanwhile.
@@ -91,11 +93,20 @@ def first_words(error: Exception) -> str:
     """What an error is and says, in one line: `<class>: <words>`."""
     if isinstance(error, PySparkException):
         error = unwrapped(error)
-    text, kind = str(error).strip(), type(error).__name__
+    text, kind = _waited_for(str(error).strip()), type(error).__name__
     if (java := _JAVA.match(text)) is not None:
         text, kind = text[java.end() :], java.group(1)
     line = without_advice(text.partition("\n")[0].partition(" SQLSTATE")[0])
     return f"{kind}: {line[:600]}" if line else kind
+
+
+def _waited_for(text: str) -> str:
+    """Java's words from where they tell what others waited for: pyspark has no class for some."""
+    head, _, cause = text.partition(_CAUSE)
+    while cause and _WAITED in head:
+        text = cause
+        head, _, cause = text.partition(_CAUSE)
+    return text
 
 
 def translate_failure(text: str) -> MviewError:

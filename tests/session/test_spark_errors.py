@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -101,6 +101,20 @@ def test_who_only_waited_for_a_part_of_a_query_is_not_whom_it_is_told_of() -> No
     cause = Said("java.util.NoSuchElementException: key not found: x#3")
     told = told_of(Said(waited, Said(waited, cause)), "view v")
     assert told.what == "view v fails: NoSuchElementException: key not found: x#3"
+
+
+def test_what_others_waited_for_is_told_of_an_error_without_a_class() -> None:
+    """As pyspark leaves an error of Java that it has no class for: with Java's whole trace."""
+    waited = "org.apache.spark.SparkException: Exception thrown in awaitResult: "
+    trace = (
+        f"An error occurred while calling o5.collectToPython.\n: {waited}\n\tat a.B.c(B.scala:1)\n"
+        f"Caused by: {waited}\n\tat a.B.d(B.scala:2)\n"
+        "Caused by: java.util.NoSuchElementException: key not found: x#3\n\tat a.C.e(C.scala:3)\n"
+        "Caused by: java.lang.Error: behind it\n\t... 3 more"
+    )
+    assert first_words(Py4JError(trace)) == "NoSuchElementException: key not found: x#3"
+    alone = trace.partition("\nCaused by: ")[0]
+    assert first_words(Py4JError(alone)).startswith("SparkException: Exception thrown in await")
 
 
 def test_an_error_that_passes_is_not_its_own_cause() -> None:
