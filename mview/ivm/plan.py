@@ -115,6 +115,11 @@ class ViewPlan:
         return part_definition(self.definition, self.top)
 
     @property
+    def state_columns(self) -> tuple[str, ...]:
+        """Names of the state table's columns in order; () where its query lists them."""
+        return () if self.top is None else tuple(self.schemas[self.top.part].names)
+
+    @property
     def state_key(self) -> tuple[str, ...]:
         """The key of the state table."""
         if self.maintained is not None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mview.errors import UserError, several
 from mview.files.textfile import read_text
 from mview.files.yamlfile import Document, Mistake, parse_yaml, shown
+from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
 
@@ -190,9 +191,18 @@ _MESSAGES = {
 }
 
 
+def _form_at(loc: Sequence[str | int]) -> type[_Form]:
+    """What may stand at a place of a test file."""
+    if loc[0] == "tables":
+        return _Table
+    return TrialStep if "steps" in loc else TrialCase
+
+
 def _mistake(document: Document, detail: Any) -> Mistake:
     loc = tuple(part for part in detail["loc"] if part != "[key]")
     message = _MESSAGES.get(detail["type"], str(detail["msg"]))
     place = ".".join(shown(part) for part in loc)
     hint = "views:, tables: and tests: stand in a test file" if len(loc) <= 1 else None
+    if detail["type"] == "extra_forbidden" and loc[:-1]:
+        hint = did_you_mean(str(loc[-1]), _form_at(loc[:-1]).model_fields)
     return Mistake(f"{place}: {message}" if place else message, *document.place(loc), hint)

@@ -25,9 +25,8 @@ from mview.ingest.spec import TableSpec, open_database
 from mview.ivm.compile import compile_view
 from mview.ivm.rewrites.total_order import in_total_order
 from mview.memory import Memory
-from mview.plan.clocks import is_clock, pinned_rows, with_clocks
+from mview.plan.clocks import is_clock, pinned_rows
 from mview.plan.definition import ViewDefinition, load_views, order_views, parse_view
-from mview.plan.render import bind_tables
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, type_name
@@ -215,13 +214,11 @@ def _computed(
     for view in views:
         plan = compile_view(view, known)
         # The time as a row of a clock: as a literal, only Spark would read it.
-        timed = with_clocks(in_total_order(view, known))
-        names = {name: f"p{number}" for number, name in enumerate(timed.table_names)}
-        relations = {
-            text: pinned_rows(name, now_ms) if is_clock(name) else read[name]
-            for name, text in names.items()
-        }
-        rows = queries.run(bind_tables(timed, names), relations, None)
+        rows = queries.view(
+            in_total_order(view, known),
+            lambda name: pinned_rows(name, now_ms) if is_clock(name) else read[name],
+            plan.columns,
+        )
         read[view.relation] = rows
         columns = tuple(Column(field.name, field.type) for field in rows.schema)
         known[view.relation] = TableSchema(columns, plan.key)

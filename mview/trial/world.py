@@ -25,6 +25,7 @@ from mview.ivm.plan import ViewPlan
 from mview.ivm.rewrites.total_order import in_total_order
 from mview.plan.clocks import CLOCKS, pinned_rows, with_clocks
 from mview.plan.definition import ViewDefinition, order_views
+from mview.plan.operators.build import listed_names
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.rows.match import match
@@ -60,6 +61,27 @@ class TrialEngine:
                 # These rows: Spark says whether it is an error, the next ones are tried here again.
                 return self._with_spark(one_line(str(error))).run(sql, relations, result)
         return self._with_spark(self.reasons[sql]).run(sql, relations, result)
+
+    def view(
+        self,
+        definition: ViewDefinition,
+        rows: Callable[[RelationId], pa.Table],
+        columns: Sequence[str],
+    ) -> pa.Table:
+        """The rows of a view as its batch query.
+
+        Args:
+            definition: the view.
+            rows: of what it reads, by name.
+            columns: its columns as they are written, as what runs in process has names in small
+                letters; (): of those that the text lists.
+        """
+        timed = with_clocks(definition)
+        names = {name: f"p{number}" for number, name in enumerate(timed.table_names)}
+        relations = {text: rows(name) for name, text in names.items()}
+        result = self.run(bind_tables(timed, names), relations, None)
+        written = columns or listed_names(definition)
+        return result.rename_columns(written) if written else result
 
     def _with_spark(self, reason: str) -> Evaluator:
         if self._spark is None:
@@ -173,6 +195,7 @@ class TrialWorld:
         #: Parts stand before the views they are of.
         self._plans: dict[RelationId, ViewPlan] = {}
         self._batches: dict[RelationId, ViewDefinition] = {}
+        self._columns: dict[RelationId, Sequence[str]] = {}
         self._states: dict[RelationId, _KeptState] = {}
         self.views = order_views(views)
         known = dict(schemas)
@@ -185,13 +208,14 @@ class TrialWorld:
     def _open(self, plan: ViewPlan, schemas: Mapping[RelationId, TableSchema]) -> ViewPlan:
         """Build a view or part; parts come before what reads them."""
         self._batches[plan.relation] = plan.definition
-        first = self._batch(plan.definition)
+        self._columns[plan.relation] = plan.columns
+        first = self._batch(plan.definition, plan.columns)
         columns = tuple(Column(field.name, field.type) for field in first.schema)
         schema = TableSchema(columns, plan.key)
         self._rows[plan.relation] = Multiset.of(plan.relation, schema, first)
         self._states[plan.relation] = _KeptState(None)
         if plan.state_definition is not None:
-            kept = self._batch(plan.state_definition)
+            kept = self._batch(plan.state_definition, plan.state_columns)
             if plan.maintained is not None and not plan.maintained.shown_schema(kept.schema):
                 # Kept up by other means: its sums are of a type that is not added up.
                 if plan.plain is None:
@@ -214,17 +238,18 @@ class TrialWorld:
 
     def batch(self, name: RelationId) -> pa.Table:
         """A view as the batch query over all rows."""
-        return self._batch(self._batches[name])
+        return self._batch(self._batches[name], self._columns[name])
 
     def _batch(
-        self, definition: ViewDefinition, after: Mapping[RelationId, pa.Table] | None = None
+        self,
+        definition: ViewDefinition,
+        columns: Sequence[str],
+        after: Mapping[RelationId, pa.Table] | None = None,
     ) -> pa.Table:
-        timed = with_clocks(definition)
-        names = {table: f"b{number}" for number, table in enumerate(timed.table_names)}
-        relations = {
-            name: (after or {}).get(table, self._rows[table].table) for table, name in names.items()
-        }
-        return self._engine.run(bind_tables(timed, names), relations, None)
+        def rows(name: RelationId) -> pa.Table:
+            return (after or {}).get(name, self._rows[name].table)
+
+        return self._engine.view(definition, rows, columns)
 
     def fetch(self, requests: Sequence[Request]) -> list[pa.Table]:
         """The look-ups of a round; see `Lookups`."""
@@ -296,10 +321,10 @@ class TrialWorld:
                 return delta or ViewDelta(weighted(self._rows[name].table.slice(0, 0), 1))
         except BatchNeededError:
             pass
-        rows = difference(self._batch(plan.definition, after), self._rows[name].table)
+        rows = difference(self._batch(plan.definition, plan.columns, after), self._rows[name].table)
         if plan.state_definition is None or self._states[name].rows is None:
             return ViewDelta(rows)
-        kept = self._batch(plan.state_definition, after)
+        kept = self._batch(plan.state_definition, plan.state_columns, after)
         return ViewDelta(rows, difference(kept, self._states[name].of(name).table))
 
     def _ticked(self, pinned_ms: int | None) -> dict[RelationId, pa.Table]:

@@ -117,3 +117,18 @@ def test_what_is_wrong_is_told(what: str, said: str) -> None:
     assert result.exit_code == 1, result.output
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_names_with_large_letters(shop: Path) -> None:
+    with sqlite3.connect(shop / "shop.db") as database:
+        database.execute('CREATE TABLE "Old" ("Id" INTEGER PRIMARY KEY, "Word" TEXT)')
+        database.execute("INSERT INTO \"Old\" VALUES (7, 'x')")
+    database.close()
+    for sql, heading in [
+        ("select * from shop.`Old`", "Id Word"),
+        ("select `Id`, `Word` as W from shop.`Old`", "Id W"),
+    ]:
+        told = mview(sql)
+        assert told.exit_code == 0, told.output
+        lines = [" ".join(line.split()) for line in told.stdout.splitlines()]
+        assert lines[2:4] == [heading, "7 x"]

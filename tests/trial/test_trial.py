@@ -188,7 +188,9 @@ def test_what_does_not_fit_is_told(tried, was, put, told):
     [
         ("", "must be a mapping"),
         ("views: [v.sql]\ntests: []", "tests: is empty"),
-        (FILE.replace("given", "givn"), "unknown property"),
+        (FILE.replace("given", "givn"), "did you mean 'given'?"),
+        (FILE.replace("{insert: ", "{change: "), "one of at, delete, expect, insert, update"),
+        (FILE.replace("key:", "keys:"), "did you mean 'key'?"),
         (FILE.replace("id: int", "id: int4"), "unknown column type 'int4'"),
         (FILE.replace("key: [id]", "key: [x]"), "key column 'x'"),
         (FILE + "tests: []\n", "stands twice"),
@@ -287,6 +289,26 @@ def test_views_by_chance(name, tmp_path):
     views = [f"{view}.sql" for view in needed]
     file.write_text(yaml.safe_dump({"views": views, "tables": tables, "tests": tests}))
     result = run_by_chance(TrialProject(None), [file], 12, daily() * 1000)
+    assert result.failed is None, result
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from s.M",
+        "select `Id`, Word as W from s.M",
+        "select `Id` + 1 as `Key`, count(*) as N from s.M group by 1",
+        "select m.*, max(`Id`) over (partition by `Word`) as Most from s.M m",
+        "select `Word`, sum(`Id`) as S from s.M group by `Word` order by S limit 3",
+    ],
+)
+def test_names_with_large_letters(sql, tmp_path):
+    (tmp_path / "v.sql").write_text(sql)
+    tables = {"s.M": {"columns": {"Id": "bigint", "Word": "string"}, "key": ["Id"]}}
+    file = tmp_path / "t.yml"
+    form = {"views": ["v.sql"], "tables": tables, "tests": [{"name": "none"}]}
+    file.write_text(yaml.safe_dump(form))
+    result = run_by_chance(TrialProject(None), [file], 5, daily() * 1000)
     assert result.failed is None, result
 
 

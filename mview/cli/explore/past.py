@@ -60,7 +60,7 @@ def history(
 def history_text(epochs: Sequence[PastEpoch]) -> str:
     """An epoch in a line, and one below it per view that it changed."""
     if not epochs:
-        return "no epoch of that time is kept that changed a view"
+        return "no epoch that is kept and asked for changed a view; --all shows the others, too"
     heads = aligned([_epoch_cells(epoch) for epoch in epochs], indent=0)
     changed = [(name, change) for epoch in epochs for name, change in epoch.views.items()]
     below = iter(aligned([(name, *_change_cells(change)) for name, change in changed]))
