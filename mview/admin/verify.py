@@ -23,6 +23,7 @@ from mview.connector import WEIGHT
 from mview.epoch.halts import halting, has_halted, in_a_batch, told_of
 from mview.epoch.views.results import is_small, result_parts
 from mview.errors import (
+    AGAIN,
     MviewError,
     UserError,
     concerning,
@@ -40,6 +41,7 @@ from mview.secrets import Mask
 from mview.session.jvm import jvm_errors
 from mview.session.lazy import Spark
 from mview.session.spark import spark_session
+from mview.session.texts import query
 from mview.store.frames import mirror_dataframe
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, schemas_of
@@ -203,6 +205,7 @@ def _verified(
             f"view {stored.name}",
             safe="nothing is changed; its sink has the rows of the published epoch",
             hint="correct the row or the query: a batch query fails on it, too",
+            then=AGAIN,
         )
         return _not_compared(manifest, stored.name, told)
 
@@ -242,7 +245,7 @@ def _compared(
         temporary_views(spark, frames) as names,
     ):
         total = in_total_order(definition, _schemas(manifest))
-        frame = spark.sql(bind_tables(total, names, manifest.pinned_ms))
+        frame = query(spark, bind_tables(total, names, manifest.pinned_ms))
         batch = result_parts(frame, stored.schema, store.comparison(stored.name), small)
         return _held_against(stored, batch, most)
 

@@ -62,6 +62,11 @@ _PROBE = bytes(4 << 20)
 SAFE = "the view keeps the rows of its last good epoch, the other views go on"
 _ANEW = "`mview apply` or the next run builds the view anew"
 _NEXT = f"correct the row or the query; {_ANEW}"
+#: What helps where the row is right, by Spark's name of the error.
+_OF_DATA = {
+    "INVALID_UTF8_STRING": "of bytes that are no text write base64(b) or hex(b); or "
+    f"make_valid_utf8(CAST(b AS STRING)), which puts a sign in the place of what is none; {_ANEW}"
+}
 _CRASHED = (
     "if the system ended it for lack of memory, lower spark.driver.memory or engine.memory; if a "
     f"function of yours crashes, mend it; {_ANEW}"
@@ -133,9 +138,22 @@ def halting(error: Exception, view: str, store: Store, spark: Spark | None = Non
 
 
 def told_of(
-    error: Exception, subject: str, *, safe: str = SAFE, hint: str | None = None
+    error: Exception,
+    subject: str,
+    *,
+    safe: str = SAFE,
+    hint: str | None = None,
+    then: str = _ANEW,
 ) -> MviewError:
-    """The error for the user of what failed while a view was computed."""
+    """The error for the user of what failed while a view was computed.
+
+    Args:
+        error: what was raised.
+        subject: the view, for people.
+        safe: of the data.
+        hint: what to do about the data or the query; None: what a run that goes on needs.
+        then: what to do when the machine has what it refused.
+    """
     if isinstance(error, WorkerEndedError):
         what = f"{subject} fails: {error.what}"
         return UserError(what, safe=safe, hint=hint or _CRASHED)
@@ -143,8 +161,8 @@ def told_of(
         return error
     if (said := _said(error)) is not None:
         what = f"the query of {subject} fails on the data: {_told(said)}"
-        told: MviewError = UserError(what, safe=safe, hint=hint or _NEXT)
-    elif (refused := of_the_system(error)) is not None:
+        told: MviewError = UserError(what, safe=safe, hint=hint or _OF_DATA.get(said[1], _NEXT))
+    elif (refused := of_the_system(error, then=then)) is not None:
         what = f"{subject} fails: {refused.what}"
         told = TargetError(**{**refused.parts, "what": what, "safe": safe})
     elif (file := unread_file(error)) is not None:
@@ -250,7 +268,7 @@ def with_rows(
         if failing is not None:
             table, rows = failing
             listed = rows_text(rows.select(part.schemas[table].names).to_pylist())
-            return UserError(told.what, got=listed, where=str(table), safe=SAFE, hint=_NEXT)
+            return UserError(told.what, got=listed, where=str(table), safe=SAFE, hint=told.hint)
     return told
 
 

@@ -47,6 +47,7 @@ from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, quoted
+from mview.session.texts import query
 from mview.store.frames import mirror_dataframe, read_files
 from mview.store.manifest import NEVER, TableState, ViewState
 
@@ -353,7 +354,7 @@ def _batch(
     watch.executors.add("spark")
     with frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
-        return _write(engine.spark.session().sql(sql), folder, key, rows)
+        return _write(query(engine.spark.session(), sql), folder, key, rows)
 
 
 def _rows_per_file(

@@ -23,6 +23,7 @@ from mview.ivm.plan import ViewPlan
 from mview.plan.definition import ViewDefinition
 from mview.plan.render import bind_tables
 from mview.relation import RelationId
+from mview.session.texts import query
 
 #: Begins anew with the first of some parts.
 _Again = Callable[[], Iterator[pa.Table]]
@@ -95,5 +96,5 @@ def _change(
     with frames(engine, definition, tables) as names:
         sql = bind_tables(definition, names, engine.pinned_ms)
         folder = engine.store.comparison(definition.name)
-        new = result_parts(engine.spark.session().sql(sql), result, folder, small)
+        new = result_parts(query(engine.spark.session(), sql), result, folder, small)
         return pa.concat_tables(differences(new, old(), result, most)), "spark"

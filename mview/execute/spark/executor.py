@@ -24,6 +24,7 @@ from mview.relation import RelationId
 from mview.rows.ranges import Range
 from mview.schema import quoted, type_name
 from mview.session.lazy import Spark
+from mview.session.texts import query
 from mview.session.worker import settle_worker
 
 
@@ -190,7 +191,7 @@ class SparkExecutor:
             frame = spark.createDataFrame(whole, schema=ddl)
             frame.createOrReplaceTempView(name)
         try:
-            return spark.sql(sql).toArrow()
+            return query(spark, sql).toArrow()
         finally:
             for name in relations:
                 spark.catalog.dropTempView(name)
