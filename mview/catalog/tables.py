@@ -268,14 +268,17 @@ def cautions(
 def _check_connection(config: Config, views: Sequence[ViewDefinition], table: RelationId) -> None:
     connection = table.connection
     if connection not in config.connections:
-        close = get_close_matches(connection, config.connections, n=1)
+        by_fold = {name.casefold(): name for name in config.connections}
+        close = get_close_matches(connection.casefold(), by_fold, n=1)
         raise _at(
             views,
             table,
             UserError(
                 f"there is no connection {connection!r}",
                 allowed=", ".join(config.connections) or "none is configured",
-                hint=f"did you mean {close[0]!r}?" if close else f"add it to {config.path}",
+                hint=f"did you mean {by_fold[close[0]]!r}?"
+                if close
+                else f"add it to {config.path}",
             ),
         )
     if connection not in config.changes:

@@ -174,6 +174,9 @@ def lineage(
 
     if columns and not mermaid:
         raise click.UsageError("--columns is of the diagram: --mermaid --columns")
+    forms = {"--json": app.output.as_json, "--mermaid": mermaid, "--openlineage": openlineage}
+    if len(asked := [form for form, is_asked in forms.items() if is_asked]) > 1:
+        raise click.UsageError(f"{' and '.join(asked)}: ask for one of them")
     files = tuple(name for name in named if _is_file(name))
     selectors += tuple(name for name in named if name not in files)
     if files:

@@ -87,6 +87,7 @@ def test_a_sound_view_gives_its_key_tables_and_strategies(check):
     [
         ("SELECT order_id FROM shop.orderz", "shop.orderz", "did you mean 'shop.orders'?"),
         ("SELECT order_id\nFROM shopp.orders", "shopp.orders", "did you mean 'shop'?"),
+        ("SELECT order_id\nFROM SHOP.orders", "SHOP.orders", "did you mean 'shop'?"),
         ("SELECT o.stats FROM shop.orders o", "o.stats", "did you mean 'status'?"),
         ("SELECT a FROM shop.keyless", "shop.keyless", "add one in the database"),
         ("SELECT a FROM shop.seen", "shop.seen", "write the query of the view"),

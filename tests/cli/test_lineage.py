@@ -136,6 +136,8 @@ def test_a_diagram_of_columns_that_only_spark_can_tell():
 
 def test_columns_are_of_the_diagram(lineage):
     assert "--mermaid" in lineage("sql", "--columns", code=2, lower_view=LOWER)
+    two = lineage("sql", "--json", "--mermaid", code=2, lower_view=LOWER)
+    assert "--json and --mermaid: ask for one of them" in two
 
 
 def test_what_is_wrong_is_told_and_an_empty_store(lineage):
