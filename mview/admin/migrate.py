@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.store.environments import names_of
-from mview.store.identity import FORMAT, format_of
+from mview.store.identity import FORMAT, format_of, refusal
 from mview.store.layout import Store
 from mview.store.migrations import migrate as migrate_store
 
@@ -34,10 +34,13 @@ def migrate(config: Config) -> Migrated:
 
     It is done step by step; what is killed is done again.
 
-    Raises: as `mview.store.migrations.migrate`.
+    Raises: as `mview.store.migrations.migrate`; and
+        ConfigError: something else is in the place of the store.
     """
     store = Store(config.store, any_format=True)
     before = format_of(store.root)
+    if before is None and (error := refusal(store.root)):
+        raise error
     done = [step.what for step in migrate_store(store, SystemClock())]
     for name in names_of(store):
         own = Store(store.environment(name), any_format=True)

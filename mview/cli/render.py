@@ -12,7 +12,7 @@ import yaml
 from mview.cli.display.progress import duration_text
 from mview.cli.options import default_config
 from mview.clock import utc_text
-from mview.errors import MviewError, counted, one_line, printable
+from mview.errors import MviewError, counted, one_line, printable, row_text
 
 if TYPE_CHECKING:
     from mview.admin.against_source import TableVerified
@@ -478,7 +478,7 @@ def _verified_block(result: VerifyResult) -> str:
         ("missing in the sink", result.missing),
         ("only in the sink", result.extra),
     ):
-        lines += [f"  {title}: {_row_text(row)}" for row in rows]
+        lines += [f"  {title}: {row_text(row)}" for row in rows]
     return "\n".join(lines)
 
 
@@ -507,7 +507,7 @@ def _source_block(result: TableVerified) -> str:
     titles = {"source": "not in our copy", "mirror": "not in the database"}
     for row in result.sample:
         what = titles.get(row.only_in) or f"other values in {', '.join(row.columns)}"
-        lines.append(f"  {_row_text(row.key)}: {one_line(what)}")
+        lines.append(f"  {row_text(row.key)}: {one_line(what)}")
     if (left := result.differing + result.undecided - len(result.sample)) > 0:
         lines.append(f"  and {left:,} more")
     return "\n".join(lines)
@@ -530,10 +530,6 @@ def migrated_text(result: Migrated) -> str:
         return f"{result.store}: of format {result.format} already, nothing was to be done"
     steps = [f"  {what}" for what in result.done]
     return "\n".join([f"{result.store}: format {result.before} -> {result.format}", *steps])
-
-
-def _row_text(row: Mapping[str, object]) -> str:
-    return one_line(", ".join(f"{name}={value}" for name, value in row.items()))
 
 
 def outcome_text(outcome: TrialOutcome) -> str:

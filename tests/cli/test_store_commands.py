@@ -96,10 +96,14 @@ def test_a_folder_that_is_no_store_is_told_from_an_empty_one(tmp_path, monkeypat
     (tmp_path / "mview.yml").write_text("store: data")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("mine")
-    for command in (("status",), ("drop", "v", "--yes"), ("repair", "v")):
+    commands = (("status",), ("drop", "v", "--yes"), ("repair", "v"), ("migrate",))
+    for command in commands:
         result = mview(*command)
         assert result.exit_code == 2
         assert "not a store of mview" in result.stderr
+    (tmp_path / "mview.yml").write_text("store: data/mine.txt")
+    for command in commands:
+        assert "mine.txt (a file)" in mview(*command).stderr
 
 
 @pytest.mark.parametrize(("freshness", "code"), [("10 seconds", 5), ("900000 h", 0)])
@@ -382,7 +386,7 @@ def test_the_text_of_a_verification():
     assert verified_text([GOOD, BAD]).splitlines() == [
         "good: OK, 1,234 rows equal at epoch 9",
         "bad: DIFFERS from its batch query at epoch 9",
-        "  missing in the sink: id=1, n=None",
+        "  missing in the sink: id=1, n=NULL",
         "  only in the sink: id=2, n=5",
     ]
 
