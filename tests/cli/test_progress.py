@@ -388,7 +388,9 @@ def test_what_a_run_has_done_stays_at_the_end(capsys):
     clock = Clock()
     with lines_display(clock) as display:
         display.on_build(replace(BUILD, done=True))
-        display.on_halt("v", UserError("why"))
+        for view in ("v", "totals"):
+            display.on_halt(view, UserError("why"))
+        display.on_build(replace(BUILD, done=True))  # anew: it has not halted any more
         clock.seconds = 3723.0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.endswith("  ran for 01:02:03: 1 view built, no epoch, halted: v")

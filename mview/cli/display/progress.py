@@ -84,8 +84,9 @@ class _Tally:
     last: int = 0
     changes: int = 0
     worst_ms: int | None = None
-    built: list[str] = field(default_factory=list)
-    halted: list[str] = field(default_factory=list)
+    built: set[str] = field(default_factory=set)
+    #: In the order in which they have halted; who is built anew has not.
+    halted: dict[str, None] = field(default_factory=dict)
 
     def begin(self) -> None:
         """The run begins."""
@@ -102,7 +103,8 @@ class _Tally:
     def add_build(self, build: BuildReport) -> None:
         """Count a view in that is built."""
         if build.done:
-            self.built.append(build.view)
+            self.built.add(build.view)
+            self.halted.pop(build.view, None)
 
     def text(self) -> str:
         """A line; the times of a run that has done nothing, too."""
@@ -117,8 +119,8 @@ class _Tally:
             said += [numbers, counted(self.changes, "change")]
         if self.worst_ms is not None:
             said.append(f"largest lag {duration_text(self.worst_ms)}")
-        if halted := list(dict.fromkeys(self.halted)):
-            said.append(f"halted: {', '.join(map(one_line, halted))}")
+        if self.halted:
+            said.append(f"halted: {', '.join(map(one_line, self.halted))}")
         return f"ran for {_clock_text(self.now() - self.began)}: {', '.join(said)}"
 
 
@@ -326,7 +328,7 @@ class LineDisplay:
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """A line, with why."""
-        self._tally.halted.append(view)
+        self._tally.halted[view] = None
         self._line(_halt_text(view, error))
 
     def on_message(self, text: str) -> None:
@@ -621,7 +623,7 @@ class LiveDisplay:
     def on_halt(self, view: str, error: MviewError) -> None:
         """Mark the view's line, count it, and say why above the live part."""
         self._pulse.errors += 1
-        self._tally.halted.append(view)
+        self._tally.halted[view] = None
         self._build = None
         self._lines.setdefault(view, _ViewLine()).chosen = "HALTED"
         self.on_message(_halt_text(view, error))
