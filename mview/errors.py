@@ -307,24 +307,19 @@ _REFUSALS: dict[tuple[int, ...], tuple[str, str]] = {
 }
 
 
-#: What to do when what is refused here is mended.
+#: What to do, in the end, about what is refused here.
 AGAIN = "run the same command again"
 
 #: How Python and Java say which file it was, around the words of the system.
 _PLACES = ("{}: '(/[^']+)'", r"(/[^\s:]+) \({}\)")
 
 
-def of_the_system(
-    error: BaseException | None,
-    where: str | None = None,
-    then: str = AGAIN,
-) -> RetryableError | None:
+def of_the_system(error: BaseException | None, where: str | None = None) -> RetryableError | None:
     """An error of the file system, or one that it caused, as a block; None: it is none.
 
     Args:
         error: what was raised, here or in another process.
         where: the place, unless the error names one.
-        then: what to do when that is mended.
     """
     seen: set[int] = set()  # whoever raises an error from one that it caused makes a ring
     while error is not None and id(error) not in seen:
@@ -341,7 +336,7 @@ def of_the_system(
                     got=(line or str(error).strip())[:300],
                     safe="every published epoch stays; the same command continues from the last "
                     "one",
-                    hint=f"{hint}; then {then}",
+                    hint=f"{hint}; then {AGAIN}",
                 )
         error = error.__cause__ or error.__context__
     return None

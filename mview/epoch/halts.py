@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from mview.delta.parquet import unreadable
 from mview.errors import (
+    AGAIN,
     AlreadyRunningError,
     CorruptionError,
     DecodeError,
@@ -162,9 +163,10 @@ def told_of(
     if (said := _said(error)) is not None:
         what = f"the query of {subject} fails on the data: {_told(said)}"
         told: MviewError = UserError(what, safe=safe, hint=hint or _OF_DATA.get(said[1], _NEXT))
-    elif (refused := of_the_system(error, then=then)) is not None:
+    elif (refused := of_the_system(error)) is not None:
         what = f"{subject} fails: {refused.what}"
-        told = TargetError(**{**refused.parts, "what": what, "safe": safe})
+        parts = {**refused.parts, "hint": str(refused.hint).replace(AGAIN, then)}
+        told = TargetError(**{**parts, "what": what, "safe": safe})
     elif (file := unread_file(error)) is not None:
         told = about(unreadable(file, "it is no whole Parquet file, or may not be read"), subject)
     else:

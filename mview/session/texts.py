@@ -21,9 +21,7 @@ def query(spark: SparkSession, sql: str) -> DataFrame:
     fields = frame.schema.fields
     if not any(map(_has_text, [field.dataType for field in fields])):
         return frame
-    return frame.select(
-        *(_valid(F.col(quoted(one.name)), one.dataType).alias(one.name) for one in fields)
-    )
+    return frame.select(*(_valid(F.col(quoted(f.name)), f.dataType).alias(f.name) for f in fields))
 
 
 def _has_text(kind: DataType) -> bool:
