@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import stages, upkeep
+from mview.epoch.halts import told_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import cost, maintain
 from mview.epoch.views.opening import open_sinks
@@ -181,6 +182,13 @@ def _halts_alone(
     for relation, state in world.engine.manifest.tables.items():
         if relation.view in HALTED:
             assert state == kept[relation]
+
+
+def test_of_what_the_machine_refuses_it_is_told_what_to_do_while_the_run_goes_on() -> None:
+    """The same command again would find that it runs already."""
+    told = told_of(OSError(errno.ENOSPC, "No space left on device"), "view v")
+    next_one = "`mview apply` or the next run builds the view anew"
+    assert told.hint == f"make room on it; then {next_one}"
 
 
 @pytest.mark.usefixtures("rows")
