@@ -11,6 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructType
 
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.spark.executor import SparkExecutor
@@ -137,7 +138,8 @@ def test_another_comes_in_while_spark_computes() -> None:
         def sql(self, text: str) -> Any:
             asked.set()
             assert came.wait(_PATIENCE)
-            return SimpleNamespace(toArrow=lambda: pa.table({"a": [1]}))
+            schema = StructType().add("a", LongType())
+            return SimpleNamespace(schema=schema, toArrow=lambda: pa.table({"a": [1]}))
 
     executor = SparkExecutor(Spark.of(cast(SparkSession, Session())), {})
 
