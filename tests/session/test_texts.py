@@ -23,5 +23,5 @@ def test_a_text_that_is_none_fails_the_query(spark: SparkSession, text: str) -> 
 
 
 def test_others_are_as_they_were(spark: SparkSession) -> None:
-    sql = "select X'FF' as b, cast(null as string) as n, array('\U0001f600', null) as a, 7 as i"
+    sql = "select X'FF' as b, cast(null as string) as n, array('\U0001f600', null) as text, 7 as i"
     assert query(spark, sql).toArrow().equals(spark.sql(sql).toArrow())
