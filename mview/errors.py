@@ -314,12 +314,15 @@ AGAIN = "run the same command again"
 _PLACES = ("{}: '(/[^']+)'", r"(/[^\s:]+) \({}\)")
 
 
-def of_the_system(error: BaseException | None, where: str | None = None) -> RetryableError | None:
+def of_the_system(
+    error: BaseException | None, where: str | None = None, then: str = AGAIN
+) -> RetryableError | None:
     """An error of the file system, or one that it caused, as a block; None: it is none.
 
     Args:
         error: what was raised, here or in another process.
         where: the place, unless the error names one.
+        then: what to do when the machine has what it refused.
     """
     seen: set[int] = set()  # whoever raises an error from one that it caused makes a ring
     while error is not None and id(error) not in seen:
@@ -336,7 +339,7 @@ def of_the_system(error: BaseException | None, where: str | None = None) -> Retr
                     got=(line or str(error).strip())[:300],
                     safe="every published epoch stays; the same command continues from the last "
                     "one",
-                    hint=f"{hint}; then {AGAIN}",
+                    hint=f"{hint}; then {then}",
                 )
         error = error.__cause__ or error.__context__
     return None

@@ -20,7 +20,6 @@ from pyspark.errors import PySparkException
 
 from mview.delta.parquet import unreadable
 from mview.errors import (
-    AGAIN,
     AlreadyRunningError,
     CorruptionError,
     DecodeError,
@@ -163,10 +162,9 @@ def told_of(
     if (said := _said(error)) is not None:
         what = f"the query of {subject} fails on the data: {_told(said)}"
         told: MviewError = UserError(what, safe=safe, hint=hint or _OF_DATA.get(said[1], _NEXT))
-    elif (refused := of_the_system(error)) is not None:
+    elif (refused := of_the_system(error, then=then)) is not None:
         what = f"{subject} fails: {refused.what}"
-        parts = {**refused.parts, "hint": str(refused.hint).replace(AGAIN, then)}
-        told = TargetError(**{**parts, "what": what, "safe": safe})
+        told = TargetError(**{**refused.parts, "what": what, "safe": safe})
     elif (file := unread_file(error)) is not None:
         told = about(unreadable(file, "it is no whole Parquet file, or may not be read"), subject)
     else:

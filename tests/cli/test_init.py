@@ -12,9 +12,11 @@ import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
+from mview_connectors.databases.mysql import MysqlDatabase
 
 from mview.cli import main
 from mview.config.file import load_config
+from mview.errors import ConfigError
 from mview.secrets import reveal
 from tests.connectors.test_databases_mssql import Server, answers
 
@@ -133,7 +135,7 @@ def test_what_the_server_refuses_is_told_by_what_was_given(
     told = mview("init", f"{url}?connect_timeout=9", "--name", "crm")
     assert told.exit_code in (1, 2)
     assert f"where:   {url}\n" in told.stderr
-    assert "nothing was made" in told.stderr
+    assert "no file was written" in told.stderr
     assert "CRM_PASSWORD" in told.stderr
     assert "connections.crm" not in told.stderr
     assert not (folder / "mview.yml").exists()
@@ -144,8 +146,43 @@ def test_a_server_that_is_away_has_nothing_that_stays(folder, monkeypatch):
     told = mview("init", "postgresql://nobody@127.0.0.1:1/crm")
     assert told.exit_code == 1
     assert "where:   postgresql://nobody@127.0.0.1:1/crm\n" in told.stderr
-    assert "nothing was made" in told.stderr
+    assert "no file was written" in told.stderr
     assert "stays" not in told.stderr
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_triggers_that_cannot_be_made_are_told_by_the_url(folder, monkeypatch, beside):
+    if beside:
+        (folder / "mview.yml").write_text("store: store\n")
+    server = "mview_connectors.changelogs.sqlite.server.SqliteServer"
+    monkeypatch.setattr(f"{server}._writing", lambda at, task: at._transaction("BEGIN", task, 1))
+    other = sqlite3.connect("my shop.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    told = mview("init", "sqlite:///my shop.db", "--triggers")
+    other.close()
+    assert told.exit_code == 1
+    assert "failed while installing triggers\n  where:   sqlite:///my shop.db\n" in told.stderr
+    assert "got:     database is locked" in told.stderr
+    assert "data:    no file was written" in told.stderr
+    assert "another program holds a lock on the file" in told.stderr
+    assert "server" not in told.stderr
+
+
+def test_what_is_no_database_is_told_by_its_file(folder):
+    (folder / "a.db").write_text("id,total\n" * 99)
+    told = mview("init", "sqlite:///a.db", "--triggers")
+    assert told.exit_code == 1
+    assert "next:    check the URL and the rights of the file\n" in told.stderr
+
+
+def test_options_of_the_driver_are_told_as_a_url_has_them(folder, monkeypatch):
+    def refuse(config, name):
+        raise ConfigError("no", where="connections.crm", hint=f"who? {MysqlDatabase.tls_hint}")
+
+    monkeypatch.setattr("mview.admin.init.open_database", refuse)
+    told = mview("init", "mysql://nobody@db.example/crm")
+    assert "who? ?ssl_ca=/path/to/ca.pem at the end of the URL for a cert" in told.stderr
+    assert "?ssl_disabled=true at the end of the URL only on" in told.stderr
 
 
 def test_triggers_are_made_and_found_and_made_again(folder):

@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.spark]
     [
         "cast(b as string)", "CAST(b AS VARCHAR(3))", "string(b)", "b::string", "b || 'a'",
         "concat_ws(',', b)", "array('a', cast(b as string))",
+        "cast(b as string) collate utf8_lcase", "cast(b as string) collate unicode_ci",
+        "array('a' collate utf8_lcase, cast(b as string))",
     ],
 )  # fmt: skip
 def test_a_text_that_is_none_fails_the_query(spark: SparkSession, text: str) -> None:
@@ -25,3 +27,10 @@ def test_a_text_that_is_none_fails_the_query(spark: SparkSession, text: str) -> 
 def test_others_are_as_they_were(spark: SparkSession) -> None:
     sql = "select X'FF' as b, cast(null as string) as n, array('\U0001f600', null) as text, 7 as i"
     assert query(spark, sql).toArrow().equals(spark.sql(sql).toArrow())
+
+
+def test_a_collation_stays_one(spark: SparkSession) -> None:
+    """What is asked of the rows afterwards compares as the view does."""
+    rows = query(spark, "select 'A' collate utf8_lcase as a, array('B' collate utf8_lcase) as many")
+    assert rows.where("a = 'a' and array_contains(many, 'b')").count() == 1
+    assert rows.toArrow().to_pylist() == [{"a": "A", "many": ["B"]}]

@@ -65,6 +65,9 @@ class SqlDatabase(ABC):
     #: What to set where the server's certificate is not signed by a public authority, or there is
     #: none.
     tls_hint: ClassVar[str] = ""
+    #: What to do where it does not answer now, and what to look at where it refuses.
+    away_hint: ClassVar[str] = "check that the server runs and can be reached"
+    rights: ClassVar[str] = "the user's rights"
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -544,12 +547,12 @@ class SqlDatabase(ABC):
         kind = self.driver.partition("+")[0]
         if self._is_passing(cause):
             failure: type[MviewError] = AwayError
-            hint = "check that the server runs and can be reached, then run the same command again"
+            hint = f"{self.away_hint}, then run the same command again"
             safe = "nothing was lost: what is loaded stays, the open chunk is read again"
         else:
             failure = ConfigError if task == "connecting" else self._refusal(cause)
             safe = "nothing of this read was taken"
-            hint = f"check connections.{self._settings.name} and the user's rights"
+            hint = f"check connections.{self._settings.name} and {self.rights}"
             if any(word in str(cause) for word in TLS_WORDS):
                 hint = f"the server must prove who it is: {self.tls_hint}"
         raise failure(

@@ -71,6 +71,8 @@ class SqliteDatabase(SqlDatabase):
     mode: ClassVar[str] = "ro"
     mark: ClassVar[str] = "?"
     clock_sql: ClassVar[str] = f"SELECT {CLOCK}"
+    away_hint: ClassVar[str] = "another program holds a lock on the file: let it commit or end"
+    rights: ClassVar[str] = "the rights of the file"
 
     def quote(self, name: str) -> str:
         """See `quoted`."""

@@ -33,6 +33,8 @@ _DRIVERS = {
     "mariadb": "pymysql",
     "mssql": "pyodbc",
 }
+#: An option of the driver, as hints have it: in a URL it stands at the end.
+_QUERY = re.compile(r"query: \{(\w+): '?([^'}]*)'?\}")
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -134,18 +136,19 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         store=(folder / "store").resolve(),
         connections={name: _connection(name, settings, folder)},
     )
+    watched: tuple[str, ...] = ()
     with _before_files(parsed, name, password):
         tables = _tables(config, name)
-    watched: tuple[str, ...] = ()
-    if triggers:
-        watched, tables = _install(config, name, tables)
-    if only_triggers:
-        missing = _unfollowed(file, config.connections[name])
-        return NewProject(name, tuple(tables), (), "", "", watched, missing)
-    good = sorted(
-        (t for t in tables if not t.why and not t.partly), key=lambda t: (-(t.rows or 0), t.name)
-    )
-    missing = _missing(config, name, dialect, [t.name for t in good])
+        if triggers:
+            watched, tables = _install(config, name, tables)
+        if only_triggers:
+            missing = _unfollowed(file, config.connections[name])
+            return NewProject(name, tuple(tables), (), "", "", watched, missing)
+        good = sorted(
+            (t for t in tables if not t.why and not t.partly),
+            key=lambda t: (-(t.rows or 0), t.name),
+        )
+        missing = _missing(config, name, dialect, [t.name for t in good])
     if missing and dialect == "sqlite":
         at = "" if folder == Path() else f" --folder {shlex.quote(str(folder))}"
         command = f"mview init {shlex.quote(url)} --triggers{at}"
@@ -242,21 +245,19 @@ def _connection(name: str, settings: dict[str, object], folder: Path) -> Connect
 @contextmanager
 def _before_files(url: URL, name: str, password: str) -> Iterator[None]:
     """Tell an error of the database by what was given: there is no configuration yet."""
+    connection = f"connections.{name}"
     try:
         yield
     except MviewError as error:
-        place = f"connections.{name}"
-        if error.where is None or not error.where.startswith(place):
+        if error.where is None or not error.where.startswith((connection, f"changes.{name}")):
             raise
-        hint = error.hint
-        if hint is not None and place in hint:
-            of_user = f", and the password in {password}" if password else ""
-            hint = f"check the user, the database and its rights{of_user}"
+        given = f"check the URL, the password in {password}" if password else "check the URL"
+        hint = _QUERY.sub(r"?\1=\2 at the end of the URL", error.hint or "")
         parts = {
             **error.parts,
             "where": url.set(drivername=url.get_backend_name(), query={}).render_as_string(),
-            "safe": "nothing was made",
-            "hint": hint,
+            "safe": "no file was written",
+            "hint": hint.replace(f"check {connection}", given),
         }
         raise type(error)(**parts) from None
 
