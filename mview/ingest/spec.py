@@ -30,7 +30,7 @@ from mview.connector import (
     place_of,
     reload_hint,
 )
-from mview.errors import CorruptionError, DecodeError, RetryableError
+from mview.errors import CorruptionError, DecodeError, RetryableError, UserError
 from mview.files.durable import put
 from mview.memory import MESSAGE_PART, Memory
 from mview.relation import RelationId, TableName
@@ -231,7 +231,7 @@ def read_spec(reference: str) -> QuerySpec:
     config = load_config(data["config"])
     if _places_of(config) != data["places"]:
         raise RetryableError(
-            "connections or changes were edited in the configuration while a run reads by them",
+            _EDITED,
             where=str(config.path),
             safe="nothing was read by the new ones; every published epoch stays",
             hint="run the same command again: it goes on where it was, by what stands there then",
@@ -249,6 +249,29 @@ def read_spec(reference: str) -> QuerySpec:
         data["light"],
         data["token"],
     )
+
+
+_EDITED = "connections or changes were edited in the configuration while a run reads by them"
+
+
+def check_unedited(config: Config) -> None:
+    """Make sure that another query of a run would read by the places that the run began with.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        ConfigError: its file cannot be read any more.
+        UserError: connections or changelogs were edited there since.
+    """
+    if _places_of(load_config(config.path)) != _places_of(config):
+        raise UserError(
+            _EDITED,
+            where=str(config.path),
+            safe="nothing was changed; the run goes on by what stood there at its start",
+            hint="end the run and start it again, with these files, too: it goes on where it was, "
+            "by what stands there then",
+        )
 
 
 def _places_of(config: Config) -> str:

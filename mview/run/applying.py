@@ -37,6 +37,7 @@ from mview.errors import (
 from mview.failpoints import failpoint
 from mview.follow.followers import HAND_OVER_S, Followers
 from mview.follow.light.view import LightView
+from mview.ingest.spec import check_unedited
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.run.begin import Refused, begin_anew
@@ -182,6 +183,8 @@ class Applying:
             return
         try:
             request, given = self._read(file)
+            # A query that begins with the views reads the file anew: it would end the run.
+            check_unedited(self._engine.config)
             wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
             # What is loaded anew the run begins: it is to be gone before.

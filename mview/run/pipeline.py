@@ -761,10 +761,11 @@ class Run:
         changes = {}
         for view in views:
             state = manifest.views[view.name]
-            if before.get(view.name, state.strategy) != state.strategy:
+            # A view that halted before it had any rows was kept by none.
+            if (was := before.get(view.name, "")) not in ("", state.strategy):
                 self._listener.on_message(
                     f"view {view.name} is kept by {state.strategy} from now on, "
-                    f"before by {before[view.name]}; why: mview explain"
+                    f"before by {was}; why: mview explain"
                 )
             ran = str(state.facts["executor"])
             changes[view.name] = ViewChange(state.rows, 0, 0, state.rows, state.strategy, ran)

@@ -7,13 +7,16 @@ import sqlite3
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from itertools import product
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mview_connectors.databases.chunking import Size, find_bounds
+from mview_connectors.databases.keys import _bound
 from mview_connectors.databases.mysql import MysqlDatabase
 from mview_connectors.databases.mysql_packets import MalformedRowError, MysqlServerError, row_blocks
 from mview_connectors.databases.ranges import Operator, compare
@@ -309,6 +312,46 @@ def test_why_a_value_does_not_fit_is_said_of_that_value() -> None:
         build_batch("c.t", schema, columns, [lambda a: a, positive])
     assert caught.value.what == "a value does not fit its column: it is no such value"
     assert "got:     'two'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "kinds", "where", "got"),
+    [
+        ((b"2", b"0000-00-00"), (pa.int64(), pa.date32()), "id=2", "'0000-00-00'"),
+        ((b"it's", b"a\xff"), (pa.string(), pa.int32()), "id='it''s'", "'a\\xff'"),
+        ((7, b"a\xff"), (pa.int64(), pa.binary()), "id=7", "X'61FF'"),
+        ((Decimal("1E+1"), True), (pa.decimal128(3, 0), pa.int32()), "id=10", "TRUE"),
+    ],
+)
+def test_values_are_told_as_sql_has_them(
+    cells: tuple[Any, Any], kinds: tuple[pa.DataType, pa.DataType], where: str, got: str
+) -> None:
+    """Drivers give texts as bytes."""
+    schema = TableSchema((Column("id", kinds[0], False), Column("v", kinds[1])), ("id",))
+
+    def refuse(values: Any) -> pa.Array:
+        raise ValueError("no")
+
+    with pytest.raises(UserError) as caught:
+        build_batch("c.t", schema, [[cells[0]], [cells[1]]], [lambda a: pa.array(a), refuse])
+    assert (caught.value.where, caught.value.got) == (f"c.t.v, row with {where}", got)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (pa.int64(), b"many", "X'6D616E79' is no bigint"),
+        (pa.date32(), "0000-00-00", "'0000-00-00' is no date"),
+        (pa.date32(), 7, "7 is no date"),
+        (pa.timestamp("us"), "now", "'now' is no timestamp_ntz"),
+        (pa.string(), Decimal("1.5"), "1.5 is no string"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_told_as_sql_has_it(
+    kind: pa.DataType, value: Any, told: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{told}$"):
+        _bound(kind, value)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,12 @@ def test_what_is_refused_changes_nothing(shop: Shop) -> None:
         refused = log.answer(damaged)
         assert refused is not None
         assert "cannot be read" in refused.error
+        text = config.path.read_text()
+        config.path.write_text(text.replace("200ms", "300ms"))
+        answer = ask(running, [view("bodies")])
+        assert answer.state == "refused"
+        assert "connections or changes were edited" in answer.error
+        config.path.write_text(text)
         running.epochs("above", 1)
         assert built(config) == before
         assert set(asked_views(Store(config.store))) == set(before)

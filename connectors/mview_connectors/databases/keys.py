@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mview.errors import UserError
-from mview.schema import TableSchema
+from mview.errors import UserError, literal
+from mview.schema import TableSchema, type_name
 from mview.snapshot import KeyValues
 from mview_connectors.databases.chunking import whole_number
 from mview_connectors.databases.ranges import Limit
@@ -62,7 +62,7 @@ class IndexKeys:
             return None
         try:
             return tuple(map(_bound, self._types, rows[0]))
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise UserError(
                 f"a key of {self._database.place(self._table)} does not fit its column: {error}",
                 where=", ".join(self._columns),
@@ -74,8 +74,19 @@ def _bound(arrow: pa.DataType, value: Any) -> Any:
     """A driver's value in the form `ChunkPlan` compares and stores.
 
     Raises:
-        ValueError: the value is not of the column's type.
+        ValueError: the value is not of the column's type; it says so.
     """
+    try:
+        bound = _converted(arrow, value)
+    except (ValueError, TypeError):
+        bound = None
+    if bound is None:
+        raise ValueError(f"{literal(value)} is no {type_name(arrow)}")
+    return bound
+
+
+def _converted(arrow: pa.DataType, value: Any) -> Any:
+    """A driver's value as one of a type; None: there is no such form of it."""
     if whole_number(arrow) and not isinstance(value, str):
         return int(value)
     if pa.types.is_date(arrow):
@@ -86,4 +97,4 @@ def _bound(arrow: pa.DataType, value: Any) -> Any:
         return value.replace(tzinfo=dt.timezone.utc) if naive else value
     if pa.types.is_string(arrow) and isinstance(value, str | uuid.UUID):
         return str(value)
-    raise ValueError(f"{value!r} is not a {arrow}")
+    return None

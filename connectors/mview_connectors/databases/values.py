@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.errors import UserError
+from mview.errors import UserError, literal
 from mview.schema import Column, TableSchema, type_name
 from mview_connectors.formats import values as exact
 
@@ -201,17 +201,26 @@ def _words(error: Exception) -> str:
 def _misfit(
     table: str, schema: TableSchema, column: Column, raw: Sequence[Raw], row: int, reason: str
 ) -> UserError:
-    def value(name: str) -> Any:
-        cell = raw[schema.names.index(name)][row]
-        return cell.as_py() if isinstance(cell, pa.Scalar) else cell
+    def value(of: Column) -> Any:
+        cell = raw[schema.names.index(of.name)][row]
+        cell = cell.as_py() if isinstance(cell, pa.Scalar) else cell
+        if isinstance(cell, bytes) and not pa.types.is_binary(of.type):
+            return cell.decode(errors="backslashreplace")  # as the driver has texts
+        return cell
 
-    key = ", ".join(f"{name}={value(name)!r}" for name in schema.key)
-    got = value(column.name)
+    def key_text(of: Column) -> str:
+        cell = value(of)
+        # Of another type a text is what the driver has: 7, and not '7'.
+        return cell if isinstance(cell, str) and not pa.types.is_string(of.type) else literal(cell)
+
+    key = ", ".join(f"{name}={key_text(schema.column(name))}" for name in schema.key)
+    got = value(column)
     return UserError(
         f"a value does not fit its column: {reason}",
         where=f"{table}.{column.name}, row with {key}",
-        got="NULL" if got is None else repr(got)[:200],
+        got=literal(got)[:200],
         allowed=f"{type_name(column.type)} ({column.source_type})",
         safe="nothing of this chunk was taken",
-        hint="correct the row in the source database, then run again",
+        hint="correct the row in the source database, or have no view use the column; then run "
+        "again",
     )
