@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from mview.run.pipeline import Pipeline
+from mview.run.pipeline import Run
 from tests.e2e.running import Notes
 
 
@@ -27,6 +27,6 @@ def test_another_strategy_is_told(before: dict[str, str], told: list[str]) -> No
     state = SimpleNamespace(strategy="LINEAR", rows=1, facts={"executor": "local"})
     manifest = SimpleNamespace(views={"v": state}, epoch=1, watermark=0)
     run = SimpleNamespace(_engine=SimpleNamespace(manifest=manifest), _listener=Notes())
-    Pipeline._announce_builds(cast(Any, run), [cast(Any, SimpleNamespace(name="v"))], before)
+    Run._announce_builds(cast(Any, run), [cast(Any, SimpleNamespace(name="v"))], before)
     assert run._listener.messages == told
     assert [report.views["v"].rows for report in run._listener.epochs] == [1]
