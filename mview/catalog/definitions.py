@@ -23,6 +23,8 @@ from mview.store.manifest import NEVER, Manifest, ViewState
 
 #: Where a view's facts have the digest of the definition before the last change.
 _FORMER = "former"
+#: Where they have that of the definition that was to take its place, and halted.
+_TRIED = "tried"
 
 _HINT = (
     "`mview run` with the view's own file writes it again; without one, restore it from a copy of "
@@ -106,8 +108,25 @@ def with_former(state: ViewState, before: ViewState | None) -> ViewState:
     return state if former is None else replace(state, facts={**state.facts, _FORMER: former})
 
 
-def load_former(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
+def with_tried(state: ViewState, definition: ViewDefinition) -> ViewState:
+    """A view that was built before, with a note of the definition that now could not be built."""
+    facts = {name: fact for name, fact in state.facts.items() if name != _TRIED}
+    tried = digest_of(definition)
+    return replace(state, facts=facts if tried == state.definition else {**facts, _TRIED: tried})
+
+
+def load_former(
+    store: Store, manifest: Manifest, name: str, *, once_built: bool = False
+) -> ViewDefinition:
     """The definition that a view had before it was changed last, with the sinks that it has now.
+
+    Of one that has halted by a changed definition, the published one: its rows are shown still.
+
+    Args:
+        store: has it.
+        manifest: names the view.
+        name: of the view.
+        once_built: as it will be when the view is built by its published definition.
 
     Raises:
         UserError: there is no such view, or it was not changed.
@@ -116,7 +135,9 @@ def load_former(store: Store, manifest: Manifest, name: str) -> ViewDefinition:
     if name not in manifest.views:
         hint = did_you_mean(name, [*manifest.views])
         raise UserError(f"the store has no view {name}", safe="nothing was changed", hint=hint)
-    former = manifest.views[name].facts.get(_FORMER)
+    state = manifest.views[name]
+    is_tried = _TRIED in state.facts and not once_built
+    former = state.definition if is_tried else state.facts.get(_FORMER)
     if not isinstance(former, str):
         raise UserError(
             f"view {name} was not changed since it is in the store: there is nothing to go back to",

@@ -238,7 +238,7 @@ def _former(store: Store, published: Manifest | None, name: str, fate: Fate) -> 
     with suppress(CorruptionError, UserError):  # damaged; never changed
         if fate.becomes == "changed" and state.built_epoch != NEVER:
             return load_definition(store, published, name).sql
-        return load_former(store, published, name).sql
+        return load_former(store, published, name, once_built=True).sql
     return ""
 
 

@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from mview.catalog.definitions import digest_of, save_definition, with_former
+from mview.catalog.definitions import (
+    digest_of,
+    load_former,
+    save_definition,
+    with_former,
+    with_tried,
+)
 from mview.cli import main
 from mview.cli.demo import shop
 from mview.epoch.views.cost import Costs, Ran, with_run
@@ -214,6 +220,16 @@ def test_the_text_before_the_last_change_is_named(project):
     file = project.store.view("v") / f"definition-{before.definition}.json"
     file.write_text("{}")
     assert project.plan().stdout == "unchanged view v\n", "nothing promises what is damaged"
+
+
+def test_a_text_that_halted_is_no_change(project):
+    """Once the view is built by the text that it has, there is nothing before that."""
+    halts = with_tried(state("order_id"), parse_view("SELECT order_id FROM shop.orders", "v"))
+    project.publish(v=(LOWER, replace(halts, stale=True, halted="no number")))
+    assert (
+        load_former(project.store, ManifestLog(project.store.manifests).latest(), "v").sql == LOWER
+    )
+    assert "rollback" not in project.plan(v=LOWER).stdout
 
 
 def test_a_view_that_another_begins_to_read_is_built_anew(project):

@@ -149,6 +149,24 @@ def test_a_view_is_changed_again_while_nothing_else_changes(shop: Shop) -> None:
     assert set(truth.check_end().views) == {"names", "spent", "above"}
 
 
+def test_back_from_a_text_that_halts(shop: Shop) -> None:
+    """It never was the view's: the text to go back to is the one whose rows are shown."""
+    config = shop.config()
+    truth = Truth(config, shop, EVERY)
+    wrong = "select id, cast(concat('c', name) as int) as name from shop.customers"
+    with live(config, view("names"), view("spent")) as running:
+        running.epochs("names", 1)
+        ask(running, [view("names", "edited")])
+        assert set(ask(running, views_of(names=wrong)).halted) == {"names"}
+        told = aside(running, lambda: mview(config, "rollback", "names"))
+        assert (told["sql"], told["answer"]["halted"]) == (TEXTS["edited"], {})
+        assert load_definition(Store(config.store), published(config), "names").sql == told["sql"]
+        told = aside(running, lambda: mview(config, "rollback", "names"))
+        assert (told["sql"], told["answer"]["halted"]) == (TEXTS["names"], {})
+        running.to_the_end(shop)
+    truth.check()
+
+
 def test_a_view_of_a_new_table(new_shop: Shop) -> None:
     """It is loaded while the published views go on; the answer comes when it is live."""
     config = new_shop.config(chunk_rows=8, chunks_per_epoch=1)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mview.catalog.analyze import temporary_views
-from mview.catalog.definitions import digest_of, save_definition, with_former
+from mview.catalog.definitions import digest_of, save_definition, with_former, with_tried
 from mview.catalog.spark_functions import function_errors
 from mview.clock import last_tick
 from mview.delta.parquet import encode, read_parquet, write_rows
@@ -202,6 +202,8 @@ class Build:
         if state is None or state.built_epoch == NEVER:
             save_definition(engine.store, view.definition)
             state = _not_built(view)
+        else:
+            state = with_tried(state, view.definition)
         self.states[view.name] = halted(state, error, engine.mask)
         # What it kept is of no use without it, and may have been begun anew.
         self.tables = {k: v for k, v in self.tables.items() if k not in view.relations}
