@@ -43,6 +43,7 @@ from mview.ingest.spec import (
 from mview.memory import Memory
 from mview.relation import RelationId
 from mview.secrets import Mask
+from mview.session.worker import settle_worker
 from mview.store.layout import Store
 from mview.store.manifest import Cut
 
@@ -139,6 +140,8 @@ class Changelogs:
             enough: changes after which it may end; a transaction that has more is whole still.
         """
         spec = read_spec(self.spec)
+        # Only what has led to a batch was said: another plan may come instead.
+        self._halted |= {RelationId.of(table) for table in start["halts"]}
         self._end_load(spec)
         reached, watermark = self._advance(start, spec, most, enough)
         self.backlog = sum(part.backlog for part in reached.values())
@@ -156,7 +159,6 @@ class Changelogs:
         if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
             return start
         self._last_progress = time.monotonic()
-        self._halted |= halts.keys()
         cuts = {name: plain(Cut(part.watermark, part.whole)) for name, part in reached.items()}
         return {
             "connections": ends,
@@ -397,10 +399,12 @@ class Changelogs:
             pieces[0] = Piece(pieces[0].work, end["watermark"])
         return [piece for piece in pieces if piece.work or piece.watermark >= 0]
 
-    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def rows(self, piece: Piece, *, last: bool = True) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them.
 
-        The worker of Spark may never see this object again: nothing stays open.
+        Args:
+            piece: what is read.
+            last: nothing stays open: a worker of Spark may never see this object again.
         """
         halts: dict[RelationId, TableHalt] = {}
         rejects: list[Reject] = []
@@ -410,7 +414,8 @@ class Changelogs:
                 for table, chunk, changes in self.changes(piece, halts, rejects)
             ]
         finally:
-            self._end_readers()
+            if last:
+                self._end_readers()
         rows += [halt_row(table, halt) for table, halt in halts.items()]
         rows += [StreamRow("reject", str(t), body=body) for t, body in to_bodies(rejects)]
         if piece.watermark >= 0:
@@ -469,6 +474,15 @@ class Changelogs:
         return self._readers.pop(name, None) or open_changelog(
             spec.config, name, tables, reader=spec.reader
         )
+
+
+def import_readers(spec: str) -> None:
+    """Import in this process, which reads for another one, what reading changes takes."""
+    query = read_spec(spec)
+    for name in query.start:
+        open_format(query.config, name)
+        open_changelog(query.config, name, []).close()
+    settle_worker()
 
 
 def _followed(spec: QuerySpec, start: Mapping[str, Any]) -> dict[str, Offsets]:

@@ -400,6 +400,22 @@ def test_one_that_is_back_may_have_lost_what_was_not_read(
     assert read_away(Store(spec.config.store), _TOKEN) == {}
 
 
+def test_a_halt_is_said_until_a_batch_has_it_and_then_no_more(
+    server: Server, logs: Changelogs, clock: list[float]
+) -> None:
+    """A plan may be given up: what is read by it cannot be read, or another one comes first."""
+    at = logs.begin()
+    server.fails["a"]["advance"] = LOST
+    plans = [logs.advance(at), logs.advance(at)]
+    assert [[*plan["halts"]] for plan in plans] == [["a.t"], ["a.t"]]
+    assert logs.advance(plans[1]) is plans[1], "nothing is new"
+    for number in (2, 3):
+        server.write("b", number)
+        plans.append(logs.advance(plans[-1]))
+        assert plans[-1] != plans[-2]
+        assert plans[-1]["halts"] == {}
+
+
 def test_that_the_only_log_is_lost_ends_the_run(
     server: Server, tmp_path: Path, clock: list[float]
 ) -> None:

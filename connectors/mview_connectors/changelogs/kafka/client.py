@@ -292,25 +292,28 @@ class KafkaClient:
             most: bytes of keys and values, in each.
         """
         ends = {span.partition: span.end for span in spans}
-        parts = {span.partition: Reached(span.end, 0, 0) for span in spans}
+        sizes, largest = dict.fromkeys(ends, 0), dict.fromkeys(ends, 0)
         is_kept = all(self._has(span) for span in spans)
         messages: dict[str, list[Message]] = {span.partition: [] for span in spans}
         for message in self.read(spans) if is_kept else self._read_anew(spans, ends):
-            name = message.partition
-            before, size = parts[name], size_of(message)
+            # A burst goes through here: no object is made for a message.
+            name, size = message.partition, size_of(message)
             if message.offset >= ends[name]:
                 continue
-            if before.size and before.size + size > most:
+            before = sizes[name]
+            if before and before + size > most:
                 ends[name] = message.offset  # nothing from here on is read
-            else:
-                parts[name] = Reached(0, before.size + size, max(before.largest, size))
-                messages[name].append(message)
+                continue
+            sizes[name] = before + size
+            if size > largest[name]:
+                largest[name] = size
+            messages[name].append(message)
         if not is_kept:
             self._kept = {
                 name: _KeptSpan(Span(name, start, ends[name]), messages[name])
                 for name, start, _ in spans
             }
-        return {name: reached._replace(end=ends[name]) for name, reached in parts.items()}
+        return {name: Reached(ends[name], sizes[name], largest[name]) for name in ends}
 
     def _has(self, span: Span) -> bool:
         """Whether all of a span is kept."""
