@@ -80,8 +80,8 @@ def events_of(
                 allowed=f"up to {utc_text(latest)} UTC: {AHEAD_MS // 60_000} minutes more than the "
                 "clock of this machine",
                 safe=_SAFE,
-                hint="correct the clock, or the time zone, of what writes it, or this machine's; "
-                f"then {reload_hint()}",
+                hint="if this machine's clock is behind, set it right and run again; else correct "
+                f"the clock, or the time zone, of what writes it, then {reload_hint()}",
             )
     return events
 

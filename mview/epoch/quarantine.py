@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.changelog import OP, from_ipc
-from mview.clock import SourceMs, SystemClock
-from mview.connector import AHEAD_MS, Format, Message, TableHalt
+from mview.connector import Format, Message, TableHalt
 from mview.epoch.engine import Engine
 from mview.errors import CorruptionError, DecodeError, counted
 from mview.ingest.batches import Batch
@@ -31,7 +30,7 @@ from mview.ingest.mending.reject import (
     message_form,
     message_of,
 )
-from mview.ingest.spec import TableSpec, open_format
+from mview.ingest.spec import TableSpec, latest_time, open_format
 from mview.merge.net import EVERY_PARTITION, Netted, net_changes
 from mview.relation import RelationId
 from mview.rows.match import row_codes
@@ -298,7 +297,7 @@ class Quarantines:
             return TableHalt.of(error)
         assert change.event is not None, "its rows are known"
         spec = TableSpec(name, schema, Path(), "", None, rereads=True)  # as it was put aside
-        latest = SourceMs(SystemClock().now() + AHEAD_MS)
+        latest = latest_time(self._engine.config, name.connection)
         told = decode_again(decoded, change.event, spec, latest)
         if isinstance(told, TableHalt):
             return told

@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from mview.changelog import StreamRow, stream_batch, to_ipc
-from mview.clock import SourceMs, SystemClock, last_tick, steady_clock
+from mview.clock import SourceMs, last_tick, steady_clock
 from mview.config import secret_values
-from mview.connector import AHEAD_MS, Align, Changelog, Offsets, Progress, Split, TableHalt
+from mview.connector import Align, Changelog, Offsets, Progress, Split, TableHalt
 from mview.errors import AwayError, DataLostError, MviewError, UserError
 from mview.files.records import plain
 from mview.ingest.away import AwayLogs, is_passing
@@ -35,6 +35,7 @@ from mview.ingest.mending.reject import QuarantineRoom, Reject, Rejects, to_bodi
 from mview.ingest.spec import (
     QuerySpec,
     TableSpec,
+    latest_time,
     open_changelog,
     open_format,
     read_spec,
@@ -444,7 +445,7 @@ class Changelogs:
             tables = {table.source_name: table for table in spec.tables_of(name)}
             changelog = self._reader(spec, name, list(tables))
             try:
-                latest = SourceMs(SystemClock().now() + AHEAD_MS)
+                latest = latest_time(spec.config, name)
                 decoder = open_format(spec.config, name)
                 kept, settings = None, spec.config.changes[name]
                 if rejects is not None and settings.on_error == "quarantine":

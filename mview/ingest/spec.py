@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mview.changelog import ChangeEvent, EventBlock
+from mview.clock import END_OF_TIME, SourceMs, SystemClock
 from mview.config import Config, EngineSettings
 from mview.config.file import load_config
 from mview.connector import (
+    AHEAD_MS,
     Changelog,
     Database,
     Format,
@@ -432,6 +434,18 @@ def open_format(config: Config, connection: str) -> Format:
     folds = database.drivername.startswith(("mysql", "mariadb"))
     decoder = ScopedFormat(decoder, database.own_schema, folds=folds)
     return BoundedFormat(decoder, config.engine.memory)
+
+
+def latest_time(config: Config, connection: str) -> SourceMs:
+    """The newest time that a change of a connection may have; a later one ends the run.
+
+    Any, in a database's own log: its watermark goes by the server's clock and the end of the log.
+    A time of a change moves it only where that clock agrees, and is ahead of it where a session has
+    set it so, or the clock was set back since.
+    """
+    if config.changes[connection].is_own_log:
+        return END_OF_TIME
+    return SourceMs(SystemClock().now() + AHEAD_MS)
 
 
 def log_reader(config: Config, light: str = "") -> LogReader:

@@ -6,6 +6,7 @@ import json
 import pickle
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -440,7 +441,7 @@ def reader(tmp_path, monkeypatch):
         "store: data\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
         "changes: {a: {source: files, format: unified, path: log}}\n"
     )
-    monkeypatch.setattr("mview.ingest.changelogs.SystemClock", Clock)
+    monkeypatch.setattr("mview.ingest.spec.SystemClock", Clock)
     monkeypatch.setattr("mview.ingest.changelogs.steady_clock", Clock)
     monkeypatch.setattr("mview.ingest.changelogs.WAIT_MS", 0)
     monkeypatch.setattr(Clock, "ms", Clock.ms)
@@ -503,6 +504,33 @@ def test_a_change_of_a_time_to_come_is_not_taken(reader, tmp_path):
     with pytest.raises(DecodeError, match="a time to come") as caught:
         list(stream.rows(piece))
     assert "10 minutes more" in str(caught.value)
+
+
+def test_a_log_of_a_database_goes_by_the_clock_there(tmp_path, monkeypatch):
+    """This machine's clock was set back, or a session has set another time: its changes count."""
+    monkeypatch.setattr("mview.ingest.spec.SystemClock", Clock)
+    file, config_file = tmp_path / "a.db", tmp_path / "mview.yml"
+    config_file.write_text(
+        f"store: data\nconnections: {{a: {{drivername: sqlite, database: {file}}}}}\n"
+        "changes: {a: {source: sqlite}}\n"
+    )
+    config = load_config(config_file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        with closing(open_changelog(config, "a", ["t"])) as log:
+            log.install()
+            begin = log.begin()
+        database.execute("INSERT INTO t VALUES (7)")
+    tables = {rel("a.t"): replace(table("a.t", 1), plan=None)}
+    spec = QuerySpec(1, config, tables, {"a": begin}, -1, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    start = stream.begin()
+    end = stream.advance(start)
+    (piece,) = stream.pieces(start, end)
+    ((_, _, changes),) = stream.changes(piece)
+    assert changes["id"].to_pylist() == [7]
+    assert changes["__source_ms"][0].as_py() > Clock.ms + 600_000
+    stream.close()
 
 
 def test_work_is_packed_into_parts_of_about_as_many_messages_in_its_order() -> None:

@@ -600,6 +600,8 @@ _AROUND = [
             "if chunk.number > handed.get(table.name, 0)",
         ),
         ('if _digest_of(content) != reference.rpartition("#")[2]:', "if False:"),
+        ("SystemClock().now() + AHEAD_MS)", "SystemClock().now() + 6 * AHEAD_MS)"),
+        ("if config.changes[connection].is_own_log:", "if False:"),
     ),
     *_of(
         "mview/ingest/sources.py",
@@ -612,7 +614,6 @@ _AROUND = [
     *_of(
         "mview/ingest/changelogs.py",
         ('watermark = max(watermark, start["watermark"])', "pass"),
-        ("SystemClock().now() + AHEAD_MS)", "SystemClock().now() + 6 * AHEAD_MS)"),
         ("if len(known) == len(at) else -1", "if known else -1"),
         (
             "return min(slow) if slow and len(progress) > 1 else None",
