@@ -369,7 +369,12 @@ def test_servers(request, folder, monkeypatch, kind):
             connector = orjson.loads((folder / "debezium-crm.json").read_bytes())
             assert connector["skipped.operations"] == "none"
             assert connector["value.converter.replace.null.with.default"] == "false"
-            assert f"topic: crm.{database}.{{table}}" in (folder / "mview.yml").read_text()
+            told = (folder / "mview.yml").read_text().split("\n# Or by Debezium")[1]
+            lines = told.replace("\n# ", "\n").splitlines()
+            assert lines[1] == "needs the right RELOAD, too:"
+            other = yaml.safe_load("\n".join(lines[2:]))["changes"]["crm"]
+            assert other["topic"] == f"crm.{database}.{{table}}"
+            assert other["missing_topics"] == "wait", "a connector that begins has none of changes"
         assert config.changes["crm"].source == kind
         checked = mview("check", "sql", "--config", "mview.yml")
         assert checked.exit_code == 0, checked.output

@@ -349,6 +349,7 @@ class TestWithBroker:
         with pytest.raises(ConfigError, match="does not exist") as caught:
             topics.open("orders", "lines", **shared).check()
         assert "missing_topics: wait" in str(caught.value.hint)
+        assert "did you mean" not in str(caught.value.hint), "lines are no orders"
         log = topics.open("orders", "lines", missing_topics="wait", **shared)
         log.check()
         start = log.begin()
@@ -373,8 +374,10 @@ class TestWithBroker:
     def test_a_heartbeat_topic_that_is_like_no_other(self, topics: Topics) -> None:
         orders = topics.broker.create_topic(f"{topics.prefix}.orders")
         log = topics.open("orders", topic=orders, heartbeat_topic="QQQ")
-        with pytest.raises(ConfigError, match="heartbeat topic 'QQQ' does not exist"):
+        with pytest.raises(ConfigError, match="heartbeat topic 'QQQ' does not exist") as caught:
             log.check()
+        assert "heartbeat.interval.ms" in str(caught.value.hint)
+        assert "missing_topics" not in str(caught.value.hint), "it does not come with a change"
 
     def test_changes_and_heartbeats_do_not_share_a_topic(self, topics: Topics) -> None:
         log = topics.open("orders", topic=topics.beats)

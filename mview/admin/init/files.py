@@ -40,9 +40,9 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
     if dialect in OWN_LOGS and dialect in BY_DEBEZIUM:
         other = {"changes": {name: _by_debezium(name, settings, dialect)}}
-        told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json:"
+        told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json, whose user"
         lines = yaml.safe_dump(other, sort_keys=False, allow_unicode=True).splitlines()
-        text += "".join(f"# {line}\n" for line in [told, *lines])
+        text += "".join(f"# {line}\n" for line in [told, "needs the right RELOAD, too:", *lines])
     elif dialect in BY_DEBEZIUM:
         text += f"# The connector that sends the changes: debezium-{name}.json\n"
     return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
@@ -61,6 +61,8 @@ def _by_debezium(name: str, settings: dict[str, object], dialect: str) -> dict[s
         "bootstrap_servers": "localhost:9092",
         "topic": f"{name}.{settings['database']}.{tables}",
         "heartbeat_topic": f"__debezium-heartbeat.{name}",
+        # A connector that begins has none but that of its heartbeats.
+        "missing_topics": "wait",
         "T": delay,
         "options": {**options, "format.replace.null.with.default": "false"},
     }

@@ -142,7 +142,7 @@ class KafkaChangelog:
         self._look()
         absent = self._topics.absent(self._known)
         if absent and not self._waits_for_topics:
-            raise self._no_topic(absent[0], "topic")
+            raise self._no_topic(absent[0])
         if self._registry is not None:
             self._registry.check()
         self._check_heartbeats()
@@ -174,7 +174,7 @@ class KafkaChangelog:
         topic = self._settings.heartbeat_topic
         known = self._client.describe([topic]).get(topic)
         if known is None:
-            raise self._no_topic(topic, "heartbeat topic")
+            raise self._no_topic(topic, _HEARTBEAT_HINT)
         if not any(self._client.ends(known.partitions).values()):
             raise ConfigError(
                 f"heartbeat topic {topic!r} never had a message",
@@ -230,7 +230,7 @@ class KafkaChangelog:
         if not topics:
             if self._waits_for_topics:
                 return "not there yet: it comes with the first change"
-            raise self._no_topic(TableTopics(self._settings, [table]).names[0], "topic")
+            raise self._no_topic(TableTopics(self._settings, [table]).names[0])
         load = 0 if load_ms is None else load_ms()
         kept = [told_retention(topic, self._client.settings_of(topic), load) for topic in topics]
         return "; ".join(kept)
@@ -624,8 +624,8 @@ class KafkaChangelog:
             self._bounds[partition] = (end, max(times, default=None))
         return {partition: self._bounds[partition][1] for partition in ends}
 
-    def _no_topic(self, topic: str, what: str) -> ConfigError:
-        return no_topic(self._settings, topic, what, self._client.topics())
+    def _no_topic(self, topic: str, heartbeats: str = "") -> ConfigError:
+        return no_topic(self._settings, topic, self._client.topics(), heartbeats)
 
 
 def _places(offsets: Offsets) -> dict[str, int]:

@@ -175,17 +175,28 @@ def check_senders(
     )
 
 
-def no_topic(settings: ChangesSettings, topic: str, what: str, known: Iterable[str]) -> ConfigError:
-    """The error of a topic that was never there, with the names of those that are."""
+def no_topic(
+    settings: ChangesSettings, topic: str, known: Iterable[str], heartbeats: str = ""
+) -> ConfigError:
+    """The error of a topic that was never there, with the names of those that are.
+
+    Args:
+        settings: of the connection.
+        topic: its name.
+        known: topics of the cluster.
+        heartbeats: what has one of heartbeats be there; empty: it is one of changes.
+    """
     names = list(known)
-    close = get_close_matches(topic, names, n=1, cutoff=0.5)
+    # Topics of one connector are alike in most of their names.
+    close = get_close_matches(topic, names, n=1, cutoff=0.8)
     shown = [name for name in names if not name.startswith("__consumer_")]
+    comes = "if it comes with a table's first change, set missing_topics: wait"
     return ConfigError(
-        f"{what} {topic!r} does not exist",
+        f"{'heartbeat topic' if heartbeats else 'topic'} {topic!r} does not exist",
         where=f"changes.{settings.connection}",
         allowed=", ".join(shown[:20]) or "the cluster has no topics",
         hint=(f"did you mean {close[0]!r}? " if close else "")
-        + "correct its name; if it comes with a table's first change, set missing_topics: wait",
+        + f"correct its name; {heartbeats or comes}",
     )
 
 
