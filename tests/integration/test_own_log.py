@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+
+import psutil
 import pytest
 
 import mview
+from mview.admin.content import published
 from tests.integration.running import PATIENCE, Running, make_project
 from tests.integration.scenario import VIEWS
 from tests.integration.shop import Shop, Writer
+from tests.seeds import of_today
 from tests.services.process import wait_until
 
 pytestmark = [
@@ -80,3 +88,81 @@ def test_a_load_under_changes_a_restart_of_both_and_a_truncate(spark, shop, tmp_
     assert shop.execute(
         "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     ) == [(1,)]
+
+
+#: Rows of one statement of a burst: more than are read without the process beside the run.
+_ROWS = 8_000
+
+_SERIES = {
+    "postgresql": f"generate_series(1, {_ROWS}) AS s(n)",
+    "mariadb": f"(SELECT seq AS n FROM seq_1_to_{_ROWS}) AS s",
+}
+
+
+def burst(shop, number):
+    """Five transactions, each over the rows of the one before."""
+    first = 10_000 * number
+    rows = f"order_id BETWEEN {first} AND {first + _ROWS}"
+    insert = f"INSERT INTO order_lines SELECT {first} + n, 1, n, NULL, '' FROM {_SERIES[shop.kind]}"
+    for statement in (
+        insert,
+        f"UPDATE order_lines SET amount = amount + 1 WHERE {rows}",
+        f"UPDATE order_lines SET note = 'twice' WHERE {rows}",
+        f"DELETE FROM order_lines WHERE {rows} AND amount > 100",
+        f"UPDATE order_lines SET line = 2 WHERE {rows}",
+    ):
+        shop.execute(statement)
+
+
+@contextmanager
+def killed_at_the_end(folder):
+    """A run that is killed, with nothing but its process beside it told."""
+    program = (
+        "import mview.ingest.live as live; live._SETTLED_S = 0.0; "
+        "from mview.cli import main; main()"
+    )
+    with (folder / "said").open("a") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, "run", "sql", "-c", "mview.yml"],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def readers_of(process):
+    """The processes that read beside a run."""
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if "mview.ingest.burst.process" in child.cmdline()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shop", of_today(["postgresql", "mariadb"], 2), indirect=True)
+def test_a_kill_in_a_burst_loses_nothing(shop, tmp_path):
+    """What is planned ahead, while a process reads, is not told to the server as published."""
+    config, _ = make_project(
+        tmp_path, {"shop": shop}, VIEWS, engine={"chunk_rows": 100, "max_changes": _ROWS}
+    )
+
+    def is_alive():
+        assert process.poll() is None, (tmp_path / "said").read_text()[-3000:]
+
+    def has_epoch(number):
+        return published(config).epoch >= number
+
+    for number in (1, 2, 3):
+        with killed_at_the_end(tmp_path) as process:
+            wait_until(lambda: published(config).views, "the views", 2 * PATIENCE, is_alive)
+            wait_until(lambda: readers_of(process), "the process", PATIENCE, is_alive)
+            before = published(config).epoch
+            burst(shop, number)
+            # One epoch more of the burst in every life.
+            wait_until(partial(has_epoch, before + number), "epochs", PATIENCE, is_alive)
+            if number == 3:
+                wait_until(lambda: is_equal(shop, config), "the views", PATIENCE, is_alive)
+                assert readers_of(process)
+    said = (tmp_path / "said").read_text()
+    assert "reads many changes" not in said, said
