@@ -42,6 +42,15 @@ def are_local(*settings: str | None) -> bool:
     return all(map(is_local, hosts))
 
 
+#: What PostgreSQL says to those whom it does not let in: the driver gives no SQLSTATE of that.
+POSTGRESQL_REFUSALS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "no password",
+)
+
+
 def postgresql_caution(section: str, server: str, mode: str | None) -> str | None:
     """The warning of a PostgreSQL server beyond this machine; `mode` is `sslmode`, if it is set."""
     if mode in (None, "verify-full"):

@@ -353,7 +353,7 @@ class Doctor:
             if not isinstance(follower, Probing):
                 return f"writes {target.table}; it is asked when a run begins"
             follower.probe()
-        return f"answers, and takes what the view has in {target.table}"
+        return f"writes {target.table}, and what that takes is there"
 
 
 def _told_once(findings: Sequence[Finding]) -> list[Finding]:

@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 from mview_connectors.followers.clickhouse import follower as clickhouse_follower
 from mview_connectors.followers.clickhouse.follower import ClickhouseFollower, ClickhouseSettings
-from mview_connectors.followers.clickhouse.server import Server
+from mview_connectors.followers.clickhouse.server import Server, ServerError, told_in_words
 from pydantic import ValidationError
 
+from mview.catalog.followers import check_followers
 from mview.errors import FencedError, MviewError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.plan.definition import parse_view
 from mview.testing import FaultError, FollowerContract, FollowerHarness
 from mview.testing.contract import World, schema_of
 from mview.testing.view import Row
+from tests.conftest import small_config
 from tests.patience import wait_for
 from tests.seeds import SEED
 from tests.services.clickhouse import ClickhouseServer
@@ -560,3 +563,36 @@ def test_bad_urls_are_refused_without_their_text(url: str, told: str) -> None:
     with pytest.raises(ValidationError, match=told) as refused:
         ClickhouseSettings(type="clickhouse", url=url)
     assert "secret" not in refused.value.errors(include_input=False)[0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, ""),
+        ({"database": "nowhere"}, "Database nowhere doesn't exist (81)"),
+        ({"user": "nobody"}, "Unknown user nobody (192)"),
+    ],
+)
+def test_check_asks_whether_the_server_has_a_place_for_it(
+    clickhouse: ClickhouseServer, tmp_path: Path, options: dict[str, str], told: str
+) -> None:
+    sink = {**clickhouse.settings("default"), **options}
+    config = small_config(tmp_path, sinks={"s": sink})
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    assert check_followers(config, views) == {}
+    wrong = check_followers(config, views, probe=True)
+    assert {name: error.got for name, error in wrong.items()} == ({"v": told} if told else {})
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("Code: 60, e.displayText() = DB::Exception: No (t), e.what() = DB::Exception\n", 60,
+         "No (t) (60)"),
+        ("Code: 516. DB::Exception: u: wrong. (FAILED) (version 23.8.1.1 (official build))\n", 516,
+         "u: wrong. (FAILED) (516)"),
+        ("Bad Gateway", 0, "Bad Gateway"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_is_told_in_its_words(text: str, code: int, told: str) -> None:
+    assert told_in_words(ServerError(text, code)) == told

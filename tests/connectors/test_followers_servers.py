@@ -13,11 +13,14 @@ from mview_connectors.followers.sql.follower import MARKS, SqlSettings
 from mview_connectors.followers.sql.mysql import MariadbFollower
 from mview_connectors.followers.sql.postgresql import PostgresqlFollower
 
+from mview.catalog.followers import check_followers
 from mview.errors import MviewError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.plan.definition import parse_view
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, schema_of
 from mview.testing.view import Row
+from tests.conftest import small_config
 from tests.patience import wait_for
 from tests.services.mariadb import MariadbServer
 from tests.services.postgresql import PostgresqlServer
@@ -324,3 +327,21 @@ class TestMariadbTwoPhase(TestMariadb):
     def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
         with mariadb.new_database() as name:
             yield MariadbHarness(mariadb, name, **TWO_PHASE)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_check_asks_whether_the_server_has_a_place_for_it(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    server = request.getfixturevalue(kind)
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    with server.new_database() as there:
+        for database in (there, "nowhere"):
+            given = server.settings(database)
+            url = f"{kind}://{given['username']}@127.0.0.1:{given['port']}/{database}"
+            sink = {"type": kind, "url": url, "password": given["password"]}
+            config = small_config(tmp_path / database, sinks={"s": sink})
+            assert check_followers(config, views) == {}
+            told = str(check_followers(config, views, probe=True).get("v", ""))
+            assert ("sink s failed while asking the server" in told) == (database == "nowhere")
+            assert ("database" in told) == (database == "nowhere")

@@ -20,7 +20,7 @@ from mview_connectors.databases.conditions import Comparable
 from mview_connectors.databases.postgresql_types import read_type
 from mview_connectors.databases.sql import TLS_WORDS, SqlDatabase, UniqueIndex
 from mview_connectors.databases.values import ReadType, UnsupportedTypeError, build_batch
-from mview_connectors.network import postgresql_caution
+from mview_connectors.network import POSTGRESQL_REFUSALS, postgresql_caution
 from mview_connectors.silence import connect_postgresql, wait_postgresql
 
 #: Bytes of CSV that become one Arrow batch.
@@ -233,14 +233,7 @@ class PostgresqlDatabase(SqlDatabase):
         if state is not None:
             # Classes: 08 connection, 40 rollback, 53 resources, 55 locks, 57 operator, 58 system.
             return state[:2] in ("08", "40", "53", "55", "57", "58")
-        wrong = (
-            *TLS_WORDS,
-            "authentication failed",
-            "no pg_hba.conf entry",
-            "does not exist",
-            "no password",
-        )
-        if any(text in str(error) for text in wrong):
+        if any(text in str(error) for text in (*TLS_WORDS, *POSTGRESQL_REFUSALS)):
             return False
         return isinstance(error, psycopg.OperationalError | OSError)
 

@@ -62,7 +62,13 @@ from mview.follower import (
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.clickhouse import native
-from mview_connectors.followers.clickhouse.server import Server, ServerError, literal, quoted
+from mview_connectors.followers.clickhouse.server import (
+    Server,
+    ServerError,
+    literal,
+    quoted,
+    told_in_words,
+)
 from mview_connectors.network import http_caution, http_urls, listed
 
 #: Rows, or bytes in Arrow, of one INSERT: less than what the server makes two parts of.
@@ -195,6 +201,12 @@ class ClickhouseFollower:
                 allowed=f"any but {', '.join(own)}",
                 hint="rename it in the view",
             )
+
+    def probe(self) -> None:
+        """Ask each server whether it lets us in, and has the database."""
+        with self._failing("asking the server"):
+            for server in self._servers():
+                server.run("SELECT 1")
 
     def _type(self, kind: pa.DataType, *, in_key: bool) -> str:
         """ClickHouse's type of a column; after `!`: why there is none."""
@@ -802,7 +814,7 @@ class ClickhouseFollower:
             raise failed(
                 self.target,
                 f"sink {self.target.sink} failed while {task}",
-                mask(" ".join(f"{type(error).__name__}: {error}".split())),
+                mask(told_in_words(error)),
                 "the mark in the table tells what was shown; it is asked before the next try",
                 None if passing else "the server, the user's rights and the view's rows",
             ) from error

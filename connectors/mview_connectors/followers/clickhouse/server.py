@@ -28,6 +28,13 @@ _PASSING = frozenset({60, 159, 160, 164, 202, 203, 209, 210, 236, 241, 242, 243,
 
 _CODE = re.compile(r"Code: (\d+)")
 
+#: What a server says of an error: its number before, in old ones its class, in new ones its name
+#: and their version behind.
+_WORDS = re.compile(
+    r"^Code: \d+[,.] (?:e\.displayText\(\) = )?DB::Exception: (.*?)"
+    r"(?:, e\.what\(\) = DB::Exception.*| \(version [^()]*(?:\([^()]*\))?\))?$"
+)
+
 
 class ServerError(Exception):
     """What the server answered instead.
@@ -44,6 +51,20 @@ class ServerError(Exception):
     def is_passing(self) -> bool:
         """Whether the same may succeed later."""
         return self.code in _PASSING
+
+
+def told_in_words(error: Exception) -> str:
+    """What went wrong, without what only ClickHouse's programmers read.
+
+    >>> told_in_words(ServerError("Code: 192, e.displayText() = DB::Exception: Unknown user u, "
+    ...     "e.what() = DB::Exception", 192))
+    'Unknown user u (192)'
+    """
+    text = " ".join(str(error).split())
+    if not isinstance(error, ServerError):
+        return f"{type(error).__name__}: {text}"
+    words = _WORDS.sub(r"\1", text)
+    return f"{words} ({error.code})" if error.code else words
 
 
 class Server:

@@ -235,8 +235,10 @@ class SqlFollower(ABC):
                 allowed="one-phase",
             )
 
-    def probe(self) -> None:
-        """Ask the server whether it prepares transactions, where these are asked for."""
+    def ask_server(self) -> None:
+        """Ask whether it lets us in, and prepares transactions, where these are asked for."""
+        with self._asking("asking the server") as query:
+            query("SELECT 1")
         if self._prepared is not None:
             self._prepared.check()
 

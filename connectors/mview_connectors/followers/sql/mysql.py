@@ -142,6 +142,10 @@ class MariadbFollower(SqlFollower):
         )
         self._execute(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
+    def probe(self) -> None:
+        """See `ask_server`."""
+        self.ask_server()
+
     def caution(self) -> str | None:
         """A warning for a remote server with settings that do not verify."""
         if not self.is_remote:

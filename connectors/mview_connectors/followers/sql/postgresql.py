@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from mview_connectors.followers.sql.follower import ROWS, SqlFollower
 from mview_connectors.followers.sql.two_phase import PostgresqlTwoPhase, TwoPhase
-from mview_connectors.network import postgresql_caution
+from mview_connectors.network import POSTGRESQL_REFUSALS, postgresql_caution
 from mview_connectors.silence import connect_postgresql, wait_postgresql
 
 #: Rows of one statement, and their bytes in Arrow.
@@ -102,6 +102,10 @@ class PostgresqlFollower(SqlFollower):
             "client_min_messages TO warning",
         ):
             self._execute(connection, f"SET {setting}")
+
+    def probe(self) -> None:
+        """See `ask_server`."""
+        self.ask_server()
 
     def caution(self) -> str | None:
         """A warning for a remote server with an `sslmode` that does not verify."""
@@ -202,12 +206,14 @@ class PostgresqlFollower(SqlFollower):
                 yield rows
 
     def is_passing(self, error: BaseException) -> bool:
-        """By SQLSTATE; without one, the connection is gone."""
+        """By SQLSTATE; without one, the connection is gone, or was refused."""
         import psycopg
 
         code = getattr(error, "sqlstate", None)
         if code is not None:
             return bool(code.startswith(_PASSING))
+        if any(text in str(error) for text in POSTGRESQL_REFUSALS):
+            return False
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
 
