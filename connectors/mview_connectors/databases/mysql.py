@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,9 @@ _TSO_BITS = 18
 
 #: Numbers of errors that deny a database, a table, a column or a command to this user.
 _DENIED = (1044, 1142, 1143, 1227)
+
+#: What the server says where a user has no right at all in a database.
+_NO_DATABASE = re.compile(r"Access denied for user ('[^']*'@'[^']*') to database '([^']+)'")
 
 #: Unique indexes; parts of a text, and expressions, tell rows apart by less than they are.
 _INDEXES = """
@@ -161,6 +165,16 @@ class MysqlDatabase(SqlDatabase):
         if any(word in str(error) for word in TLS_WORDS):
             return False
         return isinstance(error, OSError) or number in _PASSING
+
+    def _missing_right(self, error: Exception) -> str:
+        denied = _NO_DATABASE.search(str(error))
+        if denied is None:
+            return ""
+        user, database = denied.groups()
+        return (
+            f"GRANT SELECT ON {self.quote(database)}.* TO {user}, if that is the database's name: "
+            "the server says the same of one that is not there"
+        )
 
     def _refusal(self, error: Exception) -> type[UserError]:
         return DeniedError if is_denied(error) else UserError

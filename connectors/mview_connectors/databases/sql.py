@@ -132,6 +132,10 @@ class SqlDatabase(ABC):
         """Why what seems to be a table's key is none; empty: there is nothing of the kind."""
         return ""
 
+    def _missing_right(self, error: Exception) -> str:
+        """The statement that gives the right to connect; empty: it is not that which lacks."""
+        return ""
+
     def _refusal(self, error: Exception) -> type[UserError]:
         """What is made of an error that does not pass by itself."""
         return UserError
@@ -552,7 +556,9 @@ class SqlDatabase(ABC):
         else:
             failure = ConfigError if task == "connecting" else self._refusal(cause)
             safe = "nothing of this read was taken"
-            hint = f"check connections.{self._settings.name} and {self.rights}"
+            hint = self._missing_right(cause) or (
+                f"check connections.{self._settings.name} and {self.rights}"
+            )
             if any(word in str(cause) for word in TLS_WORDS):
                 hint = f"the server must prove who it is: {self.tls_hint}"
         raise failure(
