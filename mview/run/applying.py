@@ -142,6 +142,12 @@ class Applying:
         file = self._next()
         if file is None or self._once:
             return file is not None
+        try:
+            # To take it up ends the query, and the next one reads the file anew.
+            check_unedited(self._engine.config)
+        except MviewError as error:
+            self._refuse(file, error)
+            return False
         if self._ahead is None or (self._ahead[0] != file and not self._ahead[1].is_alive()):
             self._ahead = file, Thread(target=self._look_ahead, args=(file,), daemon=True)
             self._ahead[1].start()
@@ -183,8 +189,6 @@ class Applying:
             return
         try:
             request, given = self._read(file)
-            # A query that begins with the views reads the file anew: it would end the run.
-            check_unedited(self._engine.config)
             wanted = self._wanted(request, self._engine.spark, self._say)
             failpoint("apply-taken")
             # What is loaded anew the run begins: it is to be gone before.

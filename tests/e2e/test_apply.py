@@ -251,6 +251,7 @@ def test_what_is_refused_changes_nothing(shop: Shop) -> None:
         refused = log.answer(damaged)
         assert refused is not None
         assert "cannot be read" in refused.error
+        running.epochs("above", 1)  # by a query that has read the file
         text = config.path.read_text()
         config.path.write_text(text.replace("200ms", "300ms"))
         answer = ask(running, [view("bodies")])
