@@ -44,7 +44,6 @@ from mview.ingest.spec import (
 from mview.memory import Memory
 from mview.relation import RelationId
 from mview.secrets import Mask
-from mview.session.worker import settle_worker
 from mview.store.layout import Store
 from mview.store.manifest import Cut
 
@@ -400,12 +399,10 @@ class Changelogs:
             pieces[0] = Piece(pieces[0].work, end["watermark"])
         return [piece for piece in pieces if piece.work or piece.watermark >= 0]
 
-    def rows(self, piece: Piece, *, last: bool = True) -> Iterator[pa.RecordBatch]:
+    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Change batches of a piece, then its heartbeat, as Spark takes them.
 
-        Args:
-            piece: what is read.
-            last: nothing stays open: a worker of Spark may never see this object again.
+        The worker of Spark may never see this object again: nothing stays open.
         """
         halts: dict[RelationId, TableHalt] = {}
         rejects: list[Reject] = []
@@ -415,8 +412,7 @@ class Changelogs:
                 for table, chunk, changes in self.changes(piece, halts, rejects)
             ]
         finally:
-            if last:
-                self._end_readers()
+            self._end_readers()
         rows += [halt_row(table, halt) for table, halt in halts.items()]
         rows += [StreamRow("reject", str(t), body=body) for t, body in to_bodies(rejects)]
         if piece.watermark >= 0:
@@ -475,15 +471,6 @@ class Changelogs:
         return self._readers.pop(name, None) or open_changelog(
             spec.config, name, tables, reader=spec.reader
         )
-
-
-def import_readers(spec: str) -> None:
-    """Import in this process, which reads for another one, what reading changes takes."""
-    query = read_spec(spec)
-    for name in query.start:
-        open_format(query.config, name)
-        open_changelog(query.config, name, []).close()
-    settle_worker()
 
 
 def _followed(spec: QuerySpec, start: Mapping[str, Any]) -> dict[str, Offsets]:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.base import PySparkException
 
 from mview.changelog import STREAM_DDL
 from mview.errors import (
@@ -31,16 +32,17 @@ from mview.errors import (
 )
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, Sorted, sorted_rows
-from mview.ingest.burst.process import ReaderProcess
-from mview.ingest.burst.workers import WakefulWorkers
 from mview.ingest.changelogs import Changelogs, Piece
 from mview.ingest.mending.rereads import Rereads
 from mview.ingest.rhythm import Rhythm
-from mview.ingest.spec import QuerySpec
+from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
 from mview.session.lazy import Spark
 from mview.session.spark_errors import SPARK_ERRORS, translate_failure
 from mview.session.worker import settle_worker, settled, short_turns, without_collections
 from mview.store.quarantine import MendLog
+
+#: Spark ends workers that had nothing to do for a minute; a new one takes 3 s to start and import.
+_AWAKE_S = 45.0
 
 #: Messages that are read beside a running epoch; fewer would only wait for it.
 WORTH_READING_BESIDE = 5_000
@@ -52,13 +54,6 @@ ENOUGH = 40_000
 #: Messages that pay for jobs of Spark: these cost half as much CPU again, which pays where there
 #: are many cores, or the format is a slow one, and where it is no matter of a second or two.
 WORTH_A_JOB = 200_000
-
-#: Messages that pay for a process beside this one: a start takes a second of CPU. Seconds after
-#: which a run has one without that: those that are short, or have much to do first, need none.
-_WORTH_A_PROCESS, _SETTLED_S = 100_000, 5.0
-
-#: Seconds between two looks whether an epoch, or what is read beside it, is done.
-_LOOK_S = 0.005
 
 #: Messages that pay for a start of Spark: it costs as much CPU as to decode so many.
 _WORTH_A_START = 500_000
@@ -93,9 +88,6 @@ class LiveQuery:
         self._rereads, self._say = rereads or folder / "rereads", say
         self._mends = MendLog(mends or folder / "mends")
         self._caught_up = threading.Event()
-        self._settled_at = float("inf")
-        #: What is read next, planned while the one before was read.
-        self._ahead: _Plan | None = None
 
     def run(self, until: Callable[[], bool]) -> None:
         """Run until `until()` is true, all is read (bounded), or an epoch fails.
@@ -108,12 +100,10 @@ class LiveQuery:
         spec = self._spec.write(self._spec_file)
         with short_turns(), settled(), self._workers(spec), Epochs(self._on_batch) as epochs:
             logs = Changelogs(spec)
-            self._beside = ReaderProcess(spec, self._say)
             rereads = Rereads(self._spec, self._rereads, self._say, self._mends)
             try:
                 self._follow(logs, rereads, epochs, until)
             finally:
-                self._beside.close()
                 rereads.close()
                 logs.close()
 
@@ -153,12 +143,11 @@ class LiveQuery:
                         logs.finish()
                         rereads.end()
                         ends = True
-                plan = self._next(logs, at, epochs, rhythm)
-                end = plan.end
+                end, pieces, by_tasks = self._next(logs, at, epochs, rhythm)
                 if end != at:
                     rhythm.begin()
                     with _reading():
-                        read = self._read(logs, plan, epochs)
+                        read = self._read(logs, pieces, by_tasks)
             except (AwayError, DataLostError, UserError) as error:
                 if logs.goes_on(error):
                     continue
@@ -180,7 +169,7 @@ class LiveQuery:
                 )
                 at, batch = end, batch + 1
                 if batch > 1 and not logs.backlog:
-                    self._note_caught_up()
+                    self._caught_up.set()
                 if anew or mends or rereads.halts:
                     epochs.finish()
                     rereads.published()
@@ -193,75 +182,48 @@ class LiveQuery:
             else:
                 epochs.check()
                 if not epochs.running:
-                    self._note_caught_up()
+                    self._caught_up.set()
 
-    def _note_caught_up(self) -> None:
-        if not self._caught_up.is_set():
-            self._settled_at = time.monotonic() + _SETTLED_S
-            self._caught_up.set()
-
-    def _next(self, logs: Changelogs, at: dict[str, Any], epochs: Epochs, rhythm: Rhythm) -> _Plan:
-        """What the next epoch reads."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.start is at:
-            return ahead
+    def _next(
+        self, logs: Changelogs, at: dict[str, Any], epochs: Epochs, rhythm: Rhythm
+    ) -> tuple[dict[str, Any], list[Piece], bool]:
+        """How far the next epoch goes, what it reads, and whether tasks of Spark do."""
         self._keep(rhythm)
         with _reading():
-            plan = self._plan(logs, at)
-        if plan.end == at or not epochs.running or plan.messages > WORTH_READING_BESIDE:
-            return plan
+            end, pieces, by_tasks = self._planned(logs, at)
+        if end == at or not epochs.running or _messages(pieces) > WORTH_READING_BESIDE:
+            return end, pieces, by_tasks
         # Few changes would only wait for the running epoch: those that come meanwhile join them.
         epochs.finish()
         self._keep(rhythm)  # only now it is known what that one has cost
         with _reading():
-            return self._plan(logs, at)
+            return self._planned(logs, at)
 
-    def _plan(self, logs: Changelogs, at: dict[str, Any]) -> _Plan:
+    def _planned(
+        self, logs: Changelogs, at: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Piece], bool]:
         """As `_next`, at this moment: a part of what waits, or as much as may be by tasks."""
         most = self._most()
         end = logs.advance(at, most, ENOUGH)
-        plan = _Plan(at, end, logs.pieces(at, end) if end != at else [], by_tasks=False)
-        waiting = plan.messages + logs.backlog
-        if waiting > _WORTH_A_PROCESS or time.monotonic() > self._settled_at:
-            self._beside.begin()
+        pieces = logs.pieces(at, end) if end != at else []
+        waiting = _messages(pieces) + logs.backlog
         if waiting > _WORTH_A_START:
             self._spark.begin()
         if waiting <= WORTH_A_JOB or self._spark.running is None:
-            return plan
+            return end, pieces, False
         if logs.backlog:
             end = logs.advance(at, most)
-        return _Plan(at, end, logs.pieces(at, end), by_tasks=True)
-
-    def _plan_ahead(self, logs: Changelogs, plan: _Plan, epochs: Epochs) -> None:
-        """Plan what comes after what is being read beside, if it is known that there is much.
-
-        Not before the epoch that runs is published: to plan from the end of a batch tells the logs
-        that the one before it is, and they may forget it.
-        """
-        if logs.backlog <= WORTH_READING_BESIDE or plan.end["halts"]:  # said once, if it is read
-            return
-        while not epochs.are_published:
-            if self._beside.waits(_LOOK_S) or not epochs.running:
-                return
-        # What is wrong is so the next time, when this is done.
-        with suppress(AwayError, DataLostError, UserError):
-            self._ahead = self._plan(logs, plan.end)
+            pieces = logs.pieces(at, end)
+        return end, pieces, True
 
     def _keep(self, rhythm: Rhythm) -> None:
         if not self._spec.once:
             time.sleep(rhythm.left_s())
 
-    def _read(self, logs: Changelogs, plan: _Plan, epochs: Epochs) -> Sorted:
+    def _read(self, logs: Changelogs, pieces: list[Piece], by_tasks: bool) -> Sorted:
         """Changes by table, the tables that halt, and what goes into quarantine."""
-        spark, pieces = self._spark.running if plan.by_tasks else None, plan.pieces
+        spark = self._spark.running if by_tasks else None
         if spark is None:
-            if plan.messages > WORTH_READING_BESIDE and self._beside.ask(pieces):
-                try:
-                    self._plan_ahead(logs, plan, epochs)
-                finally:
-                    rows = self._beside.answer()
-                if rows is not None:
-                    return sorted_rows(rows)
             near = Sorted({}, {}, {}, [])
             for piece in pieces:
                 for decoded in logs.changes(piece, near.halts, near.rejects):
@@ -277,26 +239,8 @@ class LiveQuery:
         return sorted_rows(tasks.mapInArrow(read, STREAM_DDL).toArrow())
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What an epoch reads.
-
-    Attributes:
-        start: the offsets where it begins.
-        end: and those where it ends; the same: there is nothing.
-        pieces: what lies between.
-        by_tasks: whether tasks of Spark read it.
-    """
-
-    start: dict[str, Any]
-    end: dict[str, Any]
-    pieces: list[Piece]
-    by_tasks: bool
-
-    @property
-    def messages(self) -> int:
-        """How many messages that is, about."""
-        return sum(piece.messages for piece in self.pieces)
+def _messages(pieces: list[Piece]) -> int:
+    return sum(piece.messages for piece in pieces)
 
 
 class Epochs:
@@ -345,13 +289,6 @@ class Epochs:
         """Whether an epoch is running."""
         return self._running is not None and not self._running.done()
 
-    @property
-    def are_published(self) -> bool:
-        """Whether all that have begun are."""
-        running = self._running
-        ended_well = running is None or (running.done() and running.exception() is None)
-        return self._failure is None and ended_well
-
     def finish(self) -> None:
         """Wait for the epoch that runs; raises what it raised."""
         running, self._running = self._running, None
@@ -384,3 +321,60 @@ def _reading() -> Iterator[None]:
             safe="published epochs are untouched",
             hint="run the same command again; add --debug for the place",
         ) from error
+
+
+# --- workers that are there before a burst of changes needs them --------------------------------
+
+
+class WakefulWorkers:
+    """Gives every core's worker something to do, now and then, in a thread of its own.
+
+    Args:
+        spark: is started for it, where nobody has.
+        spec: of the query whose changes the workers will read.
+        begin: set when there is time for that: a start takes longer than an epoch.
+    """
+
+    def __init__(self, spark: Spark, spec: str, begin: threading.Event) -> None:
+        self._spark, self._spec, self._begin = spark, spec, begin
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="mview-workers", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the workers start when there is time."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; waits for a task that runs, or a start."""
+        self._ended.set()
+        self._begin.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        self._begin.wait()
+        if not self._ended.is_set():
+            self._spark.begin()
+            self._spark.settle()
+        if (spark := self._spark.running) is None:
+            return
+        spec, cores = self._spec, self._spark.slots
+
+        def wake(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import_readers(spec)
+            yield from batches
+
+        while not self._ended.is_set():
+            # A worker that cannot start fails the batch that needs it, with a better message.
+            with suppress(PySparkException, Py4JError, OSError):
+                woken = spark.range(cores, numPartitions=cores).mapInArrow(wake, "id long")
+                woken.write.format("noop").mode("overwrite").save()
+            self._ended.wait(_AWAKE_S)
+
+
+def import_readers(spec: str) -> None:
+    """Import in this worker what reading changes takes."""
+    query = read_spec(spec)
+    for name in query.start:
+        open_format(query.config, name)
+        open_changelog(query.config, name, []).close()
+    settle_worker()

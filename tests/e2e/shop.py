@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,17 +169,6 @@ class Shop:
                 self._position += 1
                 change = {**change, "position": self._position}
             self.append(json.dumps({**change, "ts": time.time_ns() // 1_000_000}))
-
-    def log_at_once(self, changes: Sequence[Mapping[str, Any]]) -> None:
-        """Append many lines in one piece; the database is not changed."""
-        with self._lock:
-            ts, first = time.time_ns() // 1_000_000, self._position + 1
-            self._position += len(changes)
-            lines = [
-                json.dumps({**change, "position": first + number, "ts": ts})
-                for number, change in enumerate(changes)
-            ]
-            self.append("\n".join(lines))
 
     def restart_positions(self) -> None:
         """From now on the log is that of another server, which counts for itself."""

@@ -177,8 +177,8 @@ def test_what_comes_while_an_epoch_runs(tmp_path, monkeypatch, more, batches, be
             monkeypatch.setattr(Growing, "ended", True)
         taken.append(batch.offsets.connections["a"]["p"])
 
-    def read(query: LiveQuery, logs: Logs, plan: Any, epochs: Epochs) -> Sorted:
-        if plan.messages > 1:
+    def read(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
+        if pieces[0].messages > 1:
             asked.set()
         return Sorted({}, {}, {}, [])
 
@@ -222,8 +222,8 @@ def test_many_are_read_by_tasks_and_others_in_parts(
     monkeypatch.setattr(Waiting, "length", length)
     told: list[tuple[int, bool]] = []
 
-    def look(query: LiveQuery, logs: Logs, plan: Any, epochs: Epochs) -> Sorted:
-        told.append((plan.messages, plan.by_tasks))
+    def look(query: LiveQuery, logs: Logs, pieces: list[Any], by_tasks: bool) -> tuple[Any, ...]:
+        told.append((pieces[0].messages, by_tasks))
         return Sorted({}, {}, {}, [])
 
     monkeypatch.setattr(LiveQuery, "_read", look)
@@ -257,7 +257,8 @@ def test_what_is_asked_of_the_quarantine_is_done_while_a_source_is_away(
         raise AwayError("Kafka does not answer")
 
     monkeypatch.setattr(live, "Changelogs", Logs)
-    monkeypatch.setattr(Logs, "pieces", lambda *_: [SimpleNamespace(messages=1)])
+    monkeypatch.setattr(Logs, "pieces", lambda *_: ["some"])
+    monkeypatch.setattr(live, "_messages", len)
     monkeypatch.setattr(Logs, place, away, raising=False)
     table = TableSpec(rel("a.t"), TableSchema((), ()), tmp_path, "stage", None)
     tables = {table.name: table}

@@ -1,1 +1,0 @@
-"""Who reads where many changes wait: a process beside this one, and workers of Spark."""
