@@ -151,7 +151,9 @@ class Checker:
         places = check_targets(self.config, kept, self.manifest)
         lights = [light.definition for light in load_lights(self._store).values()]
         others = [view for view in lights if view.name not in names]
-        places |= check_followers(self.config, [*others, *kept], probe=not self.offline)
+        columns = {name.name: of for name, of in self.known_schemas.items() if not name.is_table}
+        probe = not self.offline
+        places |= check_followers(self.config, [*others, *kept], columns, probe=probe)
         return [
             replace(checked, error=checked.error or places.get(name))
             for name, checked in checks.items()
@@ -312,15 +314,16 @@ class Checker:
             return {name: self._kept[name] for name in names}
 
     def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
-        """What a view that reads this one sees: as published, as its query over no rows, or names.
+        """What who reads this view sees: as published, as its query over no rows, or names.
 
-        Types that only Spark can tell are left open.
+        Types that only Spark can tell are left open, and those that nobody asks for.
         """
         name = plan.definition.name
+        is_asked_for = name in self._read or plan.definition.sinks
         published = self.manifest.views.get(name) if self.manifest else None
         if published and plan.columns in ((), published.schema.names):
             return published.schema
-        if name in self._read and (exact := self._over_no_rows(plan)) is not None:
+        if is_asked_for and (exact := self._over_no_rows(plan)) is not None:
             return exact
         self._guessed.add(name)
         columns = tuple(Column(name, pa.string()) for name in plan.columns)

@@ -94,6 +94,8 @@ class Changelogs:
         self._clocks: Clocks | None = None
         self._bounded = False
         self._ended_ms: int | None = None
+        #: When it was seen that all chunks of a load are read, monotonic.
+        self._chunks_read_at: float | None = None
         self._last_progress = time.monotonic()
         self._halted: set[RelationId] = set()
         #: By connection, loaded tables that have another key by now, as far as no log tells it.
@@ -295,8 +297,10 @@ class Changelogs:
         flag = spec_file(self.spec).with_name(CHUNKS_READ)
         if self._bounded or not spec.once or not spec.chunks or not flag.exists():
             return
+        now = time.monotonic()  # the clock may be set back meanwhile
+        self._chunks_read_at = now if self._chunks_read_at is None else self._chunks_read_at
         delay = max(spec.config.changes[name].delay for name in spec.start)
-        if (time.time() - flag.stat().st_mtime) * 1000 > delay:
+        if (now - self._chunks_read_at) * 1000 > delay:
             self._bounded = True
             for name, changelog in self._open().items():
                 if spec.config.changes[name].source == "files":

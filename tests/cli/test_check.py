@@ -18,7 +18,7 @@ from mview.cli import main
 from mview.cli.checking import Checker
 from mview.cli.demo import shop
 from mview.config.file import load_config
-from mview.errors import RetryableError
+from mview.errors import ExitCode, RetryableError
 from mview.plan.definition import parse_view
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
@@ -146,6 +146,31 @@ def test_a_sink_or_an_option_of_it_that_does_not_exist(check, properties, what, 
     assert hint in out
     assert "v.sql" in out
     assert "sound: ok" in out
+
+
+@pytest.mark.parametrize(
+    ("sink", "what"),
+    [
+        ("partition: 'bucket(16, nope)', warehouse: w", "bucket(16, nope)"),
+        ("partition: 'buckt(16, order_id)', warehouse: w", "buckt(16, order_id)"),
+        ("partition: amount, warehouse: w", "amount"),
+        ("partition: ''", "sink lake has no warehouse"),
+    ],
+)
+def test_an_option_of_a_sink_that_does_not_fit_the_columns(check, project, sink, what):
+    """Before anything is loaded for it: what follows a view is made when the view is there."""
+    file = project / "conf/mview.yml"
+    before = file.read_text()
+    file.write_text(f"{before}\nsinks: {{lake: {{type: iceberg, {sink}}}}}\n")
+    try:
+        code, out, err = check(
+            v="CREATE MATERIALIZED VIEW v WITH (sinks='lake') AS"
+            " SELECT order_id, CAST(order_id AS DOUBLE) AS amount FROM shop.orders"
+        )
+    finally:
+        file.write_text(before)
+    assert code == ExitCode.CHECK_FAILED, (out, err)
+    assert what in out + err
 
 
 def test_a_view_name_that_is_a_path_is_refused(check):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from mview.config.file import load_config
 from mview.connector import Progress, Split
 from mview.errors import ConfigError, CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets
-from mview.ingest.changelogs import Changelogs, ahead_of, packed, slowest_of
+from mview.ingest.changelogs import CHUNKS_READ, Changelogs, ahead_of, packed, slowest_of
 from mview.ingest.chunks import stage_chunk
 from mview.ingest.pace import HELD_S
 from mview.ingest.sources import SnapshotReader
@@ -341,6 +343,33 @@ def test_how_much_is_taken_while_another_source_is_silent(
     assert at["cuts"]["silent"] == {"until": 20_000, "whole": None}
     stream.finish()  # the end of a bounded run waits for nobody
     assert read + _read(stream, at, stream.advance(at), "fast") == 100
+
+
+def test_a_bounded_load_waits_for_t_by_no_clock_that_may_be_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its last chunk was read, the clock was an hour ahead."""
+    write_log(tmp_path, "a", [1])
+    file = tmp_path / "mview.yml"
+    file.write_text(
+        "store: data\nconnections: {a: {drivername: sqlite, database: a.db}}\n"
+        "changes: {a: {source: files, format: unified, path: a, T: 10 s}}\n"
+    )
+    start = {"a": {"log": ["", 0, 0]}}
+    tables = keyed({"a.t": table("a.t", 1)})
+    spec = QuerySpec(1, load_config(file), tables, start, -1, 1, True)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    seconds = [5.0, 14.9, 15.1]
+    clock = SimpleNamespace(monotonic=iter(seconds).__next__)
+    monkeypatch.setattr("mview.ingest.changelogs.time", clock)
+    flag = tmp_path / CHUNKS_READ
+    flag.touch()
+    os.utime(flag, (time.time() + 3600,) * 2)
+    ended: list[bool] = []
+    for _ in seconds:
+        stream._end_load(spec)
+        ended.append(stream._bounded)
+    assert ended == [False, False, True]
 
 
 def test_a_batch_has_no_more_changes_than_asked_for(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class LightSource:
             self._start = after, self._place(at)
         start = self._start[1]
         end = logs.advance(start)
-        for halt in end.get("halts", {}).values():
+        for halt in end["halts"].values():
             raise self._halted(record(TableHalt, halt))
         table = self._table(self._load(at))
         left = [(table, chunk) for chunk in chunks[at.chunks :]]
@@ -379,7 +379,8 @@ class LightSource:
 
     def _place(self, at: LightProgress) -> dict[str, Any]:
         connections = {self._connection: at.offsets}
-        return {"connections": connections, "watermark": at.watermark, "pinned_ms": 0}
+        place = {"connections": connections, "watermark": at.watermark, "pinned_ms": 0}
+        return {**place, "cuts": {}, "halts": {}}
 
     @property
     def _connection(self) -> str:
