@@ -7,11 +7,12 @@ from contextlib import closing, suppress
 from typing import NamedTuple, cast
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from mview.config import Config
 from mview.connector import load
 from mview.errors import ConfigError, RetryableError, UserError, several
-from mview.files.yamlfile import shown
+from mview.files.yamlfile import misfit, shown
 from mview.follower import (
     Follower,
     FollowerFactory,
@@ -62,19 +63,8 @@ def open_follower(
         # What the view says is laid over the section.
         settings = factory.settings(**{**section, **definition.sinks[sink]})
     except ValidationError as error:
-        raise several(
-            [
-                ConfigError(
-                    f"sinks.{shown(sink)}.{'.'.join(map(str, mistake['loc']))}: "
-                    + mistake["msg"].removeprefix("Value error, "),
-                    where=str(config.path),
-                    allowed=", ".join(factory.settings.model_fields)
-                    if mistake["type"] == "extra_forbidden"
-                    else None,
-                )
-                for mistake in error.errors(include_url=False, include_input=False)
-            ]
-        ) from None
+        details = error.errors(include_url=False, include_input=False)
+        raise several([_mistake(config, sink, factory, detail) for detail in details]) from None
     target = FollowerTarget(
         view=definition.name,
         sink=sink,
@@ -100,6 +90,20 @@ def open_follower(
     if schema.columns:
         follower.check()
     return OpenedFollower(follower, target)
+
+
+def _mistake(
+    config: Config, sink: str, factory: FollowerFactory, detail: ErrorDetails
+) -> ConfigError:
+    """What is wrong with an option of a sink."""
+    place = ".".join(shown(part) for part in ("sinks", sink, *detail["loc"]))
+    is_unknown = detail["type"] == "extra_forbidden"
+    options = factory.settings.model_fields if is_unknown else ()
+    return ConfigError(
+        f"{place}: {misfit(detail)}",
+        where=str(config.path),
+        hint=did_you_mean(str(detail["loc"][-1]), options),
+    )
 
 
 def bounds_of(config: Config, definition: ViewDefinition, sink: str) -> FollowerSettings:

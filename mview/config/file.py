@@ -24,7 +24,7 @@ from mview.config import (
 )
 from mview.errors import ConfigError, several
 from mview.files.textfile import read_text
-from mview.files.yamlfile import Document, Mistake, parse_yaml, paths, shown
+from mview.files.yamlfile import Document, Mistake, misfit, parse_yaml, paths, shown
 from mview.secrets import REFERENCE, reveal
 
 _SECTIONS: dict[str, type[Settings]] = {
@@ -37,20 +37,6 @@ _SECTIONS: dict[str, type[Settings]] = {
 }
 
 
-#: The schema's own words, for people.
-_MESSAGES = {
-    "missing": "is missing",
-    "model_type": "must be a mapping",
-    "dict_type": "must be a mapping",
-    "string_type": "must be text; put it in quotes",
-    "string_too_short": "is empty",
-    "path_type": "must be the path of a folder",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-}
 _PATTERNS = {
     "drivername": "must be the name of a dialect, such as postgresql+psycopg; no URL",
     "python": "must look like my_package.my_module:my_function",
@@ -109,14 +95,12 @@ def _error(file: Path, mistake: Mistake) -> ConfigError:
 def _mistake(document: Document, detail: Any) -> Mistake:
     """What the schema found, in words for people; without the value."""
     loc = tuple(part for part in detail["loc"] if part != "[key]")
-    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    hint = None
+    message, hint = misfit(detail), None
     if detail["type"] == "string_pattern_mismatch":
         message = _PATTERNS[str(loc[-1])]
     if detail["type"] == "extra_forbidden":
         allowed = _fields(str(loc[0]) if len(loc) > 1 else "")
         close = get_close_matches(str(loc[-1]), allowed, n=1)
-        message = "unknown property"
         hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(allowed)}"
     place = ".".join(shown(part) for part in loc)
     return Mistake(f"{place}: {message}" if place else message, *document.place(loc), hint)

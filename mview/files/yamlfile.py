@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -64,6 +64,36 @@ def shown(name: object) -> str:
     """A name of the file for messages; what is no plain name may be a secret in a wrong place."""
     text = str(name)
     return text if _PLAIN.fullmatch(text) else "(a name that is not shown)"
+
+
+#: What a schema finds in values, by pydantic's kinds; the others say it well enough.
+_MISFITS = {
+    "missing": "is missing",
+    "extra_forbidden": "unknown property",
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "list_type": "must be a list",
+    "string_type": "must be text; put it in quotes",
+    "string_too_short": "is empty",
+    "too_short": "is empty",
+    "path_type": "must be the path of a folder",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+
+
+def misfit(detail: Mapping[str, Any]) -> str:
+    """What a schema has found at a place, in words for people; without the value.
+
+    Args:
+        detail: one of the `errors` of pydantic's ValidationError.
+    """
+    said = str(detail["msg"]).removeprefix("Value error, ")
+    said = re.sub(r"^Input should be ", "must be ", said)
+    return _MISFITS.get(detail["type"], said)
 
 
 def parse_yaml(text: str) -> Document:

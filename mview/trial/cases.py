@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mview.errors import UserError, several
 from mview.files.textfile import read_text
-from mview.files.yamlfile import Document, Mistake, parse_yaml, shown
+from mview.files.yamlfile import Document, Mistake, misfit, parse_yaml, shown
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema, parse_type
@@ -179,18 +179,6 @@ def _schema(table: _Table) -> TableSchema:
     return TableSchema(tuple(columns), tuple(table.key))
 
 
-_MESSAGES = {
-    "missing": "is missing",
-    "extra_forbidden": "unknown property",
-    "model_type": "must be a mapping",
-    "dict_type": "must be a mapping",
-    "list_type": "must be a list",
-    "string_type": "must be text; put it in quotes",
-    "string_too_short": "is empty",
-    "too_short": "is empty",
-}
-
-
 def _form_at(loc: Sequence[str | int]) -> type[_Form]:
     """What may stand at a place of a test file."""
     if loc[0] == "tables":
@@ -200,7 +188,7 @@ def _form_at(loc: Sequence[str | int]) -> type[_Form]:
 
 def _mistake(document: Document, detail: Any) -> Mistake:
     loc = tuple(part for part in detail["loc"] if part != "[key]")
-    message = _MESSAGES.get(detail["type"], str(detail["msg"]))
+    message = misfit(detail)
     place = ".".join(shown(part) for part in loc)
     hint = "views:, tables: and tests: stand in a test file" if len(loc) <= 1 else None
     if detail["type"] == "extra_forbidden" and loc[:-1]:

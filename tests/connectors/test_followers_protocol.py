@@ -46,3 +46,18 @@ def test_what_a_sink_runs_with_has_not_been_made(
     told = str(check_followers(config, views, probe=True)["v"])
     assert "has not been made" in told
     assert f"python -m mview_connectors.followers.{name}" in told
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in entry_points(group="mview.followers")))
+def test_a_wrong_option_is_told_in_our_words(name: str, tmp_path: Path) -> None:
+    """Not in those of the library that has found it; and what may be missing is, too."""
+    sink = {"type": name, "evry": "1s", "patience": "soon", "table": 3}
+    config = small_config(tmp_path, sinks={"s": sink})
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    told = str(check_followers(config, views)["v"])
+    assert "sinks.s.evry: unknown property" in told
+    assert "did you mean 'every'?" in told
+    assert "sinks.s.table: must be text; put it in quotes" in told
+    assert not [
+        words for words in ("permitted", "required", "Input", "Value error") if words in told
+    ]
