@@ -96,11 +96,11 @@ def _mistake(
     config: Config, sink: str, factory: FollowerFactory, detail: ErrorDetails
 ) -> ConfigError:
     """What is wrong with an option of a sink."""
-    place = ".".join(shown(part) for part in ("sinks", sink, *detail["loc"]))
+    place = ".".join(shown(part) for part in (sink, *detail["loc"]))
     is_unknown = detail["type"] == "extra_forbidden"
     options = factory.settings.model_fields if is_unknown else ()
     return ConfigError(
-        f"{place}: {misfit(detail)}",
+        f"sinks.{place}: {misfit(detail)}",
         where=str(config.path),
         hint=did_you_mean(str(detail["loc"][-1]), options),
     )
