@@ -393,7 +393,8 @@ class Run:
         self.refused: Refused | None = None
         self._plans: dict[RelationId, LoadPlan] = {}
         self._upkeep = Upkeep(engine)
-        self._explained = 0.0
+        #: When it was said last why a load waits, or first seen that it does, monotonic.
+        self._explained: float | None = None
         self._chunks_read = self._watches = False
         self._handed: Mapping[RelationId, int] = {}
         self._held: dict[RelationId, str] = {}
@@ -823,7 +824,7 @@ class Run:
         # and always starts anew from the manifest.
         generation = engine.manifest.generation + (0 if load else 1)
         folder = engine.store.checkpoint(generation, engine.lease.token)
-        self._chunks_read = False
+        self._chunks_read, self._explained = False, None
         spec = self._spec(generation, load, once)
 
         def on_batch(batch: Batch) -> None:
@@ -991,10 +992,12 @@ class Run:
         """Say now and then why a table whose chunks are all read is not loaded yet."""
         if not chunks_read.exists():
             return
-        waited = time.time() - max(chunks_read.stat().st_mtime, self._explained)
-        if waited < _EXPLAIN_EVERY_S:
+        now = time.monotonic()  # the clock may be set back meanwhile
+        if self._explained is None:
+            self._explained = now
+        if now - self._explained < _EXPLAIN_EVERY_S:
             return
-        self._explained = time.time()
+        self._explained = now
         watermark = self._engine.manifest.watermark
         seen = "unknown" if watermark is None else f"{utc_text(watermark)} UTC"
         tables = ", ".join(map(str, self._tables("loading")))

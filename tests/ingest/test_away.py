@@ -387,6 +387,31 @@ def test_the_tables_of_a_log_that_is_lost_halt(
     assert server.opened == server.closed
 
 
+def test_a_log_that_is_lost_while_an_epoch_runs_halts_its_tables(
+    server: Server, spec: QuerySpec, tmp_path: Path, clock: list[float]
+) -> None:
+    """Few changes wait for the running epoch, and are planned anew then: with what was said."""
+    batches: list[list[str]] = []
+    planned = threading.Event()
+
+    class Lost(dict[str, Exception]):
+        def get(self, key: str, default: Any = None) -> Any:
+            planned.set()
+            return super().get(key, default)
+
+    def on_batch(batch: Any) -> None:
+        if not batches:
+            server.fails["a"] = Lost(advance=LOST)
+            server.write("b", 2)
+            assert planned.wait(60)
+            time.sleep(0.3)  # the plan is made by then, and waits for this epoch
+        batches.append(sorted(map(str, batch.halted)))
+
+    spark: Any = SimpleNamespace(begin=bool, settle=bool, running=None)
+    LiveQuery(spark, spec, tmp_path, on_batch).run(lambda: len(batches) == 2)
+    assert batches == [[], ["a.t"]]
+
+
 def test_one_that_is_back_may_have_lost_what_was_not_read(
     server: Server, logs: Changelogs, spec: QuerySpec, clock: list[float]
 ) -> None:
