@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import (
     KeptLight,
+    digest_of,
     load_definition,
     load_definitions,
     load_lights,
@@ -114,6 +115,8 @@ class Checker:
         #: Views that others read, and those of them whose types are not known.
         self._read: set[str] = set()
         self._guessed: set[str] = set()
+        #: Those that have the columns in `schemas` by the query that they have now.
+        self._exact: set[str] = set()
 
     def check(
         self, given: Sequence[ViewDefinition], unread: Sequence[Unread] = ()
@@ -151,7 +154,7 @@ class Checker:
         places = check_targets(self.config, kept, self.manifest)
         lights = [light.definition for light in load_lights(self._store).values()]
         others = [view for view in lights if view.name not in names]
-        columns = {name.name: of for name, of in self.known_schemas.items() if not name.is_table}
+        columns = {name: self.schemas[RelationId("view", name)] for name in self._exact}
         probe = not self.offline
         places |= check_followers(self.config, [*others, *kept], columns, probe=probe)
         return [
@@ -319,12 +322,17 @@ class Checker:
         Types that only Spark can tell are left open, and those that nobody asks for.
         """
         name = plan.definition.name
-        is_asked_for = name in self._read or plan.definition.sinks
         published = self.manifest.views.get(name) if self.manifest else None
-        if published and plan.columns in ((), published.schema.names):
+        is_as_published = published and plan.columns in ((), published.schema.names)
+        if published and is_as_published and published.definition == digest_of(plan.definition):
+            self._exact.add(name)
             return published.schema
-        if is_asked_for and (exact := self._over_no_rows(plan)) is not None:
+        is_read = name in self._read and not is_as_published
+        if (is_read or plan.definition.sinks) and (exact := self._over_no_rows(plan)) is not None:
+            self._exact.add(name)
             return exact
+        if published and is_as_published:
+            return published.schema
         self._guessed.add(name)
         columns = tuple(Column(name, pa.string()) for name in plan.columns)
         return TableSchema(columns, plan.key) if columns else None

@@ -258,6 +258,20 @@ def test_offline_takes_tables_and_views_from_the_store(kept):
     assert kept("SELECT nothing FROM known", "--offline")[0] == 1
 
 
+def test_a_sink_is_looked_at_with_the_columns_that_the_query_has_now(kept, tmp_path):
+    """Those that were published have the same names, but other types."""
+    file = tmp_path / "mview.yml"
+    sink = "{type: iceberg, partition: status, warehouse: w}"
+    file.write_text(f"{file.read_text()}\nsinks: {{lake: {sink}}}\n")
+    known = "CREATE MATERIALIZED VIEW known WITH (sinks='lake') AS SELECT order_id, {} FROM"
+    code, out, err = kept(f"{known.format('status')} shop.orders", "--offline")
+    assert code == 0, (out, err)
+    double = known.format("CAST(order_id AS DOUBLE) AS status")
+    code, out, err = kept(f"{double} shop.orders", "--offline")
+    assert code == ExitCode.CHECK_FAILED, (out, err)
+    assert "status" in out + err
+
+
 def test_a_view_that_is_one_to_spark_with_one_of_the_store(kept):
     sql = "CREATE MATERIALIZED VIEW KNOWN AS SELECT status FROM shop.orders"
     code, out, _ = kept(sql, "--offline")
