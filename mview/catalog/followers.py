@@ -97,13 +97,11 @@ def _mistake(
 ) -> ConfigError:
     """What is wrong with an option of a sink."""
     place = ".".join(shown(part) for part in (sink, *detail["loc"]))
-    is_unknown = detail["type"] == "extra_forbidden"
-    options = factory.settings.model_fields if is_unknown else ()
-    return ConfigError(
-        f"sinks.{place}: {misfit(detail)}",
-        where=str(config.path),
-        hint=did_you_mean(str(detail["loc"][-1]), options),
-    )
+    hint = None
+    if detail["type"] == "extra_forbidden":
+        hint = did_you_mean(str(detail["loc"][-1]), factory.settings.model_fields)
+    # What is wrong with several options together has no place among them.
+    return ConfigError(f"sinks.{place}: {misfit(detail)}", where=str(config.path), hint=hint)
 
 
 def bounds_of(config: Config, definition: ViewDefinition, sink: str) -> FollowerSettings:

@@ -142,16 +142,19 @@ class Applying:
         file = self._next()
         if file is None or self._once:
             return file is not None
+        if self._ahead is None or (self._ahead[0] != file and not self._ahead[1].is_alive()):
+            self._ahead = file, Thread(target=self._look_ahead, args=(file,), daemon=True)
+            self._ahead[1].start()
+        if self._ahead[0] != file or self._ahead[1].is_alive():
+            return False
         try:
-            # To take it up ends the query, and the next one reads the file anew.
+            # To take it up ends the query, and the next one reads the file anew. Only now: this is
+            # asked before every epoch.
             check_unedited(self._engine.config)
         except MviewError as error:
             self._refuse(file, error)
             return False
-        if self._ahead is None or (self._ahead[0] != file and not self._ahead[1].is_alive()):
-            self._ahead = file, Thread(target=self._look_ahead, args=(file,), daemon=True)
-            self._ahead[1].start()
-        return self._ahead[0] == file and not self._ahead[1].is_alive()
+        return True
 
     def _look_ahead(self, file: Path) -> None:
         """Ask Spark beside the epochs what it will be asked for, which may have to start first.

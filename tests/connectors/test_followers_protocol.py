@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mview_connectors.followers.files.follower import FilesFollower
 
+from mview.catalog import followers
 from mview.catalog.followers import check_followers
 from mview.follower import Follower, FollowerSettings
 from mview.plan.definition import parse_view
@@ -61,3 +63,11 @@ def test_a_wrong_option_is_told_in_our_words(name: str, tmp_path: Path) -> None:
     assert not [
         words for words in ("permitted", "required", "Input", "Value error") if words in told
     ]
+
+
+def test_what_is_wrong_with_options_together_has_no_place_among_them(
+    tmp_path: Path,
+) -> None:
+    detail: Any = {"type": "value_error", "loc": (), "msg": "Value error, both are set"}
+    error = followers._mistake(small_config(tmp_path), "s", FilesFollower, detail)
+    assert (error.what, error.hint) == ("sinks.s: both are set", None)
