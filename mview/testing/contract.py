@@ -17,7 +17,7 @@ import random
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from mview.follower import (
     Follower,
     FollowerSettings,
     FollowerTarget,
+    Probing,
     State,
     Step,
     check_mode,
@@ -863,6 +864,22 @@ class FollowerContract:
                 raised(following.advance, TargetError)
                 other.close()
                 world.check()
+
+    def test_who_asks_makes_nothing(self, harness: FollowerHarness) -> None:
+        with self.world(harness) as world:
+            asking = harness.open(world.target(fence=0))
+            if not isinstance(asking, Probing):
+                return
+            with closing(asking):
+                asking.probe()
+                assert harness.read(world.target()) is None
+            world.view.publish([world.row(1)])
+            world.sync()
+            # It has no token, and a runner has.
+            with closing(harness.open(world.target(fence=0))) as other:
+                assert isinstance(other, Probing)
+                other.probe()
+            world.check()
 
     def test_a_mode_that_it_has_not_is_refused(self, harness: FollowerHarness) -> None:
         with self.world(harness) as world:

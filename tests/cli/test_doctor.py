@@ -179,3 +179,22 @@ def test_sinks(doctor):
     result = doctor(sinks, v=sql.format("v", "here"), w=sql.format("w", "nowhere"))
     assert wrong(result) == {"w: sink nowhere"}
     assert result.of["v: sink here"]["state"] == "ok"
+
+
+def test_sinks_in_folders(doctor, tmp_path):
+    (tmp_path / "taken").touch()
+    sinks = "".join(
+        f"  {name}: {{type: {name}, {option}: {tmp_path}/{place}}}\n"
+        for name, option, place in (
+            ("iceberg", "warehouse", "ice"),
+            ("delta", "path", "taken/lake"),
+            ("files", "path", "files"),
+        )
+    )
+    sql = "CREATE MATERIALIZED VIEW v WITH (sinks = 'iceberg, delta, files') AS SELECT * FROM "
+    result = doctor(f"sinks:\n{sinks}", v=f"{sql} shop.orders")
+    assert wrong(result) == {"v: sink delta"}
+    assert "taken is no folder" in result.of["v: sink delta"]["text"]
+    assert result.of["v: sink files"]["text"] == "writes v, and what that takes is there"
+    assert not (tmp_path / "ice").exists()
+    assert not (tmp_path / "files").exists()

@@ -24,6 +24,7 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import orjson
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 from mview.changelog import KIND
 from mview.errors import RetryableError
+from mview.files.modes import make_shared_folder
 from mview.follower import (
     Facts,
     FollowerTarget,
@@ -46,6 +48,7 @@ from mview.follower import (
     overtaken,
 )
 from mview.schema import type_name
+from mview_connectors.followers.folders import check_folder
 from mview_connectors.followers.workers import Worker, WorkerError, WorkerPool
 
 #: Options of the table: whose it is, and what it is made of.
@@ -105,6 +108,10 @@ class WorkerFollower(ABC):
         """Arguments of `connect`."""
 
     @abstractmethod
+    def _folder(self) -> Path | None:
+        """What the tables are in, on this machine; None: they are elsewhere."""
+
+    @abstractmethod
     def _made_of(self) -> list[Any]:
         """What the table is made of beside columns and key: others mean another table."""
 
@@ -119,12 +126,17 @@ class WorkerFollower(ABC):
     # --- Follower --------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Look whether there is what its processes run with."""
+        """Look whether there is what its processes run with, and the folder can be written."""
         self.pool.check()
+        if (folder := self._folder()) is not None:
+            check_folder(self.target, folder)
 
     def create(self) -> None:
         """Make the table if it is not there, and move it on for a new runner."""
         self.check()
+        if (folder := self._folder()) is not None:
+            check_folder(self.target, folder)
+            make_shared_folder(folder)
         with self._failing("making the table"):
             look = self._look()
             if look is not None:

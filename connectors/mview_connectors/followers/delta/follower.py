@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -54,6 +55,7 @@ from mview.follower import (
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.delta.settings import MADE_OF, OWNER, DeltaSettings
+from mview_connectors.followers.folders import check_folder, folder_of
 from mview_connectors.network import http_caution
 
 if TYPE_CHECKING:
@@ -101,6 +103,19 @@ class DeltaFollower:
         """A warning for a remote object store without TLS."""
         return http_caution(f"sinks.{self.target.sink}.options", self._settings.options.values())
 
+    def probe(self) -> None:
+        """Look whether the place can be reached, and is free or ours; makes nothing."""
+        with self._failing("looking at it"):
+            if self._folder is not None:
+                check_folder(self.target, self._folder)
+                if not self._folder.is_dir():
+                    return
+            log = self._log()
+            if log.refresh().version == NO_TABLE:
+                self._check_empty(log)
+            else:
+                self._check_ours(log, writes=False)
+
     def create(self) -> None:
         """Make the table if it is not there, and take the next version for a new runner."""
         self.check()
@@ -108,6 +123,8 @@ class DeltaFollower:
         with self._failing("making the table"):
             from mview_connectors.followers.delta.log import LOG
 
+            if self._folder is not None:
+                check_folder(self.target, self._folder)
             for _ in range(_TRIES):
                 log = self._log()
                 head = log.refresh()
@@ -299,10 +316,10 @@ class DeltaFollower:
     def _log(self) -> TableLog:
         if self._opened is None:
             from mview_connectors.followers.delta.log import TableLog
-            from mview_connectors.followers.delta.objects import Objects, folder_of
+            from mview_connectors.followers.delta.objects import Objects
 
-            if (folder := folder_of(self._settings.path)) is not None:
-                make_shared_folder(folder / self.target.table)
+            if self._folder is not None:
+                make_shared_folder(self._folder)
             self._opened = TableLog(Objects(self._place, self._options()), self.target.owner)
         return self._opened
 
@@ -316,7 +333,14 @@ class DeltaFollower:
 
     @property
     def _place(self) -> str:
+        if self._folder is not None:
+            return str(self._folder)
         return f"{self._settings.path.rstrip('/')}/{self.target.table}"
+
+    @property
+    def _folder(self) -> Path | None:
+        folder = folder_of(self._settings.path)
+        return None if folder is None else folder / self.target.table
 
     def _options(self) -> dict[str, str]:
         place = f"sinks.{self.target.sink}.options"
@@ -401,6 +425,8 @@ class DeltaFollower:
                 hint="pip install 'mview-engine[delta]' --find-links DIR, where mview's wheel is",
             ) from None
         except Exception as error:
+            from mview_connectors.followers.delta.objects import to_be_looked_at
+
             mask = Mask(secrets_of("options", dict(self._settings.options)))
             told = " ".join(str(error).split("Debug source")[0].split())
             raise failed(
@@ -408,6 +434,7 @@ class DeltaFollower:
                 f"the place of a Delta table failed while {task}: {self._place}",
                 mask(f"{type(error).__name__}: {told}"),
                 "the newest version tells what was written; it is asked before the next try",
+                look_at=to_be_looked_at(error),
             ) from error
 
 

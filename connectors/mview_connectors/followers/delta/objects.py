@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import LocalStore, from_url
 
 from mview.files.durable import force
 from mview.files.modes import make_shared_folder, readers_of, share
+from mview_connectors.followers.folders import folder_of
 
 #: Options of connections, which obstore takes apart from those of a store.
 _OF_CLIENTS = {
@@ -28,6 +34,19 @@ _OF_CLIENTS = {
     "timeout",
     "user_agent",
 }
+
+
+class UnfitOptionsError(Exception):
+    """There is no object store of such a URL, or with such options."""
+
+
+def to_be_looked_at(error: BaseException) -> str | None:
+    """What somebody must see to after an error; None: the same may succeed later."""
+    if isinstance(error, UnfitOptionsError):
+        return "path and options"
+    if isinstance(error, (UnauthenticatedError, PermissionDeniedError)):
+        return "the credentials in options, and their rights"
+    return None
 
 
 class Entry(NamedTuple):
@@ -60,7 +79,10 @@ class Objects:
             if name in _OF_CLIENTS
         }
         config = {name: value for name, value in plain.items() if name not in client}
-        self._store = from_url(place, config=config, client_options=client)
+        try:
+            self._store = from_url(place, config=config, client_options=client)
+        except BaseError as error:
+            raise UnfitOptionsError(str(error)) from error
 
     def get(self, path: str) -> bytes | None:
         """The content; None: there is no such object."""
@@ -159,10 +181,3 @@ class _Parts(io.RawIOBase):
         buffer[:length] = memoryview(part)
         self._at += length
         return length
-
-
-def folder_of(place: str) -> Path | None:
-    """The folder of a place on this machine; None: it is elsewhere."""
-    if place.startswith("file://"):
-        return Path(place.removeprefix("file://"))
-    return None if "://" in place else Path(place).absolute()

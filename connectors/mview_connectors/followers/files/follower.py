@@ -50,6 +50,7 @@ from mview.follower import (
 from mview.rows.match import row_codes
 from mview.schema import type_name
 from mview_connectors.followers.files.formats import FORMATS, Writer
+from mview_connectors.followers.folders import check_folder
 from mview_connectors.formats.written import json_keys
 
 #: The epoch of a change, beside KIND, in the files of mode changelog.
@@ -198,16 +199,23 @@ class FilesFollower:
         """Nothing is sent."""
         return None
 
+    def probe(self) -> None:
+        """Look whether the folder can be written, and is free or ours; makes nothing."""
+        check_folder(self.target, self.folder)
+        newest = self._newest()
+        if newest is not None:
+            check_owner(self.target, replace(newest.mark, fence=0))
+        elif self.folder.is_dir():
+            self._check_empty()
+
     def create(self) -> None:
         """Make the folder, and put the fence's token in, as a manifest of the same content."""
         self.check()
+        check_folder(self.target, self.folder)
         make_shared_folder(self.folder)
-        ours = {_MANIFESTS, _DATA}
-        others = [p.name for p in self.folder.iterdir() if p.name not in ours]
-        newest = self._newest()
-        if newest is None and (others or any((self.folder / name).is_dir() for name in ours)):
-            self._check_empty(others)
-        for name in ours:
+        if self._newest() is None:
+            self._check_empty()
+        for name in (_MANIFESTS, _DATA):
             make_shared_folder(self.folder / name)
         while True:
             newest = self._newest()
@@ -369,10 +377,11 @@ class FilesFollower:
         self._number += 1
         return True
 
-    def _check_empty(self, others: Sequence[str]) -> None:
+    def _check_empty(self) -> None:
         """Refuse a folder without manifests that has files: nothing says that they are ours."""
-        theirs = [*others]
-        for name in (_MANIFESTS, _DATA):
+        ours = (_MANIFESTS, _DATA)
+        theirs = [p.name for p in self.folder.iterdir() if p.name not in ours]
+        for name in ours:
             if (self.folder / name).is_dir():
                 inside = (p.name for p in (self.folder / name).iterdir())
                 theirs += [f"{name}/{file}" for file in inside if not is_aside(file)]

@@ -18,7 +18,6 @@ import pyarrow as pa
 from mview.changelog import KIND
 from mview.clock import steady_clock
 from mview.errors import ConfigError, UserError, several
-from mview.files.modes import make_shared_folder
 from mview.follower import (
     Capabilities,
     Facts,
@@ -141,11 +140,12 @@ class HudiFollower(WorkerFollower):
     def _made_of(self) -> list[Any]:
         return ["append"] if self._is_append else [self._settings.buckets]
 
+    def _folder(self) -> Path:
+        return Path(self._settings.path).expanduser().absolute()
+
     def _connection(self) -> dict[str, Any]:
-        folder = Path(self._settings.path).expanduser().absolute()
-        make_shared_folder(folder)
         return {
-            "table": str(folder / self.target.table),
+            "table": str(self._folder() / self.target.table),
             "schema": self._schema(),
             "key": list(self.target.schema.key),
             "buckets": self._settings.buckets,

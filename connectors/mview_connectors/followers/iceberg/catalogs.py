@@ -11,6 +11,7 @@ from typing import Any
 
 from pyiceberg.catalog import _ENV_CONFIG, TYPE, URI, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ForbiddenError, NotInstalledError, OAuthError, UnauthorizedError
 from pyiceberg.utils.config import merge_config
 
 from mview_connectors import silence
@@ -44,4 +45,20 @@ def catalog_of(name: str, options: Mapping[str, str], timeout_s: float) -> Any:
     is_rest = str(kind).lower() == CatalogType.REST.value if kind else is_http
     if is_rest and URI in known and "py-catalog-impl" not in known:
         return PatientRestCatalog(name, **{**known, _TIMEOUT: str(timeout_s)})
-    return load_catalog(name, **options)
+    try:
+        return load_catalog(name, **options)
+    except ValueError as error:
+        raise UnfitPropertiesError(str(error)) from error
+
+
+class UnfitPropertiesError(Exception):
+    """pyiceberg makes no catalog of the properties."""
+
+
+def to_be_looked_at(error: BaseException) -> str | None:
+    """What somebody must see to after an error; None: the same may succeed later."""
+    if isinstance(error, (UnfitPropertiesError, NotInstalledError)):
+        return "the properties of the catalog"
+    if isinstance(error, (UnauthorizedError, ForbiddenError, OAuthError)):
+        return "the credential of the catalog, and its rights"
+    return None

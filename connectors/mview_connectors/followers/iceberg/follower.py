@@ -50,6 +50,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
+from mview_connectors.followers.folders import check_folder, folder_of
 from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.network import http_caution
 
@@ -63,6 +64,9 @@ _OWNER, _FENCE, _COLUMNS = "mview.owner", "mview.fence", "mview.columns"
 
 #: The entry of a snapshot's summary that is the mark.
 _MARK = "mview.mark"
+
+#: Properties that name a catalog.
+_ELSEWHERE = {"type", "uri", "py-catalog-impl"}
 
 #: A name that is one in every catalog and file system.
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
@@ -119,9 +123,22 @@ class IcebergFollower:
         """A warning for a remote catalog or storage without TLS."""
         return http_caution(f"sinks.{self.target.sink}.catalog", self._settings.catalog.values())
 
+    def probe(self) -> None:
+        """Ask the catalog whether the table is free or ours; makes nothing."""
+        if self._folder is not None:
+            check_folder(self.target, self._folder)
+            if self._file is not None and not self._file.exists():
+                return
+        with self._failing("looking at it"):
+            table = self._find()
+            if table is not None:
+                self._check_ours(table, writes=False)
+
     def create(self) -> None:
         """Make the table if it is not there, and move it on for a new runner."""
         self.check()
+        if self._folder is not None:
+            check_folder(self.target, self._folder)
         with self._failing("making the table"):
             from mview_connectors.followers.iceberg.snapshots import (
                 SnapshotChange,
@@ -131,12 +148,9 @@ class IcebergFollower:
 
             self._table = None
             table = self._find() or self._make()
-            properties = table.metadata.properties
-            if _OWNER not in properties:
-                raise not_ours(self.target)
-            fence = int(properties[_FENCE])
-            check_owner(self.target, Mark(properties[_OWNER], fence, -1))
-            if properties[_COLUMNS] != self._columns():
+            self._check_ours(table)
+            fence = _fence(table)
+            if table.metadata.properties[_COLUMNS] != self._columns():
                 self._connected().purge_table(self._identifier())
                 table = self._make()
                 fence = self.target.fence
@@ -369,6 +383,13 @@ class IcebergFollower:
             )
         return table
 
+    def _check_ours(self, table: Any, *, writes: bool = True) -> None:
+        """Refuse a table of somebody else, and that of a newer runner to who writes there."""
+        owner = table.metadata.properties.get(_OWNER)
+        if owner is None:
+            raise not_ours(self.target)
+        check_owner(self.target, Mark(owner, _fence(table) if writes else 0, -1))
+
     def _make(self) -> Any:
         from mview_connectors.followers.iceberg.files import schema_of, spec_of
         from mview_connectors.followers.iceberg.rows import stored
@@ -450,19 +471,30 @@ class IcebergFollower:
                 for name, text in settings.catalog.items()
             }
             if settings.warehouse is not None:
-                warehouse = settings.warehouse
-                if "://" not in warehouse:
-                    folder = Path(warehouse).expanduser().absolute()
-                    make_shared_folder(folder)
-                    warehouse = f"file://{folder}"
-                    if not options.keys() & {"type", "uri"}:
-                        options["uri"] = f"sqlite:///{folder / 'catalog.db'}"
-                options["warehouse"] = warehouse
+                options["warehouse"] = settings.warehouse
+            if self._folder is not None:
+                make_shared_folder(self._folder)
+                options["warehouse"] = f"file://{self._folder}"
+            if self._file is not None:
+                options["uri"] = f"sqlite:///{self._file}"
             if options.get("uri", "").startswith("sqlite"):
                 options.setdefault("type", "sql")
             timeout_s = settings.timeout / 1000
             self._catalog = catalog_of(settings.catalog_name, options, timeout_s)
         return self._catalog
+
+    @property
+    def _folder(self) -> Path | None:
+        """The warehouse on this machine; None: it is elsewhere."""
+        warehouse = self._settings.warehouse
+        return None if warehouse is None else folder_of(warehouse)
+
+    @property
+    def _file(self) -> Path | None:
+        """The catalog that is made in the folder; None: another one is named."""
+        if self._folder is None or self._settings.catalog.keys() & _ELSEWHERE:
+            return None
+        return self._folder / "catalog.db"
 
     @contextmanager
     def _failing(self, task: str) -> Iterator[None]:
@@ -478,12 +510,15 @@ class IcebergFollower:
                 hint="pip install 'mview-engine[iceberg]' --find-links DIR, where mview's wheel is",
             ) from None
         except Exception as error:
+            from mview_connectors.followers.iceberg.catalogs import to_be_looked_at
+
             mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))
             raise failed(
                 self.target,
                 f"the Iceberg catalog or its storage failed while {task}",
                 mask(f"{type(error).__name__}: {' '.join(str(error).split())}"),
                 "the mark in the table tells what was written; it is asked before the next try",
+                look_at=to_be_looked_at(error),
             ) from error
 
 

@@ -20,6 +20,26 @@ _TRANSFORM = re.compile(r"(bucket|truncate)\((\d{1,6}),\s*(.+)\)|(year|month|day
 _COMMA = re.compile(r",(?![^(]*\))")
 
 
+#: Catalogs that other programs see, too: pyiceberg also has one in the memory of its process.
+_TYPES = ("rest", "sql", "hive", "glue", "dynamodb", "bigquery")
+
+
+def _of_a_known_type(catalog: dict[str, str]) -> dict[str, str]:
+    """The properties of a catalog that there is.
+
+    Raises:
+        ValueError: no such type, or two ways to say it.
+    """
+    kind = catalog.get("type")
+    if kind is None:
+        return catalog
+    if "py-catalog-impl" in catalog:
+        raise ValueError("type and py-catalog-impl are both set")
+    if "${" not in kind and kind.lower() not in _TYPES:
+        raise ValueError(f"type must be one of {', '.join(_TYPES)}")
+    return catalog
+
+
 class IcebergSettings(FollowerSettings):
     """An Iceberg catalog as a sink."""
 
@@ -30,9 +50,9 @@ class IcebergSettings(FollowerSettings):
     #: A folder, or a URL as `s3://bucket/path`. A catalog in a SQLite file is made in a folder.
     warehouse: Annotated[str, Field(min_length=1)] | None = None
     #: pyiceberg's properties of a catalog and of its storage; instead of the SQLite file.
-    catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
-        default_factory=dict, repr=False
-    )
+    catalog: Annotated[
+        dict[str, str], AfterValidator(by_reference), AfterValidator(_of_a_known_type)
+    ] = Field(default_factory=dict, repr=False)
     #: How long a REST catalog may take to answer.
     timeout: Duration = 60_000
     #: The catalog's name: a SQL catalog holds the tables of several.

@@ -237,6 +237,14 @@ class KafkaFollower:
         """A warning for remote brokers that are not proven to be those that are meant."""
         return kafka_caution(self._brokers)
 
+    def probe(self) -> None:
+        """Ask the brokers whether the topics are free or ours; makes nothing."""
+        with self._failing("asking the brokers"):
+            is_there = self._marks in self._client.describe([self._marks])
+            last = self._last() if is_there else None
+            # Who asks has no token.
+            self._check(last and replace(last, mark=replace(last.mark, fence=0)))
+
     def create(self) -> None:
         """Make the topics, end whoever wrote before, and put the fence's token in."""
         self.check()

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from mview.clock import steady_clock
 from mview.errors import ConfigError, UserError, several
-from mview.files.modes import make_shared_folder
 from mview.follower import (
     Capabilities,
     Facts,
@@ -26,6 +25,7 @@ from mview.follower import (
     unfit_keys,
 )
 from mview.secrets import Mask, reveal, secrets_of
+from mview_connectors.followers.folders import folder_of
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.settings import PaimonSettings
 from mview_connectors.followers.worker_follower import KIND_THERE, WorkerFollower
@@ -165,13 +165,12 @@ class PaimonFollower(WorkerFollower):
             name: reveal(text, f"{place}.catalog.{name}") for name, text in settings.catalog.items()
         }
         if settings.warehouse is not None:
-            warehouse = settings.warehouse
-            if "://" not in warehouse:
-                path = Path(warehouse).expanduser().absolute()
-                make_shared_folder(path)
-                warehouse = str(path)
-            options["warehouse"] = warehouse
+            options["warehouse"] = str(self._folder() or settings.warehouse)
         return options
+
+    def _folder(self) -> Path | None:
+        warehouse = self._settings.warehouse
+        return None if warehouse is None else folder_of(warehouse)
 
     def _masked(self, text: str) -> str:
         return Mask(secrets_of("catalog", dict(self._settings.catalog)))(text)

@@ -10,6 +10,21 @@ from mview.config import Count, Duration
 from mview.follower import DAY, FollowerSettings
 from mview_connectors.references import by_reference
 
+#: Catalogs that pypaimon has.
+_METASTORES = ("filesystem", "rest", "jdbc")
+
+
+def _of_a_known_metastore(catalog: dict[str, str]) -> dict[str, str]:
+    """The options of a catalog that there is.
+
+    Raises:
+        ValueError: there is none of its type.
+    """
+    kind = catalog.get("metastore", _METASTORES[0])
+    if "${" not in kind and kind not in _METASTORES:
+        raise ValueError(f"metastore must be one of {', '.join(_METASTORES)}")
+    return catalog
+
 
 class PaimonSettings(FollowerSettings):
     """A Paimon warehouse as a sink."""
@@ -21,9 +36,9 @@ class PaimonSettings(FollowerSettings):
     #: A folder, or a URL that pypaimon reaches.
     warehouse: Annotated[str, Field(min_length=1)] | None = None
     #: pypaimon's options of a catalog and of its storage.
-    catalog: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
-        default_factory=dict, repr=False
-    )
+    catalog: Annotated[
+        dict[str, str], AfterValidator(by_reference), AfterValidator(_of_a_known_metastore)
+    ] = Field(default_factory=dict, repr=False)
     #: Where the tables are.
     database: Annotated[str, Field(pattern=r"^\w+$")] = "default"
     #: Rows are spread over so many by their key; another number has the table made anew.

@@ -307,6 +307,12 @@ class StarrocksFollower:
             return caution(place, "its servers", how, "Turn TLS on in the back ends.")
         return http_caution(f"{place}.url", self._urls)
 
+    def probe(self) -> None:
+        """Ask by both protocols, and whether the table is free or ours; makes nothing."""
+        with self._failing("asking the servers"):
+            self._shown(writes=False)
+            self._loads().state(f"mview-{self._digest}-probe")
+
     def create(self) -> None:
         """Look whether the place is ours; the table comes with the fill."""
         self.check()
