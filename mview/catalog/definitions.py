@@ -109,7 +109,9 @@ def with_former(state: ViewState, before: ViewState | None) -> ViewState:
 
 
 def with_tried(state: ViewState, definition: ViewDefinition) -> ViewState:
-    """A view that was built before, with a note of the definition that now could not be built."""
+    """A view that is not built by this definition: noted, where another one is published of it."""
+    if state.built_epoch == NEVER:
+        return state
     facts = {name: fact for name, fact in state.facts.items() if name != _TRIED}
     tried = digest_of(definition)
     return replace(state, facts=facts if tried == state.definition else {**facts, _TRIED: tried})

@@ -19,6 +19,7 @@ from mview.catalog.definitions import (
     digest_of,
     mend_definitions,
     published_definitions,
+    with_tried,
 )
 from mview.catalog.environments import keep_given, unpublished, with_those_read
 from mview.catalog.followers import check_followers
@@ -531,12 +532,16 @@ class Run:
         self._note_halts(engine.refused)
         known = engine.manifests.latest()
         states = dict(engine.manifest.views)
+        wanted = {definition.name: definition for definition in self._definitions}
         for name, error in engine.refused.items():
-            if name in states:
-                states[name] = halted(states[name], error, engine.mask)
+            if name not in states:
+                continue
+            if name in wanted:  # else its own definition is damaged
+                states[name] = with_tried(states[name], wanted[name])
+            states[name] = halted(states[name], error, engine.mask)
         engine.manifest = replace(engine.manifest, views=states)
         return known is None or any(
-            name not in known.views or not known.views[name].stale for name in engine.refused
+            name not in known.views or known.views[name] != states[name] for name in engine.refused
         )
 
     def _build(self, views: Sequence[LiveView]) -> None:

@@ -89,6 +89,13 @@ def built(config: Config) -> Mapping[str, int]:
     return {name: state.built_epoch for name, state in published(config).views.items()}
 
 
+def has_halted(running: Live, name: str) -> bool:
+    """Whether the newest epoch says what the run has said."""
+    error = running.notes.halts.get(name)
+    states = published(running.pipeline.config).views
+    return error is not None and error.what in states[name].halted
+
+
 def test_views_come_change_and_go_while_all_goes_on(shop: Shop) -> None:
     config = shop.config()
     truth = Truth(config, shop, EVERY)
@@ -161,6 +168,25 @@ def test_back_from_a_text_that_halts(shop: Shop) -> None:
         told = aside(running, lambda: mview(config, "rollback", "names"))
         assert (told["sql"], told["answer"]["halted"]) == (TEXTS["edited"], {})
         assert load_definition(Store(config.store), published(config), "names").sql == told["sql"]
+        told = aside(running, lambda: mview(config, "rollback", "names"))
+        assert (told["sql"], told["answer"]["halted"]) == (TEXTS["names"], {})
+        running.to_the_end(shop)
+    truth.check()
+
+
+def test_back_from_a_text_that_spark_refuses_at_the_start(shop: Shop) -> None:
+    """A start halts its view alone, also one that has halted before: the text is tried, too."""
+    config = shop.config()
+    truth = Truth(config, shop, EVERY)
+    wrong = "select id, cast(concat('c', name) as int) as name from shop.customers"
+    refused = "select id, year(id > 0) as name from shop.customers"
+    with live(config, view("names"), view("spent")) as running:
+        running.epochs("names", 1)
+    for text in (wrong, refused):
+        with pytest.raises(UserError), live(config, *views_of(names=text)) as running:
+            running.until(lambda: has_halted(running, "names"))
+    with live(config, *views_of(names=refused)) as running:
+        running.until(lambda: "names" in running.notes.halts)
         told = aside(running, lambda: mview(config, "rollback", "names"))
         assert (told["sql"], told["answer"]["halted"]) == (TEXTS["names"], {})
         running.to_the_end(shop)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from mview.admin.content import StoredView
+from mview.admin import verify as verifying
+from mview.admin.content import StoredView, published
 from mview.admin.status import SinkStatus, status
 from mview.admin.verify import verify
 from mview.cli.render import status_text, verified_text
@@ -127,6 +128,54 @@ def test_one_is_down_and_the_other_goes_on(shop: Shop) -> None:
     told = verified_text(verify(config, [both]))
     assert "totals, sink there: DIFFERS from the view" in told
     assert told.count("OK") == 2
+
+
+def test_a_sink_is_compared_beside_a_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone on since verify looked which epoch there is, and does between mark and rows."""
+    file = shop.root / "there.db"
+    config = config_with(shop, there=sqlite_sink(file))
+    followed = view("there")
+    opened = verifying.open_follower
+
+    def slow(*arguments: Any) -> tuple[Any, Any]:
+        follower, target = opened(*arguments)
+        read = follower.read
+
+        def goes_on() -> None:
+            was = follower.position().epoch
+            running.until(lambda: follower.position().epoch > was)
+
+        def read_late() -> Iterator[pa.RecordBatch]:
+            reads.append(follower.position().epoch)
+            if len(reads) < 3:
+                goes_on()
+            return read()
+
+        monkeypatch.setattr(follower, "read", read_late)
+        goes_on()
+        return follower, target
+
+    reads: list[int] = []
+    run_once(config, followed)
+    with live(config) as running, shop.busy(seed=3, pause=0.05):
+        running.epochs("totals", 1)
+        before = published(config).epoch
+        with monkeypatch.context() as patched:
+            patched.setattr(verifying, "open_follower", slow)
+            results = verify(config, [followed])
+        assert [result.sink for result in results] == ["", "there"]
+        assert all(result.equal for result in results), results
+        assert results[1].epoch > before
+    assert len(set(reads)) > 2
+    # What somebody has changed is told beside a run, too.
+    connection = sqlite3.connect(file)
+    connection.execute("insert into totals values ('nobody has it', 1, '1.00')")
+    connection.commit()
+    connection.close()
+    with live(config) as running:
+        running.to_the_end(shop)
+        told = verified_text(verify(config, [followed]))
+    assert "totals, sink there: DIFFERS from the view" in told
 
 
 @pytest.mark.days(5)
