@@ -6,8 +6,8 @@ here: a store, epochs on disk, sinks, and look-ups by files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mview.connector import WEIGHT
+from mview.epoch.halts import told_of
 from mview.errors import DataError, one_line
 from mview.execute.local.evaluate import LocalEvaluator
 from mview.execute.program import BatchNeededError, Evaluator, Request, ViewDelta, run_view
@@ -30,9 +31,20 @@ from mview.plan.render import bind_tables
 from mview.relation import RelationId
 from mview.rows.match import match
 from mview.schema import Column, TableSchema, as_schema
+from mview.session.spark_errors import SPARK_ERRORS
 
 #: Starts Spark, for a reason, or says why it is not to be had.
 StartSpark = Callable[[str], Evaluator]
+
+
+@contextmanager
+def _of(view: RelationId) -> Iterator[None]:
+    """What Spark raises of a view's query, as an error of the view."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        nothing, hint = "nothing was written", "correct the row or the query"
+        raise told_of(error, f"view {view}", safe=nothing, hint=hint) from error
 
 
 class TrialEngine:
@@ -75,11 +87,15 @@ class TrialEngine:
             rows: of what it reads, by name.
             columns: its columns as they are written, as what runs in process has names in small
                 letters; (): of those that the text lists.
+
+        Raises:
+            UserError: Spark does not take the text, or fails on the rows.
         """
         timed = with_clocks(definition)
         names = {name: f"p{number}" for number, name in enumerate(timed.table_names)}
         relations = {text: rows(name) for name, text in names.items()}
-        result = self.run(bind_tables(timed, names), relations, None)
+        with _of(definition.relation):
+            result = self.run(bind_tables(timed, names), relations, None)
         written = columns or listed_names(definition)
         return result.rename_columns(written) if written else result
 
@@ -317,7 +333,8 @@ class TrialWorld:
         name = plan.relation
         try:
             if plan.evaluation != "full":
-                delta = run_view(plan, changed, self, self._engine, self._states[name])
+                with _of(name):
+                    delta = run_view(plan, changed, self, self._engine, self._states[name])
                 return delta or ViewDelta(weighted(self._rows[name].table.slice(0, 0), 1))
         except BatchNeededError:
             pass

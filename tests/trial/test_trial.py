@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
+from pyspark.errors import ArithmeticException
 
 from mview.cli import main
 from mview.connector import WEIGHT
@@ -270,6 +271,26 @@ def test_values_that_are_refused(kind, given):
 
 def no_spark(reason):
     raise AssertionError(reason)
+
+
+class Failing:
+    """Spark, which fails on the rows."""
+
+    def run(self, sql, relations, result):
+        raise ArithmeticException(message="[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
+
+
+def test_what_spark_raises_is_told_of_the_view():
+    """Rows that a query fails on, and texts that only Spark refuses, are no faults of mview."""
+    engine = TrialEngine(lambda reason: Failing())
+    view = parse_view("select id, 7 / (id - 1) as share from s.M", "shares")
+    rows = pa.table({"id": [1]})
+    with pytest.raises(UserError, match="query of view shares fails on the data: DIVIDE_") as told:
+        engine.view(view, lambda name: rows, ())
+    assert (told.value.safe, told.value.hint) == (
+        "nothing was written",
+        "correct the row or the query",
+    )
 
 
 @pytest.mark.parametrize("name", some_today(VIEWS, 4))

@@ -548,7 +548,7 @@ class SqlDatabase(ABC):
 
     def _fail(self, error: Exception, task: str) -> NoReturn:
         cause = getattr(error, "orig", None) or error
-        kind = self.driver.partition("+")[0]
+        kind = self._settings.drivername.partition("+")[0]
         if self._is_passing(cause):
             failure: type[MviewError] = AwayError
             hint = f"{self.away_hint}, then run the same command again"

@@ -229,13 +229,16 @@ class _Binder:
             bound = ir.column(ref)
             bound.meta.update(bound=True, place=span(node))
             return bound
-        # An alias may not stand for itself: `SELECT a + 1 AS a` reads the column.
-        name = node.name.lower()
-        expression = self.scope.aliases.pop(name)
+        return exp.paren(self._alias(node, ref, hidden))
+
+    def _alias(self, node: exp.Column, stands_for: exp.Expr, hidden: frozenset[str]) -> exp.Expr:
+        """What an alias stands for, which sees the aliases before it."""
+        aliases, named = list(self.scope.aliases), self.scope.named
+        self.scope.named = aliases.index(node.name.lower())
         try:
-            return exp.paren(self.bind(expression.copy(), hidden))
+            return self.bind(stands_for.copy(), hidden)
         finally:
-            self.scope.aliases[name] = expression
+            self.scope.named = named
 
 
 def span_of_name(table: exp.Table) -> tuple[int, int]:

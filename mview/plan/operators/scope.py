@@ -35,7 +35,8 @@ class Scope:
         merged: USING columns by lower-case name, with what they hide.
         parent: the SELECT around a subquery.
         outer: columns of the parent that were used: the subquery is correlated.
-        aliases: select-list aliases that may be used where no column has the name.
+        aliases: of the select list, in its order; each may be used where no column has the name.
+        named: how many of these stand before what is being bound; it may use no others.
         values: columns of subqueries by their content, and whether NULL and false are one there.
     """
 
@@ -45,6 +46,7 @@ class Scope:
     parent: Scope | None = None
     outer: set[Ref] = field(default_factory=set)
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
+    named: int = 0
     values: dict[tuple[exp.Expr, bool], Ref | None] = field(default_factory=dict)
 
     def resolve(self, column: exp.Column) -> exp.Expr | Ref:
@@ -56,8 +58,8 @@ class Scope:
         ref = self.find(column)
         if ref is not None:
             return ref
-        if not column.table and column.name.lower() in self.aliases:
-            return self.aliases[column.name.lower()]
+        if (stands_for := self.stands_for(column)) is not None:
+            return stands_for
         scope = self.parent
         if scope is not None and (outer := scope.find(column)) is not None:
             self.outer.add(outer)
@@ -69,6 +71,13 @@ class Scope:
                 "join the tables in one subquery",
             )
         raise self._unknown(column)
+
+    def stands_for(self, column: exp.Column) -> exp.Expr | None:
+        """The expression of the alias that a name is, where no column has it."""
+        name = column.name.lower()
+        if column.table or name not in list(self.aliases)[: self.named] or self.find(column):
+            return None
+        return self.aliases[name]
 
     def find(self, column: exp.Column) -> Ref | None:
         """The column of this SELECT's relations with a name; None when there is none."""
@@ -127,12 +136,14 @@ class Scope:
             if not qualifier or relation.answers(qualifier)
             for name in (*(name for name, _ in relation.columns), *relation.unread)
         ]
+        aliases = [] if qualifier else list(self.aliases)
+        later = column.name.lower() if column.name.lower() in aliases[self.named :] else None
+        if later is not None and column not in self.aliases[later].find_all(exp.Column):
+            hint: str | None = "the select list names it later: name it before, or write it out"
+        else:
+            hint = did_you_mean(column.name, known, only_close=aliases[: self.named])
         at = column.this if isinstance(column.this, exp.Identifier) else column
-        return self.text.error(
-            f"unknown column {column.name!r}",
-            span(at),
-            hint=did_you_mean(column.name, [*known, *self.aliases]),
-        )
+        return self.text.error(f"unknown column {column.name!r}", span(at), hint=hint)
 
     def star(self, qualifier: str | None) -> list[tuple[str, Ref]]:
         """The columns of `*` or `qualifier.*`; USING columns come once and first."""

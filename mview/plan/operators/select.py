@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import prod
@@ -15,6 +15,7 @@ from mview.plan.functions.effects import (
     conjuncts,
     generator,
     subqueries,
+    walk,
     windows,
 )
 from mview.plan.operators import ir
@@ -33,6 +34,8 @@ _MANY_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 _BEHIND = ("rollup", "cube", "grouping_sets")
 #: Grouping sets that are told apart.
 _MOST_SETS = 4096
+#: Where an alias may not stand.
+_NO_ALIAS = "Spark takes none there: write what it stands for, or name it in a subquery"
 
 
 @dataclass
@@ -115,10 +118,11 @@ def finish_select(
     clauses = (tree.args.get("having"), tree.args.get("qualify"))
     values = [expr.unalias() for _, expr in plain]
     values += [clause.this for clause in clauses if clause]
+    core.scope.named = len(core.scope.aliases)
     if tree.args.get("group") is not None or any(map(aggregate_calls, values)):
         bound = _aggregate(state, tree, plain, values)
     else:
-        bound = [state.attach(value) for value in values]
+        bound = _values(state, plain, values)
     items, tests = bound[: len(plain)], bound[len(plain) :]
     items = _generators(state, plain, items)
     items, tests = _windows(state, items, tests)
@@ -126,6 +130,53 @@ def finish_select(
         state.node = ir.Filter(state.node, test)
     _use_order(state, tree, {name.lower() for name, _ in plain})
     return _project(state, tree, plain, items)
+
+
+def _values(
+    state: _Select, plain: list[tuple[str, exp.Expr]], values: list[exp.Expr]
+) -> list[exp.Expr]:
+    """The select list and the conditions, bound: each item sees the aliases before it."""
+    bound, seen = [], set[str]()
+    for number, value in enumerate(values):
+        is_item = number < len(plain)
+        state.scope.named = len(seen) if is_item else len(state.scope.aliases)
+        _check_aliases(state, value, is_item)
+        bound.append(state.attach(value))
+        if is_item and isinstance(plain[number][1], exp.Alias):
+            seen.add(plain[number][0].lower())
+    return bound
+
+
+def _check_aliases(state: _Select, value: exp.Expr, is_item: bool) -> None:
+    """Make sure that aliases stand only where Spark takes them.
+
+    Raises:
+        UserError: one is in an aggregate, or, in the select list, in a window or a generator.
+    """
+    calls = [(call, "an aggregate") for call in aggregate_calls(value)]
+    if is_item:
+        calls += [(window, "a window") for window in windows(value)]
+        calls += [(made, "a generator") for made in [generator(value)] if made is not None]
+    for call, what in calls:
+        for alias, _ in _aliases_in(state, call):
+            raise state.builder.text.error(
+                f"alias {alias.name!r} of the select list is used in {what}",
+                span(alias),
+                hint=_NO_ALIAS,
+            )
+
+
+def _aliases_in(state: _Select, expression: exp.Expr) -> Iterator[tuple[exp.Column, exp.Expr]]:
+    """The names in an expression that are aliases of the select list, and what they stand for."""
+    nodes = list(walk(expression))
+    lambdas = [node for node in nodes if isinstance(node, exp.Lambda)]
+    parameters = {part.name.lower() for node in lambdas for part in node.expressions}
+    for node in nodes:
+        if not isinstance(node, exp.Column) or node.meta.get("bound"):
+            continue
+        stands_for = state.scope.stands_for(node)
+        if stands_for is not None and node.name.lower() not in parameters:
+            yield node, stands_for
 
 
 def _with_windows_in_place(tree: exp.Select) -> exp.Select:
@@ -209,7 +260,7 @@ def _aggregate(
     """Add the aggregate; returns the select list's values and the conditions over its columns."""
     builder = state.builder
     group, sets = _group_by(state, tree, plain)
-    bound = [state.attach(value) for value in values]
+    bound = _values(state, plain, values)
     relation = builder.fresh("agg")
     calls: dict[exp.Expr, str] = {}
     for expression in bound:
@@ -316,7 +367,7 @@ def _group_by(
         return [], None
     if group.args.get("all"):
         chosen = [expr.unalias() for _, expr in plain if not aggregate_calls(expr)]
-        return [state.attach(expr) for expr in chosen], None
+        return [_item_as_key(state, expr) for expr in chosen], None
     listed: list[exp.Expr] = []
 
     def position(expr: exp.Expr) -> int:
@@ -367,8 +418,25 @@ def _group_item(state: _Select, expr: exp.Expr, plain: list[tuple[str, exp.Expr]
                 f"GROUP BY position {position} is not in the select list of {len(plain)}",
                 span(expr),
             )
-        expr = plain[position - 1][1].unalias()
+        return _item_as_key(state, plain[position - 1][1].unalias()).unnest()
+    for _, stands_for in _aliases_in(state, expr):
+        _check_key(state, stands_for)
     return state.attach(expr).unnest()
+
+
+def _item_as_key(state: _Select, item: exp.Expr) -> exp.Expr:
+    _check_key(state, item)
+    return state.attach(item)
+
+
+def _check_key(state: _Select, item: exp.Expr) -> None:
+    """Make sure that an item of the select list that rows are grouped by is made of no alias."""
+    for alias, _ in _aliases_in(state, item):
+        raise state.builder.text.error(
+            f"GROUP BY an expression that is made of alias {alias.name!r}",
+            span(alias),
+            hint=_NO_ALIAS,
+        )
 
 
 def _windows(

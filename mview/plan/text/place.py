@@ -83,10 +83,14 @@ def span(node: exp.Expr) -> tuple[int, int]:
     return min(m["start"] for m in places), max(m["end"] for m in places) + 1
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """A hint with the closest of the known names, or all of them when there are few."""
+def did_you_mean(name: str, names: Iterable[str], only_close: Iterable[str] = ()) -> str | None:
+    """A hint with the closest of the known names, or all of them when there are few.
+
+    Args:
+        only_close: further names, which are told as the closest or not at all.
+    """
     known = sorted(set(names))
-    close = get_close_matches(name.lower(), [n.lower() for n in known], n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {next(n for n in known if n.lower() == close[0])!r}?"
+    by_fold = {n.lower(): n for n in (*sorted(set(only_close)), *known)}
+    if close := get_close_matches(name.lower(), by_fold, n=1, cutoff=0.5):
+        return f"did you mean {by_fold[close[0]]!r}?"
     return f"one of {', '.join(known)}" if 0 < len(known) <= 30 else None

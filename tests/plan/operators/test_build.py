@@ -20,6 +20,9 @@ SCHEMAS = {
     "cust": table_schema("id bigint, name string", "id"),
 }
 
+LATER = "the select list names it later: name it before, or write it out"
+NO_ALIAS = "Spark takes none there: write what it stands for, or name it in a subquery"
+
 
 @pytest.mark.parametrize(
     ("sql", "wrong", "hint"),
@@ -35,6 +38,23 @@ SCHEMAS = {
         ("select id from cust union select order_id, n from shop.lines",
          "order_id, n from shop.lines", None),
         ("select * from cust join shop.orders using (nix)", "nix", None),
+        # Columns are told before what the query makes of them, which may be what is wrong.
+        ("select c.idd as namx, c.namx as n from cust c", "idd", "did you mean 'id'?"),
+        ("select zzz, count(*) as n from cust group by name", "zzz", "one of id, name"),
+        ("select namx as namxx from cust", "namx", "did you mean 'name'?"),
+        ("select name as called from cust having calld > 'a'", "calld", "did you mean 'called'?"),
+        # An alias stands for its expression behind it, where Spark takes it.
+        ("select b + 1 as a, id as b from cust", "b", LATER),
+        ("select b + 1 as b from cust", "b", "one of id, name"),
+        ("select b as a, count(*) as b from cust group by id", "b", LATER),
+        ("select id as b, sum(b) as s from cust group by id", "b", NO_ALIAS),
+        ("select id as b, sum(id) filter (where b > 1) as s from cust group by id", "b", NO_ALIAS),
+        ("select id as b from cust group by id having max(b) > 1", "b", NO_ALIAS),
+        ("select id as b, rank() over (order by b) as r from cust", "b", NO_ALIAS),
+        ("select id as b, explode(array(b)) as e from cust", "b", NO_ALIAS),
+        ("select id as a, a as b, count(*) as n from cust group by b", "a", NO_ALIAS),
+        ("select id as a, a as b, count(*) as n from cust group by 1, 2", "a", NO_ALIAS),
+        ("select id as a, a as b, count(*) as n from cust group by all", "a", NO_ALIAS),
     ],
 )  # fmt: skip
 def test_wrong_names_are_shown(sql: str, wrong: str, hint: str | None) -> None:
@@ -69,6 +89,16 @@ def test_clocks_are_no_tables_to_choose_from() -> None:
         ),
         ("select shop.orders.id from shop.orders", ["id"]),
         ("select ID as a, a + 1 as b from cust", ["a", "b"]),
+        ("select id as a, max(id) as m, m + a as b from cust group by a having b > 1", list("amb")),
+        (
+            "select id as x, max(transform(tags, x -> x)) as m from shop.orders group by id",
+            ["x", "m"],
+        ),
+        ("select id as a, count(*) as n from cust group by id, a + 1", ["a", "n"]),
+        ("select id + 1 as a, count(*) as n from cust group by all", ["a", "n"]),
+        ("select id as b from cust qualify rank() over (order by b) < 3", ["b"]),
+        ("select id as b, rank() over (order by id) + b as r from cust", ["b", "r"]),
+        ("select 1 as a from cust c where exists (select a + 1 as a from values (1) t(a))", ["a"]),
         ("select upper(name) as u, count(*) as n from cust group by u having n > 1", ["u", "n"]),
         ("select transform(tags, x -> concat(x, id)) as t from shop.orders", ["t"]),
         ("select t.tag from shop.orders lateral view explode(tags) t as tag", ["tag"]),
