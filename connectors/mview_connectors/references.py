@@ -5,6 +5,17 @@ from __future__ import annotations
 from mview.secrets import REFERENCE, is_secret, plain_secrets
 
 
+def reference(text: str) -> str:
+    """A secret as a reference.
+
+    Raises:
+        ValueError: it is the secret itself.
+    """
+    if "${" not in text:
+        raise ValueError("write ${env:NAME} or ${file:PATH}, not the secret itself")
+    return text
+
+
 def by_reference(values: dict[str, str]) -> dict[str, str]:
     """Options whose secrets are references; the message has no value.
 

@@ -76,6 +76,7 @@ _MISFITS = {
     "string_type": "must be text; put it in quotes",
     "string_too_short": "is empty",
     "too_short": "is empty",
+    "string_pattern_mismatch": "is not of the form that it must have",
     "path_type": "must be the path of a folder",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",

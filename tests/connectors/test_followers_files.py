@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 from mview_connectors.followers.files.follower import FilesFollower, FilesSettings
 
-from mview.errors import UserError
+from mview.errors import ConfigError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.schema import Column, TableSchema, type_name
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import normal, schema_of
+from mview.testing.contract import normal, raised, schema_of
 from mview.testing.view import Row, rows_of
 
 
@@ -297,6 +297,35 @@ def test_what_is_old_goes_and_what_is_new_stays(tmp_path: Path) -> None:
         world.check()
 
 
+def test_a_file_that_somebody_has_deleted_is_made_anew(tmp_path: Path) -> None:
+    with FollowerContract().filled(FilesHarness(tmp_path, buckets=2), rows=20) as world:
+        (tmp_path / "t" / min(named_by(tmp_path / "t"))).unlink()
+        world.view.publish([world.row(number, "b") for number in range(20)])
+        assert "is filled anew" in str(raised(world.sync, RetryableError))
+        world.sync()
+        world.check()
+        (tmp_path / "t" / min(named_by(tmp_path / "t"))).unlink()
+        world.start()
+        world.sync()
+        world.check()
+
+
+def test_a_file_that_is_damaged_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with FollowerContract().filled(FilesHarness(tmp_path)) as world:
+        (file,) = named_by(tmp_path / "t")
+        (tmp_path / "t" / file).write_bytes(b"PAR1 nothing PAR1")
+        world.view.publish([world.row(1, "b")])
+        told = raised(world.sync, TargetError)
+        assert (told.where, told.hint) == (
+            str(tmp_path / "t" / file),
+            "delete that file: the folder is filled anew",
+        )
+        (tmp_path / "t" / file).unlink()
+        world.start()
+        world.sync()
+        world.check()
+
+
 def test_changes_stay_unless_an_age_is_given(tmp_path: Path) -> None:
     for keep in (None, "1 min"):
         place = tmp_path / str(keep)
@@ -331,6 +360,17 @@ def test_names_that_are_no_folder_of_ours(tmp_path: Path, name: str) -> None:
     target = FollowerTarget("v", "s", schema_of([("k", "int")]), harness.settings(table=name), "o")
     with pytest.raises(UserError, match="name"):
         harness.open(target).check()
+
+
+def test_an_object_store_is_no_folder(tmp_path: Path) -> None:
+    """It was a folder `s3:` where mview runs."""
+
+    def at(path: str) -> FilesFollower:
+        settings = FilesSettings(type="files", path=path)
+        return FilesFollower(FollowerTarget("v", "s", schema_of([("k", "int")]), settings, "o"))
+
+    assert "is no folder" in str(raised(at("s3://lake/x").check, ConfigError))
+    assert at(f"file://{tmp_path}/x").folder == tmp_path / "x" / "v"
 
 
 def test_what_csv_cannot_hold(tmp_path: Path) -> None:

@@ -223,6 +223,29 @@ def test_a_table_that_was_rolled_back_goes_on_from_there(world: World) -> None:
     world.check()
 
 
+def test_a_warehouse_that_was_deleted_with_its_catalog_is_made_anew(
+    world: World, harness: IcebergHarness
+) -> None:
+    """Whoever has the deleted SQLite file open goes on to see the table that it names."""
+    shutil.rmtree(harness.folder)
+    world.view.publish([world.row(60)])
+    raised(world.sync, TargetError)
+    world.sync()
+    world.check()
+
+
+def test_a_table_whose_files_are_gone_is_told_with_what_to_do(
+    world: World, harness: IcebergHarness
+) -> None:
+    shutil.rmtree(harness.folder / "default")
+    world.start()
+    assert "Drop what is left of it" in str(raised(world.sync, TargetError))
+    harness.drop(world.target())
+    world.start()
+    change(world, 2)
+    world.check()
+
+
 def test_rows_that_somebody_else_has_added_go(world: World) -> None:
     table = table_of(world)
     table.append(pa.Table.from_pylist([{"k": 777}], schema=table.schema().as_arrow()))
@@ -394,6 +417,10 @@ def test_several_partition_fields(harness: IcebergHarness, tmp_path: Path) -> No
         ("nothing", "int"),
         ("bucket(0, v)", "int"),
         ("bucket(4, w)", "int"),
+        ("v, v", "int"),
+        ("bucket(4, v), bucket(8, v)", "int"),
+        ("day(v)", "int"),
+        ("truncate(3, v)", "date"),
         ("hour(v)", "date"),
         ("day(v)", "string"),
         ("v", "double"),

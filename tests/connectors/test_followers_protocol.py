@@ -69,6 +69,27 @@ def test_a_wrong_option_is_told_in_our_words(name: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        ({"type": "postgresql", "password": "tiger"}, "password: write ${env:NAME}"),
+        ({"type": "clickhouse", "password": "tiger"}, "password: write ${env:NAME}"),
+        ({"type": "starrocks", "password": "tiger"}, "password: write ${env:NAME}"),
+        ({"type": "starrocks", "database": "a b"}, "database: must be of letters, digits, _ and -"),
+        ({"type": "paimon", "database": "a b"}, "database: must be of letters, digits and _"),
+    ],
+)
+def test_a_text_of_another_form_is_told_without_the_form(
+    sink: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, sinks={"s": sink})
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    text = str(check_followers(config, views)["v"])
+    assert f"sinks.s.{told}" in text
+    assert "tiger" not in text
+    assert "pattern" not in text
+
+
 def test_what_is_wrong_with_options_together_has_no_place_among_them(
     tmp_path: Path,
 ) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 from mview.errors import TargetError
 from mview.follower import FollowerTarget
 
+#: What to look at where a table names files that are not there: others may have deleted them.
+LOST = "the table: files of it are gone. Drop what is left of it, and it is filled anew"
+
 
 def folder_of(place: str) -> Path | None:
     """The folder of a place on this machine; None: it is elsewhere."""

@@ -21,6 +21,7 @@ A worker answers these calls; `base` and `carried` are of its `look`, tokens of 
 from __future__ import annotations
 
 import base64
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ from mview.follower import (
     overtaken,
 )
 from mview.schema import type_name
-from mview_connectors.followers.folders import check_folder
+from mview_connectors.followers.folders import LOST, check_folder
 from mview_connectors.followers.workers import Worker, WorkerError, WorkerPool
 
 #: Options of the table: whose it is, and what it is made of.
@@ -79,6 +80,10 @@ class _Look(NamedTuple):
     def position(self) -> Mark | None:
         """The mark, where it says what the rows are."""
         return self.mark if self.mark and self.stands and self.mark.epoch >= 0 else None
+
+
+#: How Python and Java say that files of a table are gone.
+_GONE = re.compile(r"FileNotFound(Error|Exception)")
 
 
 class WorkerFollower(ABC):
@@ -338,6 +343,7 @@ class WorkerFollower(ABC):
                 f"the {self.place} failed while {task}",
                 self._masked(str(error)),
                 "the mark in the table tells what was written; it is asked before the next try",
+                look_at=LOST if _GONE.search(str(error)) else None,
             ) from error
         except BaseException:
             self._give_back()

@@ -70,6 +70,7 @@ from mview_connectors.followers.clickhouse.server import (
     told_in_words,
 )
 from mview_connectors.network import http_caution, http_urls, listed
+from mview_connectors.references import reference
 
 #: Rows, or bytes in Arrow, of one INSERT: less than what the server makes two parts of.
 _ROWS, _BYTES = 500_000, 64 << 20
@@ -104,7 +105,7 @@ class ClickhouseSettings(FollowerSettings):
     #: Who writes.
     user: Part = "default"
     #: A reference to it, never itself.
-    password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
+    password: Annotated[str, AfterValidator(reference)] | None = Field(default=None, repr=False)
     #: Where the tables are.
     database: Annotated[str, Field(min_length=1)] = "default"
     #: Servers dislike many small parts.

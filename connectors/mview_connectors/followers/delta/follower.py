@@ -429,12 +429,13 @@ class DeltaFollower:
 
             mask = Mask(secrets_of("options", dict(self._settings.options)))
             told = " ".join(str(error).split("Debug source")[0].split())
+            look_at = to_be_looked_at(error)
             raise failed(
                 self.target,
                 f"the place of a Delta table failed while {task}: {self._place}",
-                mask(f"{type(error).__name__}: {told}"),
+                mask(told if look_at else f"{type(error).__name__}: {told}"),
                 "the newest version tells what was written; it is asked before the next try",
-                look_at=to_be_looked_at(error),
+                look_at,
             ) from error
 
 

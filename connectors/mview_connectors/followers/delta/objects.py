@@ -22,7 +22,7 @@ from obstore.store import LocalStore, from_url
 
 from mview.files.durable import force
 from mview.files.modes import make_shared_folder, readers_of, share
-from mview_connectors.followers.folders import folder_of
+from mview_connectors.followers.folders import LOST, folder_of
 
 #: Options of connections, which obstore takes apart from those of a store.
 _OF_CLIENTS = {
@@ -46,6 +46,8 @@ def to_be_looked_at(error: BaseException) -> str | None:
         return "path and options"
     if isinstance(error, (UnauthenticatedError, PermissionDeniedError)):
         return "the credentials in options, and their rights"
+    if isinstance(error, FileNotFoundError):
+        return LOST
     return None
 
 

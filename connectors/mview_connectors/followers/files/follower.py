@@ -28,7 +28,7 @@ from pydantic import Field
 from mview.changelog import KIND
 from mview.clock import steady_clock
 from mview.config import Duration, Filled
-from mview.errors import RetryableError, TargetError, UserError
+from mview.errors import ConfigError, RetryableError, TargetError, UserError, of_the_system
 from mview.files.durable import force, is_aside, put_if_absent
 from mview.files.modes import make_shared_folder, readers_of, share
 from mview.follower import (
@@ -50,7 +50,7 @@ from mview.follower import (
 from mview.rows.match import row_codes
 from mview.schema import type_name
 from mview_connectors.followers.files.formats import FORMATS, Writer
-from mview_connectors.followers.folders import check_folder
+from mview_connectors.followers.folders import check_folder, folder_of
 from mview_connectors.formats.written import json_keys
 
 #: The epoch of a change, beside KIND, in the files of mode changelog.
@@ -164,7 +164,7 @@ class FilesFollower:
         self._is_log = self._settings.mode == "changelog"
         if self._is_log:
             self.capabilities = replace(type(self).capabilities, reads=False)
-        self.folder = Path(self._settings.path).expanduser() / target.table
+        self.folder = (folder_of(self._settings.path) or Path()) / target.table
         self._format = FORMATS[self._settings.format]
         self._now: Callable[[], int] = steady_clock().now
         self._number = 0
@@ -183,6 +183,14 @@ class FilesFollower:
                 got=name,
                 allowed="no '/', and no '_' or '.' at the beginning: readers pass those over",
                 hint="give the folder another name: table: …",
+            )
+        if folder_of(self._settings.path) is None:
+            raise ConfigError(
+                f"sink {self.target.sink} is no folder",
+                where=f"sinks.{self.target.sink}.path",
+                got=self._settings.path,
+                allowed="a folder of this machine, or one that is mounted",
+                hint="Iceberg and Delta go to object storage",
             )
         if self._settings.format == "csv" and len(schema.columns) == 1 and not self._is_log:
             raise UserError(
@@ -234,7 +242,11 @@ class FilesFollower:
 
     def position(self) -> Mark | None:
         """The newest manifest's mark; None: the table was never filled as it is to be."""
-        return self._standing(self._newest())
+        newest = self._newest()
+        # Of changes some may have been deleted by age.
+        files = () if newest is None or self._is_log else newest.files
+        is_whole = all((self.folder / file.path).exists() for file in files)
+        return self._standing(newest) if is_whole else None
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """Write the files that the changes make."""
@@ -256,7 +268,7 @@ class FilesFollower:
             new = columns.filter(pa.array(here & plus))
             kept = schema.empty_table()
             if bucket in old_files:
-                kept = self._format.read(self.folder / old_files[bucket].path, schema)
+                kept = self._rows(old_files[bucket])
                 there, gone = row_codes([kept.select(key), touched.select(key)])
                 kept = kept.filter(pa.array(~np.isin(there, gone)))
             with self._writing(step, [bucket]) as files:
@@ -329,14 +341,10 @@ class FilesFollower:
 
     def read(self) -> pa.RecordBatchReader:
         """The rows of the newest manifest's files."""
-        newest, schema = self._newest(), self._schema()
+        newest = self._newest()
         files = () if newest is None else newest.files
-        parts = (
-            batch
-            for file in files
-            for batch in self._format.read(self.folder / file.path, schema).to_batches()
-        )
-        return pa.RecordBatchReader.from_batches(schema, parts)
+        parts = (batch for file in files for batch in self._rows(file).to_batches())
+        return pa.RecordBatchReader.from_batches(self._schema(), parts)
 
     def maintain(self, *, thorough: bool) -> Facts:
         """Delete manifests and files that are old enough."""
@@ -430,6 +438,28 @@ class FilesFollower:
 
     def _schema(self) -> pa.Schema:
         return pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
+
+    def _rows(self, file: RowsFile) -> pa.Table:
+        """What is in a file that the newest manifest names."""
+        place = self.folder / file.path
+        try:
+            return self._format.read(place, self._schema())
+        except FileNotFoundError:
+            raise RetryableError(
+                f"a file of the folder of sink {self.target.sink} is gone",
+                where=str(place),
+                safe="nothing was written; the folder is filled anew",
+            ) from None
+        except (ValueError, OSError) as error:
+            if of_the_system(error) is not None:
+                raise
+            raise TargetError(
+                f"a file of the folder of sink {self.target.sink} cannot be read",
+                where=str(place),
+                got=str(error).splitlines()[0],
+                safe="nothing was written",
+                hint="delete that file: the folder is filled anew",
+            ) from error
 
     def _buckets(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The bucket of each row."""

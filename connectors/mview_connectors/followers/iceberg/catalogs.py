@@ -15,6 +15,7 @@ from pyiceberg.exceptions import ForbiddenError, NotInstalledError, OAuthError, 
 from pyiceberg.utils.config import merge_config
 
 from mview_connectors import silence
+from mview_connectors.followers.folders import LOST
 
 #: The property by which our catalog knows how long it waits, in seconds.
 _TIMEOUT = "mview.timeout"
@@ -61,4 +62,6 @@ def to_be_looked_at(error: BaseException) -> str | None:
         return "the properties of the catalog"
     if isinstance(error, (UnauthorizedError, ForbiddenError, OAuthError)):
         return "the credential of the catalog, and its rights"
+    if isinstance(error, FileNotFoundError):
+        return LOST
     return None

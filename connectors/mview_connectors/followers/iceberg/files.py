@@ -55,15 +55,18 @@ def spec_of(schema: Any, parts: Sequence[tuple[str, str]]) -> Any:
     """A partition spec of (transform as Iceberg spells it, column).
 
     Raises:
-        ValueError: a transform that the column's type has not.
+        ValueError: a transform that the column's type has not, or a name that comes twice.
     """
-    fields = []
+    fields: list[PartitionField] = []
     for number, (spelled, column) in enumerate(parts):
         source, transform = schema.find_field(column), parse_transform(spelled)
         if not transform.can_transform(source.field_type):
             raise ValueError(f"{spelled} of {source.field_type}")
         plain = spelled.partition("[")[0]
         name = column if spelled == "identity" else f"{column}_{plain}"
+        others = {field.name for field in fields}
+        if name in others or (name != column and name in schema.column_names):
+            raise ValueError(f"{spelled} of {column}: there is a column {name!r} already")
         fields.append(PartitionField(source.field_id, 1000 + number, transform, name))
     return PartitionSpec(*fields)
 

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,6 +112,8 @@ class IcebergFollower:
             if pa.types.is_floating(kind) or pa.types.is_nested(kind):
                 wrong[name] = "another type, as the table is partitioned by it"
         refuse_types(self.target, wrong)
+        with suppress(ModuleNotFoundError):  # which who asks or writes is told
+            self._partitioned()
         if self._settings.warehouse is None and not self._settings.catalog:
             raise ConfigError(
                 f"sink {self.target.sink} has no warehouse",
@@ -146,7 +148,8 @@ class IcebergFollower:
                 prepare,
             )
 
-            self._table = None
+            # Anew: a file that somebody has deleted is still one to who has it open.
+            self._disconnect()
             table = self._find() or self._make()
             self._check_ours(table)
             fence = _fence(table)
@@ -273,9 +276,8 @@ class IcebergFollower:
 
     def close(self) -> None:
         """Free the connections of the catalog."""
-        if self._catalog is not None:
-            self._catalog.close()
-        self._catalog = self._table = self._keys = None
+        self._disconnect()
+        self._keys = None
 
     # --- maintenance -----------------------------------------------------------------------------
 
@@ -391,19 +393,8 @@ class IcebergFollower:
         check_owner(self.target, Mark(owner, _fence(table) if writes else 0, -1))
 
     def _make(self) -> Any:
-        from mview_connectors.followers.iceberg.files import schema_of, spec_of
-        from mview_connectors.followers.iceberg.rows import stored
-
         catalog, settings = self._connected(), self._settings
-        schema = schema_of(stored(self.target.schema))
-        try:
-            spec = spec_of(schema, self._settings.parts(self.target.schema.names))
-        except ValueError as error:
-            raise ConfigError(
-                f"sink {self.target.sink} cannot partition so",
-                where=f"sinks.{self.target.sink}.partition",
-                got=str(error),
-            ) from None
+        schema, spec = self._partitioned()
         catalog.create_namespace_if_not_exists((settings.namespace,))
         table = catalog.create_table(
             self._identifier(),
@@ -434,6 +425,25 @@ class IcebergFollower:
                 hint=f"give it another name: sinks.{self.target.sink}.table",
             )
         return table
+
+    def _partitioned(self) -> tuple[Any, Any]:
+        """The columns of the table, and its partition spec.
+
+        Raises:
+            ConfigError: it cannot be partitioned so.
+        """
+        from mview_connectors.followers.iceberg.files import schema_of, spec_of
+        from mview_connectors.followers.iceberg.rows import stored
+
+        schema = schema_of(stored(self.target.schema))
+        try:
+            return schema, spec_of(schema, self._settings.parts(self.target.schema.names))
+        except ValueError as error:
+            raise ConfigError(
+                f"sink {self.target.sink} cannot partition so",
+                where=f"sinks.{self.target.sink}.partition",
+                got=str(error),
+            ) from None
 
     def _properties(self) -> dict[str, str]:
         return {_OWNER: self.target.owner, _FENCE: str(self.target.fence)}
@@ -483,6 +493,11 @@ class IcebergFollower:
             self._catalog = catalog_of(settings.catalog_name, options, timeout_s)
         return self._catalog
 
+    def _disconnect(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+        self._catalog = self._table = None
+
     @property
     def _folder(self) -> Path | None:
         """The warehouse on this machine; None: it is elsewhere."""
@@ -513,12 +528,13 @@ class IcebergFollower:
             from mview_connectors.followers.iceberg.catalogs import to_be_looked_at
 
             mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))
+            told, look_at = " ".join(str(error).split()), to_be_looked_at(error)
             raise failed(
                 self.target,
                 f"the Iceberg catalog or its storage failed while {task}",
-                mask(f"{type(error).__name__}: {' '.join(str(error).split())}"),
+                mask(told if look_at else f"{type(error).__name__}: {told}"),
                 "the mark in the table tells what was written; it is asked before the next try",
-                look_at=to_be_looked_at(error),
+                look_at,
             ) from error
 
 

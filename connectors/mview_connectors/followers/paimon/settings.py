@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -26,6 +27,12 @@ def _of_a_known_metastore(catalog: dict[str, str]) -> dict[str, str]:
     return catalog
 
 
+def _of_word_characters(name: str) -> str:
+    if not re.fullmatch(r"\w+", name):
+        raise ValueError("must be of letters, digits and _")
+    return name
+
+
 class PaimonSettings(FollowerSettings):
     """A Paimon warehouse as a sink."""
 
@@ -40,7 +47,7 @@ class PaimonSettings(FollowerSettings):
         dict[str, str], AfterValidator(by_reference), AfterValidator(_of_a_known_metastore)
     ] = Field(default_factory=dict, repr=False)
     #: Where the tables are.
-    database: Annotated[str, Field(pattern=r"^\w+$")] = "default"
+    database: Annotated[str, AfterValidator(_of_word_characters)] = "default"
     #: Rows are spread over so many by their key; another number has the table made anew.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
     #: Options of the table, as Paimon names them.

@@ -54,6 +54,7 @@ from mview_connectors import silence
 from mview_connectors.followers.sql.two_phase import PreparedTransactions, Query, TwoPhase
 from mview_connectors.network import are_local
 from mview_connectors.pool import SharedPools, driver_text, pool_of
+from mview_connectors.references import reference
 
 #: The table of marks, one row per table that mview writes, in the same database and schema.
 MARKS = "mview_marks"
@@ -84,7 +85,7 @@ class SqlSettings(FollowerSettings):
     #: SQLAlchemy's URL: the database and how to reach it.
     url: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_no_password)]
     #: A reference to it, never itself.
-    password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
+    password: Annotated[str, AfterValidator(reference)] | None = Field(default=None, repr=False)
     #: The schema of the table and of the marks; the user's own where none is given.
     namespace: str | None = None
     #: How long a statement waits for a lock, and a transaction for its runner.

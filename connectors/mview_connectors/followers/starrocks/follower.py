@@ -76,6 +76,7 @@ from mview_connectors.followers.starrocks.server import (
     quoted,
 )
 from mview_connectors.network import caution, http_caution, http_urls, listed
+from mview_connectors.references import reference
 
 #: The servers' numbers of this error, older and newer.
 _NO_TABLE = {1146, 5502}
@@ -86,6 +87,12 @@ _PASSING = re.compile(
     r"|SERVICE_UNAVAILABLE|HTTP (429|5\d\d)",
     re.IGNORECASE,
 )
+
+
+def _of_a_header(name: str) -> str:
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ValueError("must be of letters, digits, _ and -")
+    return name
 
 
 class StarrocksSettings(FollowerSettings):
@@ -100,9 +107,9 @@ class StarrocksSettings(FollowerSettings):
     #: Who writes.
     user: Part = "root"
     #: A reference to it, never itself.
-    password: str | None = Field(default=None, pattern=r"\$\{", repr=False)
+    password: Annotated[str, AfterValidator(reference)] | None = Field(default=None, repr=False)
     #: Where the tables are; its name stands in a header of HTTP.
-    database: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=256)]
+    database: Annotated[str, Field(max_length=256), AfterValidator(_of_a_header)]
     #: Each commit is a version of the table, which the servers compact.
     every: Duration = 1000
     #: How long an answer is waited for, and how long a load may take.
