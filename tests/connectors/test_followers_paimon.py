@@ -286,7 +286,7 @@ def test_secrets_are_references_and_are_not_told(monkeypatch: pytest.MonkeyPatch
         )
         assert "${env:" in str(told)
     monkeypatch.setenv("PAIMON_SECRET", "very-secret")
-    catalog = {"metastore": "very-secret", "secret": "${env:PAIMON_SECRET}"}
+    catalog = {"metastore": "${env:PAIMON_SECRET}"}
     follower = follower_of([("k", "int")], catalog=catalog)
     error = raised(follower.create, RetryableError)
     assert "Unknown catalog" in str(error)
