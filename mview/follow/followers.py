@@ -219,6 +219,9 @@ class _Source(Source, Protocol):
     def move(self, manifest: Manifest) -> bool:
         """Follow a published epoch; whether something may be new in it."""
 
+    def give(self, columns: TableSchema) -> None:
+        """Give rows of these columns alone, from now on."""
+
     def waiting_bytes(self, after: int) -> int:
         """Bytes in the store that wait for who stands at an epoch."""
 
@@ -535,6 +538,7 @@ class _Thread:
         follower, target = open_follower(
             self._config, self._store, self._definition, self.sink, schema, self._fence.token
         )
+        self._source.give(schema)
         cursors = CursorLog(self._folder, self._fence)
         now = self._clock.now
         check, alive = self._fence.check, self._live

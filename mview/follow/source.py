@@ -27,6 +27,7 @@ class ViewSource:
         self._relation = RelationId("view", view)
         self._published: tuple[int, ViewState, TableState] | None = None
         self._mirror: Mirror | None = None
+        self._columns: TableSchema | None = None
 
     def move(self, manifest: Manifest) -> bool:
         """Follow a published epoch; a view that has halted stays as it was.
@@ -45,6 +46,10 @@ class ViewSource:
         """The view's columns; None: it was never built."""
         return None if self._published is None else self._published[1].schema
 
+    def give(self, columns: TableSchema) -> None:
+        """Give rows of these columns to who follows; once the view has others, none."""
+        self._columns = columns
+
     # --- Source ----------------------------------------------------------------------------------
 
     def newest(self) -> int:
@@ -58,7 +63,7 @@ class ViewSource:
 
     def changes(self, after: int, most_bytes: int, most_rows: int | None) -> ViewChanges:
         """The changes after an epoch, as one, of as many epochs as fit."""
-        _, view, table = self._state
+        _, view, table = self._given()
         newest = int(view.facts.get("epoch", 0))
         if after < (begins := self._begins(view, table)):
             # An epoch was published since the step was planned: the view built anew, or trimmed.
@@ -79,7 +84,7 @@ class ViewSource:
 
     def rows(self) -> Content:
         """All rows at the newest epoch."""
-        epoch, view, table = self._state
+        epoch, view, table = self._given()
         return Content(epoch, self._parts(view, table))
 
     def waiting_bytes(self, after: int) -> int:
@@ -118,6 +123,17 @@ class ViewSource:
                 hint="if that is so again and again, a fill takes longer than files are kept: "
                 "set engine.keep_files higher",
             ) from error
+
+    def _given(self) -> tuple[int, ViewState, TableState]:
+        """What is published. Rows of other columns may fit by chance, and would be cast."""
+        state = self._state
+        if self._columns is not None and state[1].schema != self._columns:
+            raise RetryableError(
+                f"view {self._view} has other columns since a sink has begun to follow it",
+                safe="nothing of the step was brought; the table there is made anew",
+                hint="it is tried again",
+            )
+        return state
 
     @property
     def _state(self) -> tuple[int, ViewState, TableState]:

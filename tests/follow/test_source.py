@@ -14,6 +14,7 @@ import pytest
 from mview.changelog import KIND
 from mview.errors import CorruptionError, RetryableError
 from mview.follow.source import ViewSource
+from mview.schema import Column
 from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
 from tests.relations import keyed, rel
@@ -149,3 +150,24 @@ def test_rows_that_go_while_they_are_read_are_no_damage(tmp_path: Path) -> None:
     with pytest.raises(RetryableError, match="went before a sink had read them all") as told:
         list(parts)
     assert "engine.keep_files" in str(told.value.render())
+
+
+def test_a_view_with_other_columns_gives_no_rows_to_who_began_before(tmp_path: Path) -> None:
+    """It would write them into columns of other types, as far as these can be cast."""
+    store = Store(tmp_path)
+    driver = MirrorDriver(store.mirror(rel("v")), 1, chunks=0)
+    source = ViewSource(store, "v")
+    driver.publish(driver.epoch_once())
+    manifest = published(driver, driver.epoch)
+    source.move(manifest)
+    source.give(SCHEMA)
+    assert source.rows().epoch == driver.epoch
+    columns = (*SCHEMA.columns[:-1], Column(SCHEMA.columns[-1].name, pa.string()))
+    other = replace(SCHEMA, columns=columns)
+    views = {"v": replace(manifest.views["v"], schema=other)}
+    source.move(replace(manifest, views=views))
+    for ask in (source.rows, lambda: source.changes(driver.epoch, 1, None)):
+        with pytest.raises(RetryableError, match="has other columns"):
+            ask()
+    source.give(other)
+    assert source.rows().epoch == driver.epoch

@@ -131,6 +131,9 @@ class LightSource:
         """Epochs are of other views, and tell nothing."""
         return True
 
+    def give(self, columns: TableSchema) -> None:
+        """They are those of its text."""
+
     def waiting_bytes(self, after: int) -> int:
         """None: what waits for the sink waits in the log."""
         return 0
