@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import pyarrow as pa
 
-from mview.catalog.definitions import digest_of, load_definition
+from mview.catalog.definitions import digest_of, load_definition, load_lights
 from mview.catalog.sinks import open_sink, sink_options
 from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of, utc_text
 from mview.config import Config
@@ -27,17 +27,26 @@ from mview.store.layout import Store
 from mview.store.manifest import Manifest, ViewState
 from mview.store.requests.asked import asked_views
 
+#: Where the rows of views in light mode are.
+_OF_LIGHT = "their rows are in their sinks: mview status, mview verify FILE"
+
 
 def published(config: Config) -> Manifest:
     """The newest manifest.
 
     Raises:
-        UserError: nothing was published yet.
+        UserError: nothing was published yet, or views in light mode only, which have no epochs.
     """
     manifest = ManifestLog(Store(config.store).manifests).latest()
     if manifest is None:
         if error := refusal(config.store):
             raise error
+        if load_lights(Store(config.store)):
+            raise UserError(
+                "the store has no epochs: all of its views are in light mode",
+                where=str(config.store),
+                hint=_OF_LIGHT,
+            )
         raise UserError(
             "nothing was published yet",
             where=str(config.store),
@@ -208,6 +217,8 @@ def _built_later(config: Config, name: str, epoch: int) -> str | None:
 
 
 def _close_to(config: Config, name: str, manifest: Manifest) -> str | None:
+    if name in load_lights(Store(config.store)):
+        return f"it is in light mode, and the store has no rows of such: {_OF_LIGHT}"
     if name in asked_views(Store(config.store)):
         return "the run has it, and it is not built yet: see mview status"
     if name in map(str, manifest.source_tables):

@@ -463,6 +463,8 @@ def verified_text(results: Sequence[VerifyResult]) -> str:
 
 def _verified_block(result: VerifyResult) -> str:
     name = f"{result.view}, sink {result.sink}" if result.sink else result.view
+    if result.incomparable:
+        return f"{name}: not compared, {result.incomparable}"
     if result.equal and result.degraded:
         return (
             f"{name}: DEGRADED, {counted(result.rows, 'row')} equal at epoch {result.epoch}, but "

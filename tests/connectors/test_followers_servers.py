@@ -343,5 +343,5 @@ def test_check_asks_whether_the_server_has_a_place_for_it(
             config = small_config(tmp_path / database, sinks={"s": sink})
             assert check_followers(config, views) == {}
             told = str(check_followers(config, views, probe=True).get("v", ""))
-            assert ("sink s failed while asking the server" in told) == (database == "nowhere")
-            assert ("database" in told) == (database == "nowhere")
+            assert ("sink s failed while connecting" in told) == (database == "nowhere")
+            assert ("look at url and password of sinks.s, and" in told) == (database == "nowhere")

@@ -86,8 +86,18 @@ def test_a_host_in_the_query_counts(name: str) -> None:
 def test_an_error_of_tls_is_no_server_that_is_away() -> None:
     assert not mysql("db")._is_passing(OSError("certificate verify failed"))
     assert not postgresql("db")._is_passing(OSError("server does not support SSL"))
-    assert "sslrootcert" in PostgresqlDatabase.tls_hint
-    assert "ssl_ca" in MysqlDatabase.tls_hint
+
+
+@pytest.mark.parametrize("made", [mysql, postgresql])
+def test_options_of_tls_are_told_for_a_configuration_and_for_a_url(made: Any) -> None:
+    with pytest.raises(ConfigError) as told:
+        made("db")._fail(OSError("certificate verify failed"), "connecting")
+    assert told.value.hint is not None
+    assert ("ssl_ca=" in told.value.hint) == (made is mysql)
+    assert ("sslrootcert=" in told.value.hint) == (made is postgresql)
+    assert told.value.hint.endswith(
+        "(options stand under query in the configuration, behind ? in a URL)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ class MysqlDatabase(SqlDatabase):
     #: Its optimizer finds no range in `(a, b) >= (x, y)`.
     row_values: ClassVar[bool] = False
     tls_hint: ClassVar[str] = (
-        "query: {ssl_ca: /path/to/ca.pem} for a certificate of your own authority; "
-        "query: {ssl_disabled: 'true'} only on a network that you trust"
+        "the option ssl_ca=/path/to/ca.pem for a certificate of your own authority; "
+        "ssl_disabled=true only on a network that you trust"
     )
     clock_sql: ClassVar[str] = "SELECT FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000)"
 

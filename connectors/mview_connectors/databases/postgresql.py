@@ -194,8 +194,8 @@ class PostgresqlDatabase(SqlDatabase):
     )
     reads_as: ClassVar[bool] = True
     tls_hint: ClassVar[str] = (
-        "query: {sslrootcert: /path/to/ca.pem} for a certificate of your own authority; "
-        "query: {sslmode: disable} only on a network that you trust"
+        "the option sslrootcert=/path/to/ca.pem for a certificate of your own authority; "
+        "sslmode=disable only on a network that you trust"
     )
     clock_sql: ClassVar[str] = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)"
 

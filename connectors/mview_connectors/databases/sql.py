@@ -63,11 +63,11 @@ class SqlDatabase(ABC):
     #: How the types begin whose values the database compares as we do; see `asked_for`.
     comparable: ClassVar[Comparable] = Comparable()
     #: What to set where the server's certificate is not signed by a public authority, or there is
-    #: none.
+    #: none: options of the driver.
     tls_hint: ClassVar[str] = ""
     #: What to do where it does not answer now, and what to look at where it refuses.
     away_hint: ClassVar[str] = "check that the server runs and can be reached"
-    rights: ClassVar[str] = "the user's rights"
+    access_hint: ClassVar[str] = "check the address, the user, the password and the user's rights"
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -556,11 +556,12 @@ class SqlDatabase(ABC):
         else:
             failure = ConfigError if task == "connecting" else self._refusal(cause)
             safe = "nothing of this read was taken"
-            hint = self._missing_right(cause) or (
-                f"check connections.{self._settings.name} and {self.rights}"
-            )
+            hint = self._missing_right(cause) or self.access_hint
             if any(word in str(cause) for word in TLS_WORDS):
-                hint = f"the server must prove who it is: {self.tls_hint}"
+                hint = (
+                    f"the server must prove who it is: {self.tls_hint} (options stand under query "
+                    "in the configuration, behind ? in a URL)"
+                )
         raise failure(
             f"{kind} database {self._server()} failed while {task}",
             where=f"connections.{self._settings.name}",

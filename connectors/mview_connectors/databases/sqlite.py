@@ -72,7 +72,7 @@ class SqliteDatabase(SqlDatabase):
     mark: ClassVar[str] = "?"
     clock_sql: ClassVar[str] = f"SELECT {CLOCK}"
     away_hint: ClassVar[str] = "another program holds a lock on the file: let it commit or end"
-    rights: ClassVar[str] = "the rights of the file"
+    access_hint: ClassVar[str] = "check the path and the rights of the file"
 
     def quote(self, name: str) -> str:
         """See `quoted`."""

@@ -33,8 +33,6 @@ _DRIVERS = {
     "mariadb": "pymysql",
     "mssql": "pyodbc",
 }
-#: An option of the driver, as hints have it: in a URL it stands at the end.
-_QUERY = re.compile(r"query: \{(\w+): '?([^'}]*)'?\}")
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -251,14 +249,10 @@ def _before_files(url: URL, name: str, password: str) -> Iterator[None]:
     except MviewError as error:
         if error.where is None or not error.where.startswith((connection, f"changes.{name}")):
             raise
-        given = f"check the URL, the password in {password}" if password else "check the URL"
-        hint = _QUERY.sub(r"?\1=\2 at the end of the URL", error.hint or "")
-        parts = {
-            **error.parts,
-            "where": url.set(drivername=url.get_backend_name(), query={}).render_as_string(),
-            "safe": "no file was written",
-            "hint": hint.replace(f"check {connection}", given),
-        }
+        given = url.set(drivername=url.get_backend_name(), query={}).render_as_string()
+        if password:
+            given += f", with the password of {password}"
+        parts = {**error.parts, "where": given, "safe": "no file was written"}
         raise type(error)(**parts) from None
 
 

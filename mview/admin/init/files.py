@@ -21,6 +21,8 @@ _MAKERS = {
     "mysql": "mysql.MySqlConnector",
     "mssql": "sqlserver.SqlServerConnector",
 }
+#: Where it is told how such a connector is begun.
+_CONNECTOR = "docs/sources.md, a connector of Debezium"
 #: Databases for which Debezium's settings are written.
 BY_DEBEZIUM = tuple(_MAKERS)
 
@@ -40,11 +42,14 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
     if dialect in OWN_LOGS and dialect in BY_DEBEZIUM:
         other = {"changes": {name: _by_debezium(name, settings, dialect)}}
-        told = f"Or by Debezium and Kafka, with the connector of debezium-{name}.json, whose user"
         lines = yaml.safe_dump(other, sort_keys=False, allow_unicode=True).splitlines()
-        text += "".join(f"# {line}\n" for line in [told, "needs the right RELOAD, too:", *lines])
+        told = [
+            f"Or by Debezium and Kafka, with the connector of debezium-{name}.json ({_CONNECTOR}),",
+            "whose user needs the right RELOAD, too:",
+        ]
+        text += "".join(f"# {line}\n" for line in [*told, *lines])
     elif dialect in BY_DEBEZIUM:
-        text += f"# The connector that sends the changes: debezium-{name}.json\n"
+        text += f"# The connector that sends the changes: debezium-{name}.json ({_CONNECTOR})\n"
     return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
 
 
@@ -95,6 +100,9 @@ def debezium(name: str, url: URL) -> str:
         "snapshot.mode": "no_data",
         "skipped.operations": "none",
         "heartbeat.interval.ms": "1000",
+        # As the brokers have them: many make no topic for who writes to one that is not there.
+        "topic.creation.default.replication.factor": "-1",
+        "topic.creation.default.partitions": "-1",
         "key.converter": converter,
         "value.converter": converter,
         "value.converter.schemas.enable": "true",

@@ -174,9 +174,13 @@ class Site:
         split = urlsplit(path)
         if (file := self._files.get(split.path)) is not None:
             return file
-        if (route := self._routes.get(split.path)) is None:
-            return Answer.text("there is nothing at this path", HTTPStatus.NOT_FOUND)
         try:
+            if (route := self._routes.get(split.path)) is None:
+                raise UserError(
+                    "there is nothing at this path",
+                    where=split.path,
+                    allowed=f"/, /healthz, {', '.join(self._routes)}",
+                )
             asked = {name: values[0] for name, values in parse_qs(split.query).items()}
             return route(asked)
         except Exception as error:
@@ -229,7 +233,10 @@ class Site:
 
     def _plan(self, asked: Mapping[str, str]) -> dict[str, str | None]:
         name = asked.get("view", "")
-        return {"view": name, "text": self._plans.get().texts.get(name)}
+        text = self._plans.get().texts.get(name)
+        if text is None:
+            check_views(self._config, published(self._config), [name])
+        return {"view": name, "text": text}
 
     def _sample(self, asked: Mapping[str, str]) -> KeptFor[Any]:
         name = asked.get("view", "")

@@ -134,9 +134,22 @@ def test_rows_follow_the_epochs(made):
     assert len(site._samples) == 1
 
 
-@pytest.mark.parametrize("path", ["/api/rows?view=no", "/no", "/../site.py", "/page/app.js", "//x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/rows?view=no",
+        "/api/plan?view=no",
+        "/api/no",
+        "/no",
+        "/../site.py",
+        "/page/app.js",
+        "//x",
+    ],
+)
 def test_what_is_not_there(page, path):
-    assert page.get(path).status == 404
+    answer = page.get(path)
+    assert answer.status == 404
+    assert set(json.loads(answer.text)) == {"error", "text"}
 
 
 def test_a_secret_is_in_no_answer(page, made):

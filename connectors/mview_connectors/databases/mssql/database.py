@@ -108,7 +108,7 @@ class MssqlDatabase(OdbcDatabase):
     clock_sql: ClassVar[str] = "SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())"
     tls_hint: ClassVar[str] = (
         "have the machine trust the authority of the server's certificate; "
-        "query: {TrustServerCertificate: 'yes'} only on a network that you trust"
+        "the option TrustServerCertificate=yes only on a network that you trust"
     )
 
     def _url(self) -> sa.URL:

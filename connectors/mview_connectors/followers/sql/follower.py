@@ -480,8 +480,7 @@ class SqlFollower(ABC):
         prepared = self._prepared
         if prepared is not None and not self._is_taken:
             self._take_back()
-        with self._failing("connecting"):
-            self._open = self._lent()
+        self._open = self._lent()
         connection = self._open.driver_connection
         try:
             with self._failing("writing"):
@@ -545,8 +544,9 @@ class SqlFollower(ABC):
 
     def _lent(self) -> PoolProxiedConnection:
         """A connection that bears a target that is at work for long."""
-        connection = self._connected().raw_connection()
-        self.wait(connection.driver_connection, self._settings.patience / 1000)
+        with self._failing("connecting"):
+            connection = self._connected().raw_connection()
+            self.wait(connection.driver_connection, self._settings.patience / 1000)
         return connection
 
     def _give_back(self) -> None:
@@ -594,14 +594,20 @@ class SqlFollower(ABC):
                 self._throw_away()
             cause = getattr(error, "orig", None) or error
             mask = Mask(secrets_of("url", self._settings.url) | self._secrets())
+            safe = (
+                "the mark in the database tells what was written; it is asked before the next try"
+            )
+            look_at = "the database, the user's rights and the view's rows"
+            if task == "connecting":
+                safe = "nothing was sent to it"
+                look_at = f"url and password of sinks.{self.target.sink}, and the database"
+            passes = isinstance(cause, sa.exc.TimeoutError) or self.is_passing(cause)
             raise failed(
                 self.target,
                 f"sink {self.target.sink} failed while {task}",
                 mask(driver_text(cause)),
-                "the mark in the database tells what was written; it is asked before the next try",
-                None
-                if isinstance(cause, sa.exc.TimeoutError) or self.is_passing(cause)
-                else "the database, the user's rights and the view's rows",
+                safe,
+                None if passes else look_at,
             ) from error
 
     def _throw_away(self) -> None:
