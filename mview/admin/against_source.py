@@ -317,7 +317,7 @@ class Comparison:
         file = log.ask(RereadRequest(self._table, self._plan, chunks))
         many = counted(len(chunks), "chunk")
         self._say(f"{self._table}: waiting for the run to read {many} anew")
-        still = _Still(self._store, self._newest)
+        still = _Still(self._store, self._read_until)
         while file.exists():
             if why := still.why():
                 return f"{many} to be read anew, when changes are followed: {why}"
@@ -462,13 +462,21 @@ class Comparison:
         there, _ = match(rows.select(self._key.names).cast(self._key), keys)
         return rows.take(pa.array(there))
 
+    def _until(self, manifest: Manifest) -> SourceMs | None:
+        cut = manifest.cuts.get(self._table.connection)
+        return None if cut is None else cut.until
+
+    def _read_until(self) -> SourceMs | None:
+        return self._until(self._newest())
+
     def _passed(self, high_ms: SourceMs) -> tuple[Manifest | None, str]:
         """A state of our copy that has all changes up to a time; else why there is none."""
         goal = high_ms + self._config.changes[self._table.connection].delay
-        still, told = _Still(self._store, self._newest), False
+        still, told = _Still(self._store, self._read_until), False
         while True:
             manifest = self._newest()
-            if manifest.watermark is not None and manifest.watermark > goal:
+            until = self._until(manifest)
+            if until is not None and until > goal:
                 return manifest, ""
             if why := still.why():
                 return None, why
@@ -483,16 +491,16 @@ class _Still:
 
     Args:
         store: the store.
-        newest: what is published.
+        read_until: up to which source time changes are published; None: unknown.
     """
 
-    def __init__(self, store: Store, newest: Callable[[], Manifest]) -> None:
-        self._lease, self._newest = Lease(store.lease, SystemClock()), newest
+    def __init__(self, store: Store, read_until: Callable[[], SourceMs | None]) -> None:
+        self._lease, self._read_until = Lease(store.lease, SystemClock()), read_until
         self._moved, self._mark = time.monotonic(), -1
 
     def why(self) -> str:
         """Why they are not; empty: they are."""
-        known = self._newest().watermark
+        known = self._read_until()
         watermark = -1 if known is None else known
         seen = "unknown" if known is None else f"{utc_text(watermark)} UTC"
         if self._lease.holder() is None:

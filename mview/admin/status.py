@@ -16,6 +16,7 @@ from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.definitions import load_definitions
 from mview.catalog.environments import as_quarantined
 from mview.catalog.followers import table_in_sink
+from mview.catalog.tables import connections_of
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.epoch.views.cost import Ran, runs_of
@@ -34,7 +35,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import refusal
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Cut, Manifest
+from mview.store.manifest import Cut, Manifest, read_until
 from mview.store.requests.asked import asked_views
 from mview.store.requests.paused import paused_tables
 
@@ -143,7 +144,8 @@ class ViewStatus:
         rows: its rows.
         path: the folder of its table.
         freshness_ms: what was promised; None: nothing.
-        lag_ms: now minus the watermark of the newest epoch; None: unknown.
+        lag_ms: now minus the time up to which the connections that it reads were read; None:
+            unknown.
         missed: it is older than promised.
         cause: which stage makes it older than promised; empty: it is not, or it has halted.
         runs: how it was brought up to its newest epochs, the last one first.
@@ -259,7 +261,6 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
         )
     manifest = as_quarantined(config, manifest)
     now = clock.now()
-    lag = None if manifest.watermark is None else max(0, now - manifest.watermark)
     tables = _tables(config, store, manifest, now)
     views = []
     kept = load_definitions(store, manifest)
@@ -268,11 +269,13 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     for name, state in manifest.views.items():
         definition = kept.views.get(name)
         promised = definition.freshness_ms if definition else None
+        cuts = cuts_of(manifest, name, kept.views)
+        lag = lag_of(cuts, now)
         missed = promised is not None and (lag is None or lag > promised or state.halted != "")
         path = sink_path(config, store, definition) if definition else ""
         cause = ""
         if missed and promised is not None and not state.halted:
-            cause = cause_of_age(manifest, promised, now, is_running=running is not None)
+            cause = cause_of_age(manifest, cuts, promised, now, is_running=running is not None)
         halted = str(kept.damaged[name].render()) if name in kept.damaged else state.halted
         runs = tuple(islice(_runs(log, manifest, name), max(1, epochs)))
         views.append(
@@ -308,6 +311,24 @@ def status(config: Config, *, epochs: int = 0) -> StoreStatus:
     )
 
 
+def cuts_of(manifest: Manifest, view: str, views: Mapping[str, ViewDefinition]) -> dict[str, Cut]:
+    """Where an epoch cuts the logs that a view reads; those of all where that is not known.
+
+    Args:
+        manifest: of the epoch.
+        view: the view's name.
+        views: the definitions that are known, by name.
+    """
+    read = connections_of(view, views) or manifest.cuts.keys()
+    return {name: manifest.cuts.get(name, Cut(None, None)) for name in read}
+
+
+def lag_of(cuts: Mapping[str, Cut], now: int) -> int | None:
+    """Milliseconds from the time up to which some logs were read to another; None: unknown."""
+    until = read_until(cuts.values())
+    return None if until is None else max(0, now - until)
+
+
 def _sources(
     config: Config, cuts: Mapping[str, Cut], away: Mapping[str, Away], now: int
 ) -> tuple[SourceStatus, ...]:
@@ -315,7 +336,7 @@ def _sources(
     told = []
     for name in sorted(cuts.keys() | away.keys()):
         cut, why = cuts.get(name, Cut(None, None)), away.get(name)
-        lag = None if cut.until is None else max(0, now - cut.until)
+        lag = lag_of({name: cut}, now)
         changes = config.changes.get(name)
         own = changes is not None and changes.is_own_log
         silent = own and lag is not None and lag > _SILENT_MS

@@ -32,6 +32,26 @@ def source_tables(views: Iterable[ViewDefinition]) -> list[RelationId]:
     return sorted(names)
 
 
+def connections_of(view: str, views: Mapping[str, ViewDefinition]) -> frozenset[str] | None:
+    """The connections that a view reads, also by way of other views.
+
+    Args:
+        view: its name.
+        views: the views of a store, by name.
+
+    Returns:
+        None: it reads a view that is none of them, or is none itself.
+    """
+    read, waiting = {view}, [view]
+    while waiting:
+        definition = views.get(waiting.pop())
+        if definition is None:
+            return None
+        waiting += [name for name in definition.read_views if name not in read]
+        read.update(definition.read_views)
+    return frozenset(table.connection for table in source_tables(views[name] for name in read))
+
+
 def describe_tables(
     config: Config,
     views: Sequence[ViewDefinition],

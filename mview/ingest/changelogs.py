@@ -1,9 +1,13 @@
 """The changelogs of all connections as one stream: how far the next batch reads, and its rows.
 
 Offsets are `{"connections": {name: offsets}, "watermark": ms, "pinned_ms": ms, "cuts": {name:
-cut}, "halts": {table: halt}}`. The watermark (-1: unknown) is part of the offset so that a replayed
-batch stamps the same heartbeat, and so are the time that its epoch pins, where it cuts each log,
-and which tables halt in it: that is said once. A tick is news like any change.
+cut}, "halts": {table: halt}}`. The watermark (-1: unknown) is that of all logs together. Where a
+batch cuts each log is part of the offset so that a replayed batch stamps the same heartbeat, and so
+are the time that its epoch pins, and which tables halt in it: that is said once. A tick is news
+like any change.
+
+The heartbeat of a load goes by the cuts of the connections that it loads tables of, and by no
+other's: who waits for changes that a read has seen waits for their log alone.
 """
 
 from __future__ import annotations
@@ -60,6 +64,9 @@ WAIT_MS = 1_000
 #: Messages that pay for a task more: it costs as much CPU as to decode so many.
 WORTH_A_TASK = 1_000
 
+#: Where offsets cut each log, by connection: `Cut` as JSON has it.
+Cuts = dict[str, Any]
+
 #: With several logs each waits this long in its turn, and twice as long in the next, up to a limit:
 #: the first bounds what a busy log loses by silent ones, the second what silence costs.
 _TURN_MS, _LONGEST_TURN_MS = 10, 80
@@ -67,7 +74,7 @@ _TURN_MS, _LONGEST_TURN_MS = 10, 80
 
 @dataclass
 class Piece(InputPartition):
-    """What one task reads: parts of changelogs, and the watermark to stamp (-1: none)."""
+    """What one task reads: parts of changelogs, and the watermark of a load to stamp (-1: none)."""
 
     work: list[tuple[str, Split]]
     watermark: int
@@ -145,7 +152,7 @@ class Changelogs:
         # Only what has led to a batch was said: another plan may come instead.
         self._halted |= {RelationId.of(table) for table in start["halts"]}
         self._end_load(spec)
-        reached, watermark = self._advance(start, spec, most, enough)
+        reached, watermark, cuts = self._advance(start, spec, most, enough)
         self.backlog = sum(part.backlog for part in reached.values())
         if _is_loading(spec):
             self._clocks = self._clocks or Clocks(spec.config)
@@ -158,10 +165,9 @@ class Changelogs:
             pinned = max(pinned, last_tick(now, spec.tick_ms))
         halts = self._halts(reached)
         news = moved or bool(halts) or pinned > start["pinned_ms"]
-        if not news and not self._worth_an_epoch(spec, watermark, start["watermark"]):
+        if not news and not self._worth_an_epoch(spec, start["cuts"], cuts):
             return start
         self._last_progress = time.monotonic()
-        cuts = {name: plain(Cut(part.watermark, part.whole)) for name, part in reached.items()}
         return {
             "connections": ends,
             "watermark": watermark,
@@ -313,7 +319,7 @@ class Changelogs:
 
     def _advance(
         self, start: dict[str, Any], spec: QuerySpec, changes: int, enough: int
-    ) -> tuple[dict[str, Progress], int]:
+    ) -> tuple[dict[str, Progress], int, Cuts]:
         at, patience_ms = _followed(spec, start), self._patience_ms(spec)
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
@@ -336,12 +342,13 @@ class Changelogs:
             known = [p.watermark for p in reached.values() if p.watermark is not None]
             watermark = int(min(known)) if len(known) == len(at) else -1
             watermark = max(watermark, start["watermark"])
+            cuts = _cuts(start["cuts"], reached)
             moved = at | _offsets(reached) != at
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
-            news = moved or self._worth_an_epoch(spec, watermark, start["watermark"])
+            news = moved or self._worth_an_epoch(spec, start["cuts"], cuts)
             news = news or bool(self._halts(reached))
             if news or self._bounded or time.monotonic() >= deadline:
-                return reached, watermark
+                return reached, watermark, cuts
             turn_ms = max(turn_ms, min(2 * turn_ms, _LONGEST_TURN_MS))
 
     def _reached(
@@ -365,11 +372,12 @@ class Changelogs:
                 self._lose(name, error)
         return reached
 
-    def _worth_an_epoch(self, spec: QuerySpec, watermark: int, before: int) -> bool:
-        if watermark <= before:
+    def _worth_an_epoch(self, spec: QuerySpec, before: Cuts, cuts: Cuts) -> bool:
+        """Whether more is known of the time up to which logs are read, and it is to be told."""
+        if marks_of(cuts) == marks_of(before):
             return False
         quiet = (time.monotonic() - self._last_progress) * 1000 >= QUIET_MS
-        return quiet or self._bounded or _is_loading(spec)
+        return quiet or self._bounded or _passed(spec, cuts) > _passed(spec, before)
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -399,8 +407,9 @@ class Changelogs:
         worth = sum(split.messages for _, split in work) // WORTH_A_TASK + 1
         tasks = max(1, min(spec.tasks, len(work), worth))
         pieces = [Piece(part, -1) for part in packed(work, tasks)]
-        if end["watermark"] > start["watermark"]:
-            pieces[0] = Piece(pieces[0].work, end["watermark"])
+        passed = _passed(spec, end["cuts"])
+        if passed > _passed(spec, start["cuts"]):
+            pieces[0] = Piece(pieces[0].work, passed)
         return [piece for piece in pieces if piece.work or piece.watermark >= 0]
 
     def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -485,6 +494,32 @@ def _followed(spec: QuerySpec, start: Mapping[str, Any]) -> dict[str, Offsets]:
 def _offsets(reached: Mapping[str, Progress]) -> dict[str, Offsets]:
     """Where each log is read up to."""
     return {name: progress.offsets for name, progress in reached.items()}
+
+
+def _cuts(before: Cuts, reached: Mapping[str, Progress]) -> Cuts:
+    """Where a batch cuts each log; what was said of one before holds while it says nothing new."""
+    cuts, marks = {**before}, marks_of(before)
+    for name, part in reached.items():
+        known = [mark for mark in (marks.get(name), part.watermark) if mark is not None]
+        until = SourceMs(max(known)) if known else None
+        cuts[name] = plain(Cut(until, part.whole))
+    return cuts
+
+
+def marks_of(cuts: Cuts) -> dict[str, int]:
+    """By connection, up to which source time its log was read, as far as that is known.
+
+    Args:
+        cuts: of offsets.
+    """
+    return {name: cut["until"] for name, cut in cuts.items() if cut["until"] is not None}
+
+
+def _passed(spec: QuerySpec, cuts: Cuts) -> int:
+    """Up to which source time the logs of all loading tables were read; -1: unknown, or none is."""
+    marks = marks_of(cuts)
+    loading = {table.connection for table in spec.tables.values() if table.plan is not None}
+    return min((marks.get(name, -1) for name in loading), default=-1)
 
 
 def packed(work: Sequence[tuple[str, Split]], tasks: int) -> list[list[tuple[str, Split]]]:

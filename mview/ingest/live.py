@@ -32,7 +32,7 @@ from mview.errors import (
 )
 from mview.files.records import fields
 from mview.ingest.batches import CHANGES, Batch, BatchOffsets, OnBatch, Sorted, sorted_rows
-from mview.ingest.changelogs import Changelogs, Piece
+from mview.ingest.changelogs import Changelogs, Piece, marks_of
 from mview.ingest.mending.rereads import Rereads
 from mview.ingest.rhythm import Rhythm
 from mview.ingest.spec import QuerySpec, open_changelog, open_format, read_spec
@@ -155,12 +155,13 @@ class LiveQuery:
                     raise
                 # Of a source; and what is asked of the quarantine needs none.
                 end, lost = at, error
-            if end != at or rereads.is_due(end["watermark"]) or mends or rereads.halts:
+            marks = marks_of(end["cuts"])
+            if end != at or rereads.is_due(marks) or mends or rereads.halts:
                 if end == at:
                     rhythm.begin()
                 with _reading():
                     changes = rereads.without_snapshots(read.changes)
-                    anew = rereads.step(changes, end["watermark"])
+                    anew = rereads.step(changes, marks)
                     halts = {**read.halts, **rereads.halts}
                 offsets = BatchOffsets(**fields(end, CHANGES), chunks={})
                 number, wanted = (self._spec.generation, batch), [*mends.values()]

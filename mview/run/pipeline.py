@@ -82,7 +82,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease, fenced
-from mview.store.manifest import Cut, Manifest
+from mview.store.manifest import Cut, Manifest, read_until
 from mview.store.requests.applies import ApplyLog
 from mview.store.requests.asked import keep_asked
 from mview.store.requests.paused import paused_tables
@@ -1003,9 +1003,11 @@ class Run:
         if now - self._explained < _EXPLAIN_EVERY_S:
             return
         self._explained = now
-        watermark = self._engine.manifest.watermark
+        loading, cuts = self._tables("loading"), self._engine.manifest.cuts
+        of_them = [cuts.get(name, Cut(None, None)) for name in {t.connection for t in loading}]
+        watermark = read_until(of_them)
         seen = "unknown" if watermark is None else f"{utc_text(watermark)} UTC"
-        tables = ", ".join(map(str, self._tables("loading")))
+        tables = ", ".join(map(str, loading))
         self._listener.on_message(
             f"waiting for {tables}: all chunks are read; they count when the changelog has passed "
             f"their read time plus T. Its watermark is {seen}. It moves by changes and by "

@@ -6,7 +6,7 @@ last. A reader takes the newest manifest and reads every table and view at the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +34,12 @@ class Cut:
 
     until: SourceMs | None
     whole: bool | None
+
+
+def read_until(cuts: Collection[Cut]) -> SourceMs | None:
+    """Up to which source time every change of some logs was read; None: of one it is not known."""
+    known = [cut.until for cut in cuts if cut.until is not None]
+    return min(known) if known and len(known) == len(cuts) else None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest
+from mview.store.manifest import Cut, Manifest
 from mview.store.mirror import Mirror
 from tests.patience import wait_for
 from tests.relations import rel
@@ -118,7 +118,12 @@ class Copied:
         version = self._mirror.append(epoch, delta)
         state = replace(state, changelog_version=version, rows=len(self._copied))
         self._manifest = replace(
-            self._manifest, epoch=epoch, watermark=now, tables={TABLE: state}, batch=epoch
+            self._manifest,
+            epoch=epoch,
+            watermark=now,
+            cuts={TABLE.connection: Cut(now, None)},
+            tables={TABLE: state},
+            batch=epoch,
         )
         self._log.publish(self._manifest)
 

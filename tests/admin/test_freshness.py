@@ -19,7 +19,7 @@ MANIFEST = Manifest(7, 1, NOW - 500, 1, 0, views={"v": VIEW}, cuts={"shop": Cut(
 
 
 def cause(manifest: Manifest, *, is_running: bool = True) -> str:
-    return cause_of_age(manifest, 2_000, NOW, is_running=is_running)
+    return cause_of_age(manifest, manifest.cuts, 2_000, NOW, is_running=is_running)
 
 
 def test_nobody_runs_it() -> None:

@@ -24,7 +24,14 @@ from mview.config.file import load_config
 from mview.connector import Progress, Split
 from mview.errors import ConfigError, CorruptionError, DecodeError, RetryableError
 from mview.ingest.batches import batch_offsets
-from mview.ingest.changelogs import CHUNKS_READ, Changelogs, ahead_of, packed, slowest_of
+from mview.ingest.changelogs import (
+    CHUNKS_READ,
+    Changelogs,
+    ahead_of,
+    marks_of,
+    packed,
+    slowest_of,
+)
 from mview.ingest.chunks import stage_chunk
 from mview.ingest.pace import HELD_S
 from mview.ingest.sources import SnapshotReader
@@ -345,6 +352,42 @@ def test_how_much_is_taken_while_another_source_is_silent(
     assert read + _read(stream, at, stream.advance(at), "fast") == 100
 
 
+@pytest.mark.parametrize(
+    ("loading", "passed"), [("fast", 99_000), ("slow", 20_000), ("fast slow", 20_000), ("", None)]
+)
+def test_a_load_waits_for_the_logs_of_its_own_tables_alone(
+    tmp_path: Path, loading: str, passed: int | None
+) -> None:
+    """Also where the clock of another connection is far ahead, at which the run has been."""
+    file = tmp_path / "mview.yml"
+    names = ("fast", "slow", "unknown")
+    file.write_text(
+        "store: data\nconnections:\n"
+        + "".join(f"  {name}: {{drivername: sqlite, database: {name}.db}}\n" for name in names)
+        + "changes:\n"
+        + "".join(f"  {name}: {{source: files, format: unified, path: .}}\n" for name in names)
+    )
+    tables = {f"{name}.t": table(f"{name}.t", 1) for name in names}
+    tables = {k: v if v.connection in loading else replace(v, plan=None) for k, v in tables.items()}
+    start = {name: {"log": 0} for name in names}
+    spec = QuerySpec(1, load_config(file), keyed(tables), start, 500_000, 1, False)
+    stream = Changelogs(spec.write(tmp_path / "spec.json"))
+    marks = {"fast": SourceMs(99_000), "slow": SourceMs(20_000), "unknown": None}
+    stream._changelogs = {name: At(mark) for name, mark in marks.items()}  # type: ignore[misc]
+    begin = stream.begin()
+    end = stream.advance(begin)
+    stamped = [piece.watermark for piece in stream.pieces(begin, end)]
+    assert stamped == ([] if passed is None else [passed])
+    assert end["watermark"] == 500_000
+    for log in stream._changelogs.values():
+        log.mark = None  # type: ignore[attr-defined]
+    again = stream.advance(end)
+    assert [marks_of(cuts) for cuts in (end["cuts"], again["cuts"])] == [
+        {"fast": 99_000, "slow": 20_000}
+    ] * 2
+    assert stream.pieces(end, again) == []
+
+
 def test_a_bounded_load_waits_for_t_by_no_clock_that_may_be_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +475,19 @@ def test_heartbeats_by_a_clock_that_is_ahead_by_more_than_t_end_a_load(
         assert ahead - 2_000 < measured <= ahead
         assert "T is 2000 ms" in str(caught.value.got)
     pickle.loads(pickle.dumps(stream))  # executors get a copy
+
+
+class At:
+    """A log that has come to an end at a time."""
+
+    def __init__(self, mark: SourceMs | None) -> None:
+        self.mark = mark
+
+    def advance(self, at: dict[str, int], *bounds: object) -> Progress:
+        return Progress({"log": 1}, self.mark)
+
+    def splits(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
+        return []
 
 
 def test_batch_offsets_come_from_the_checkpoint(tmp_path: Path) -> None:

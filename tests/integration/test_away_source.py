@@ -14,9 +14,12 @@ from mview_connectors.changelogs.sqlite.server import SqliteServer
 from mview.admin.apply import apply_views
 from mview.admin.status import SourceStatus, status
 from mview.admin.verify import verify
+from mview.ingest.mending.rereads import RereadLog, RereadRequest
 from mview.plan.definition import parse_view
+from mview.store.layout import Store
 from tests.integration.running import PATIENCE, Running
 from tests.integration.test_refused_source import VIEWS, Sources
+from tests.relations import rel
 from tests.services.process import wait_until
 
 pytestmark = [
@@ -155,28 +158,31 @@ def test_one_that_lets_nobody_in_when_it_is_back_is_asked_until_it_does(sources:
     assert all(result.equal for result in verify(sources.config, [*ALL, other]))
 
 
-def test_what_others_are_loaded_for_is_there_when_it_is_back(sources: Sources) -> None:
-    """Rows of a load count when all logs are known to have passed it; published views go on."""
+def test_tables_of_others_are_loaded_and_read_anew_meanwhile(sources: Sources) -> None:
+    """Rows of a load wait for the log of their own connection, and so do those of a backfill."""
     sources.near("CREATE TABLE u (id INTEGER PRIMARY KEY, x INTEGER)")
     sources.near("INSERT INTO u VALUES (5, 5)")
     with closing(SqliteServer(sources.config.connections["near"])) as near:
         near.install(["u"])
     other = parse_view("SELECT id, x FROM near.u", "of_other")
+    requests = RereadLog(Store(sources.config.store).rereads)
     with ThreadPoolExecutor(1) as beside, Running(sources.config, ALL) as run:
         sources.until(run, "of_far", [0])
         with down(sources.server):
             wait_until(lambda: of_far(sources).away, "the end of it", PATIENCE, run.check)
             answer = beside.submit(apply_views, sources.config, [other], (), run.messages.append)
-            planned = "planning the load of near.u"
-            wait_until(lambda: said(run, planned), "the load", PATIENCE, run.check)
             for key in (1, 2):
                 sources.near(f"INSERT INTO t VALUES ({key}, {key})")
                 sources.until(run, "of_near", [*range(1, key + 1)])
-            assert not answer.done()
+            assert answer.result(PATIENCE).state == "done", answer.result().error
+            sources.near("INSERT INTO u VALUES (6, 6)")
+            sources.until(run, "of_other", [5, 6])
+            asked = requests.ask(RereadRequest(rel("near.t")))
+            wait_until(lambda: not asked.exists(), "the backfill", PATIENCE, run.check)
+            assert requests.why_refused(asked) is None
+            lags = {view.name: view.lag_ms for view in status(sources.config).views}
+            assert lags["of_other"] == lags["of_near"] < lags["of_far"] == lags["both"]
         sources.far("INSERT INTO t VALUES (2, 2)")
-        sources.near("INSERT INTO u VALUES (6, 6)")
-        assert answer.result().state == "done", answer.result().error
-        sources.until(run, "of_other", [5, 6])
         sources.until(run, "of_far", [0, 2])
         sources.until(run, "both", [2])
     assert all(result.equal for result in verify(sources.config, [*ALL, other]))

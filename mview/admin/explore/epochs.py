@@ -95,12 +95,12 @@ def point(manifest: Manifest) -> EpochPoint:
     return EpochPoint(manifest.epoch, manifest.created_ms, lag, views)
 
 
-def newest_first(config: Config) -> Iterator[EpochPoint]:
+def newest_first(config: Config) -> Iterator[Manifest]:
     """The epochs that are kept."""
     log = ManifestLog(Store(config.store).manifests)
     for epoch in reversed(log.epochs()):
         try:
-            yield point(log.read(epoch))
+            yield log.read(epoch)
         except UserError:
             return  # a runner prunes beside us
 
@@ -128,7 +128,7 @@ def history(
     check_views(config, published(config), views)
     begin, end = (_milliseconds(text) for text in (since, until))
     points: list[EpochPoint] = []
-    for each in newest_first(config):
+    for each in map(point, newest_first(config)):
         if begin is not None and each.published_ms < begin:
             break
         if end is not None and each.published_ms > end:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mview.epoch.views.cost import runs_of
-from mview.store.manifest import Manifest
+from mview.store.manifest import Cut, Manifest
 
 
-def cause_of_age(manifest: Manifest, promised_ms: int, now_ms: int, *, is_running: bool) -> str:
-    """The stage that makes views older than they may be.
+def cause_of_age(
+    manifest: Manifest,
+    cuts: Mapping[str, Cut],
+    promised_ms: int,
+    now_ms: int,
+    *,
+    is_running: bool,
+) -> str:
+    """The stage that makes a view older than it may be.
 
     The age of a view is the time since the newest epoch was published, and before that the time
     from the source's clock to the publishing: reading the sources, and the epoch itself.
 
     Args:
         manifest: the newest one.
+        cuts: those of the connections that the view reads.
         promised_ms: how old the view may be.
         now_ms: wall milliseconds.
         is_running: whether somebody runs the store.
@@ -29,11 +39,9 @@ def cause_of_age(manifest: Manifest, promised_ms: int, now_ms: int, *, is_runnin
             "came, or it stands still"
         )
     late = {
-        name: manifest.created_ms - cut.until
-        for name, cut in manifest.cuts.items()
-        if cut.until is not None
+        name: manifest.created_ms - cut.until for name, cut in cuts.items() if cut.until is not None
     }
-    unknown = sorted(name for name, cut in manifest.cuts.items() if cut.until is None)
+    unknown = sorted(name for name, cut in cuts.items() if cut.until is None)
     if unknown or not late:
         names = ", ".join(unknown) or "a connection"
         return f"source: how far {names} was read is not known: no change and no heartbeat came"

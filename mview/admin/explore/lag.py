@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mview.admin.explore.epochs import newest_first
-from mview.admin.status import SinkStatus, SourceStatus, status
+from mview.admin.explore.epochs import newest_first, point
+from mview.admin.status import SinkStatus, SourceStatus, cuts_of, lag_of, status
+from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
 from mview.config import Config
+from mview.plan.definition import ViewDefinition
+from mview.store.layout import Store
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,18 @@ def lag(config: Config, over_ms: int) -> Lag:
     lags: dict[str, list[int]] = {}
     changed: Counter[str] = Counter()
     begin = SystemClock().now() - over_ms
-    for epoch in newest_first(config):
-        if epoch.published_ms < begin:
+    known: Mapping[str, ViewDefinition] | None = None
+    for manifest in newest_first(config):
+        if manifest.created_ms < begin:
             break
-        for name, change in epoch.views.items():
+        if known is None:
+            known = load_definitions(Store(config.store), manifest).views
+        for name, change in point(manifest).views.items():
             changed[name] += change.inserted + change.updated + change.deleted
+            late = lag_of(cuts_of(manifest, name, known), manifest.created_ms)
             # A build takes rows of all ages.
-            if epoch.lag_ms is not None and change.seconds is not None:
-                lags.setdefault(name, []).append(epoch.lag_ms)
+            if late is not None and change.seconds is not None:
+                lags.setdefault(name, []).append(late)
     views = []
     for view in store.views:
         seen = sorted(lags.get(view.name, ()))

@@ -61,7 +61,9 @@ SOURCE_AWAY = Metric(
 VIEW_INFO = Metric("mview_view_info", "gauge", "1; how a view is kept is a label.")
 VIEW_ROWS = Metric("mview_view_rows", "gauge", "Rows of a view.")
 VIEW_BUILT = Metric("mview_view_built", "gauge", "Whether a view that was asked for is there.")
-VIEW_LAG = Metric("mview_view_lag_seconds", "gauge", "How old a view is: now minus its watermark.")
+VIEW_LAG = Metric(
+    "mview_view_lag_seconds", "gauge", "Now minus the time up to which what a view reads is read."
+)
 VIEW_PROMISE = Metric(
     "mview_view_freshness_seconds", "gauge", "How old a view may be, by its freshness."
 )

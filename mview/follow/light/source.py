@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from mview.changelog import KIND
-from mview.clock import END_OF_TIME
+from mview.clock import END_OF_TIME, SourceMs
 from mview.config import Config
 from mview.connector import WEIGHT, TableHalt
 from mview.errors import (
@@ -40,7 +40,7 @@ from mview.errors import (
     of_the_system,
 )
 from mview.files.fence import Fence
-from mview.files.records import record
+from mview.files.records import plain, record
 from mview.follow.following import Content, ViewChanges
 from mview.follow.light.progress import KEPT, LightLoad, LightProgress, ProgressLog
 from mview.follow.light.readers import leave_sink, note_reader, noted_reader, reader_of
@@ -60,7 +60,7 @@ from mview.ingest.spec import QuerySpec, TableSpec, log_reader
 from mview.merge.net import Netted, net_changes, old_and_new
 from mview.rows.key_sets import KeySet
 from mview.schema import TableSchema
-from mview.store.manifest import Manifest
+from mview.store.manifest import Cut, Manifest
 
 
 class _Due(NamedTuple):
@@ -383,7 +383,8 @@ class LightSource:
     def _place(self, at: LightProgress) -> dict[str, Any]:
         connections = {self._connection: at.offsets}
         place = {"connections": connections, "watermark": at.watermark, "pinned_ms": 0}
-        return {**place, "cuts": {}, "halts": {}}
+        known = Cut(None if at.watermark < 0 else SourceMs(at.watermark), None)
+        return {**place, "cuts": {self._connection: plain(known)}, "halts": {}}
 
     @property
     def _connection(self) -> str:

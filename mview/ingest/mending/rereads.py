@@ -216,12 +216,12 @@ class Rereads:
             self._seen |= dict.fromkeys(tables, time.monotonic())
         return kept
 
-    def step(self, changes: Changes, watermark: int) -> dict[RelationId, list[Reloaded]]:
+    def step(self, changes: Changes, marks: Mapping[str, int]) -> dict[RelationId, list[Reloaded]]:
         """Take note of a batch, before it is published; returns the chunks that count with it.
 
         Args:
             changes: what was read after the batch before.
-            watermark: every change up to it was read; -1: unknown.
+            marks: by connection, the time up to which every change was read, where it is known.
 
         Raises:
             MviewError: the store takes no files.
@@ -231,7 +231,7 @@ class Rereads:
                 reading.state = on_changes(reading.state, batch, reading.table)
         self._go_on()
         for number, reading in enumerate(self._readings):
-            if not _is_due(reading, watermark):
+            if not _is_due(reading, marks):
                 continue
             del self._readings[number]
             self._taken[reading.request].unpublished.discard(reading.number)
@@ -252,9 +252,9 @@ class Rereads:
             if reading.table.table in tables:
                 reading.is_outdated = True
 
-    def is_due(self, watermark: int) -> bool:
+    def is_due(self, marks: Mapping[str, int]) -> bool:
         """Whether a chunk counts, without a change more."""
-        return any(map(partial(_is_due, watermark=watermark), self._readings))
+        return any(_is_due(reading, marks) for reading in self._readings)
 
     def published(self) -> None:
         """All that `step` and `halts` gave is published: requests that are done go."""
@@ -447,9 +447,10 @@ def _is_of(table: RelationId, request: RereadRequest) -> bool:
     return request.table == table
 
 
-def _is_due(reading: _Reading, watermark: int) -> bool:
+def _is_due(reading: _Reading, marks: Mapping[str, int]) -> bool:
     """Whether every change up to the read was seen."""
-    return reading.marker is not None and watermark > release_ms(reading.marker, reading.table)
+    mark = marks.get(reading.table.table.connection, -1)
+    return reading.marker is not None and mark > release_ms(reading.marker, reading.table)
 
 
 def without_snapshots(
