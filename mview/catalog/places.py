@@ -71,9 +71,11 @@ def check_targets(
                 safe=_SAFE,
                 hint="give the view a folder of its own: WITH (path='…'), or no path",
             )
-        elif own and not _is_published(manifest, definition):
+        elif not _is_published(manifest, definition):
             try:
-                open_sink(config, store, definition, TableSchema((), ()), "check").check()
+                sink = open_sink(config, store, definition, TableSchema((), ()), "check")
+                if own:  # what is in the store is ours
+                    sink.check()
             except UserError as error:
                 wrong[definition.name] = error
         places[definition.name] = path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -130,9 +131,12 @@ def session_settings(config: Config, jar_files: list[Path]) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Errors of Python code inside a stream pass a deep regular expression on the JVM side:
         # the default stack of 1 MB overflows there and hides the error.
-        "spark.driver.extraJavaOptions": (
-            f'-Xss16m "-Dlog4j2.configurationFile={_LOG4J.as_uri()}"'
-            f' "-Dmview.logs={config.store / "logs"}"'
+        "spark.driver.extraJavaOptions": shlex.join(
+            [
+                "-Xss16m",
+                f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+                f"-Dmview.logs={config.store / 'logs'}",
+            ]
         ),
     }
     if config.spark.master.startswith("local"):

@@ -157,12 +157,23 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         ("s3://bucket/v", "a URL (s3:…)"),
         ("sql", "not empty"),
         ("shop.db", "is a file"),
+        ("a%20b/v", "'%' in the path of a Delta table"),
     ],
 )
 def test_paths_that_are_refused(check: Callable[..., tuple[int, str]], path: str, why: str) -> None:
     code, output = check(path)
     assert code != 0
     assert why in output
+
+
+def test_a_folder_in_a_store_that_no_reader_finds_is_told_before_a_run(
+    check: Callable[..., tuple[int, str]],
+) -> None:
+    code, output = check(store="a%20b/store")
+    assert code != 0
+    assert "'%' in the path of a Delta table" in output
+    assert "WITH (path = '…')" in output
+    assert check("out/v", store="a%20b/store")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,19 @@ def publish(tmp_path, monkeypatch):
         state = ViewState(digest_of(view), "LINEAR", ORDERS, {"version": 3}, 1, rows=41)
         table = TableState(ORDERS, 0, 0, phase="loaded", rows=1234)
         ManifestLog(store.manifests).publish(
-            Manifest(1, 1, BORN, 1, 0, {}, {}, BORN, {rel("shop.orders"): table}, {"v": state})
+            Manifest(
+                1,
+                1,
+                BORN,
+                1,
+                0,
+                {},
+                {},
+                BORN,
+                {rel("shop.orders"): table},
+                {"v": state},
+                cuts={"shop": Cut(BORN, None)},
+            )
         )
 
     return publish

@@ -42,7 +42,7 @@ conf = {
     "spark.ui.enabled": "true",
 }
 section = {"master": "local[1]", "conf": conf}
-spark = spark_session(Config(path=folder / "mview.yml", store=folder / "store", spark=section))
+spark = spark_session(Config(path=folder / "mview.yml", store=Path(sys.argv[2]), spark=section))
 
 def touch(batches):
     import os, pandas, pyarrow, sys
@@ -90,8 +90,9 @@ def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> 
         (traps / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    store = tmp_path / 'Ann\'s "best" \\ store; & $HOME #1'
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), str(tmp_path)],
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path), str(store)],
         cwd=traps, env=environment | {"PLANTED": SECRET}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout, done.stderr
@@ -102,14 +103,14 @@ def test_nobody_sees_a_secret_or_gets_in_and_its_end_is_told(tmp_path: Path) -> 
     assert set(seen["listens"]) == {"::ffff:127.0.0.1"}
     assert seen["authenticate"] == "true"
     assert seen["session"]
-    assert seen["worker"] == str(tmp_path / "store" / "logs")
+    assert seen["worker"] == str(store / "logs")
     assert "site-packages" in seen["pandas"]
     assert seen["anew"]
     assert seen["pool"] == "system"
     assert seen["ended worker"]
     assert "killed by SIGKILL" in seen["ended"]
     assert "every published epoch stays" in seen["ended"]
-    assert f"Its last words: {tmp_path}/store/logs/spark.out" in seen["ended"]
+    assert f"Its last words: {store}/logs/spark.out" in seen["ended"]
     assert done.stderr == ""
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any("events" in str(file) for file in files)

@@ -97,6 +97,8 @@ class DeltaSink:
             raise ConfigError(
                 f"view {target.view}: '%' in the path of a Delta table is decoded by some readers",
                 got=path,
+                safe="nothing was written",
+                hint="give the view a folder without it, `WITH (path = '…')`; or move the store",
             )
         self.target = target
         self.folder = Path(path)

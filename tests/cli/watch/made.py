@@ -20,7 +20,7 @@ from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, TableState, ViewState
+from mview.store.manifest import Cut, Manifest, TableState, ViewState
 from tests.relations import rel
 
 SECRET = "s3cret-word"
@@ -117,7 +117,9 @@ class MadeStore:
             rel("shop.orders"): TableState(ORDERS, 0, 0, phase="loaded", rows=1234),
             rel(f"crm.{EVIL}"): TableState(ODD, 0, 0, rows=50, released=(0, 1)),
         }
-        manifest = Manifest(number, 1, now, 1, number, {}, {}, now - 800, tables, states)
+        until = now - 800
+        cuts = {table.connection: Cut(until, None) for table in tables}
+        manifest = Manifest(number, 1, now, 1, number, {}, {}, until, tables, states, cuts=cuts)
         self.log.publish(replace(manifest, **changes))
         took = EpochReport(number, 9, None, {"shop.orders": 1}, stages={"net": 1.5, "views": 7})
         TookLog(self.store, self.clock).on_epoch(took)

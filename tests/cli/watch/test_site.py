@@ -36,8 +36,8 @@ def command(*arguments):
 
 def without_ages(told):
     """A status, but for what moves by itself."""
-    for view in told["views"]:
-        assert view.pop("lag_ms") >= 0
+    for aging in [*told["views"], *told["sources"]]:
+        assert aging.pop("lag_ms") >= 0
     return told
 
 
