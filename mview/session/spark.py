@@ -91,7 +91,7 @@ def _new_session(config: Config) -> SparkSession:
     logs.mkdir(parents=True, exist_ok=True)
     near = jars.resolve("local") if config.spark.master.startswith("local") else []
     settings = session_settings(config, [*near, *jars.resolve()])
-    _check_spark_home()
+    _check_environment()
     _choose_python(settings)
     conf = _started(settings, _hidden(config.spark.conf), logs)
     for name in _NOISY_LOGGERS:
@@ -282,8 +282,8 @@ def _drop_legacy(session: SparkSession) -> None:
         session.conf.unset(name)
 
 
-def _check_spark_home() -> None:
-    """Refuse another Spark: pyspark starts what SPARK_HOME names, and fails with riddles."""
+def _check_environment() -> None:
+    """Refuse variables by which pyspark fails with riddles: of another Spark, or of no start."""
     home = os.environ.get("SPARK_HOME")
     core = f"spark-core_2.13-{pyspark.__version__}.jar"
     if home and not (Path(home) / "jars" / core).is_file():
@@ -292,6 +292,15 @@ def _check_spark_home() -> None:
             where=home,
             allowed=f"Spark {pyspark.__version__}",
             hint="unset SPARK_HOME: pyspark brings its own Spark",
+        )
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    if arguments.split()[-1:] != ["pyspark-shell"]:
+        raise ConfigError(
+            "PYSPARK_SUBMIT_ARGS does not say what pyspark is to start",
+            where="the environment",
+            allowed="arguments of spark-submit, and pyspark-shell after them",
+            hint="unset PYSPARK_SUBMIT_ARGS, or end it with pyspark-shell; settings of Spark can "
+            "stand under 'spark:' in the configuration",
         )
 
 

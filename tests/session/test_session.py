@@ -138,6 +138,14 @@ def test_another_spark_home_is_refused(config, monkeypatch, tmp_path):
         spark_session(config)
 
 
+@pytest.mark.parametrize("given", ["", "--jars /a.jar", "pyspark-shell --jars /a.jar"])
+def test_arguments_that_start_nothing_are_told_as_what_they_are(config, monkeypatch, given):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    with pytest.raises(ConfigError, match="PYSPARK_SUBMIT_ARGS does not say"):
+        spark_session(config)
+
+
 PROGRAM = """
 import sys
 from mview.config import Config
