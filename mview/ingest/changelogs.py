@@ -321,6 +321,7 @@ class Changelogs:
         self, start: dict[str, Any], spec: QuerySpec, changes: int, enough: int
     ) -> tuple[dict[str, Progress], int, Cuts]:
         at, patience_ms = _followed(spec, start), self._patience_ms(spec)
+        before = {name: start["cuts"][name] for name in at if name in start["cuts"]}
         deadline = time.monotonic() + patience_ms / 1000
         # One log may wait for its own news; several take turns, so that none delays another.
         turn_ms = patience_ms if len(self._here(at)) == 1 else min(patience_ms, _TURN_MS)
@@ -342,10 +343,10 @@ class Changelogs:
             known = [p.watermark for p in reached.values() if p.watermark is not None]
             watermark = int(min(known)) if len(known) == len(at) else -1
             watermark = max(watermark, start["watermark"])
-            cuts = _cuts(start["cuts"], reached)
+            cuts = _cuts(before, reached)
             moved = at | _offsets(reached) != at
             # A watermark not yet worth an epoch is no answer: the next question would come at once.
-            news = moved or self._worth_an_epoch(spec, start["cuts"], cuts)
+            news = moved or self._worth_an_epoch(spec, before, cuts)
             news = news or bool(self._halts(reached))
             if news or self._bounded or time.monotonic() >= deadline:
                 return reached, watermark, cuts
