@@ -640,8 +640,15 @@ class Config(Settings):
     #: Where a run tells what its views are made of; without it: nowhere.
     openlineage: OpenLineageSettings | None = None
 
+    #: See `read_by`.
+    _read_by: dict[str, Any] = PrivateAttr({})
     #: See `of_environment`.
     _environment: str = PrivateAttr("")
+
+    @property
+    def read_by(self) -> dict[str, Any]:
+        """What changes and chunks are read by, as its file said it: JSON-able, without secrets."""
+        return self._read_by
 
     @property
     def environment(self) -> str:

@@ -37,6 +37,9 @@ _SECTIONS: dict[str, type[Settings]] = {
 }
 
 
+#: What changes and chunks are read by; see `Config.read_by`.
+_READ_BY = ("store", "connections", "changes", "engine")
+
 _PATTERNS = {
     "drivername": "must be the name of a dialect, such as postgresql+psycopg; no URL",
     "python": "must look like my_package.my_module:my_function",
@@ -76,7 +79,7 @@ def load_config(path: str | Path) -> Config:
     if isinstance(document.value, dict):
         mistakes += _own_mistakes(document)
         try:
-            config = Config(**_resolved(document.value, file))
+            config = config_of(document.value, file)
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)
             mistakes += [_mistake(document, detail) for detail in details]
@@ -84,6 +87,18 @@ def load_config(path: str | Path) -> Config:
     if mistakes or config is None:
         order = sorted(dict.fromkeys(mistakes), key=lambda mistake: (mistake.line, mistake.column))
         raise several([_error(file, mistake) for mistake in order])
+    return config
+
+
+def config_of(said: dict[str, Any], file: Path) -> Config:
+    """A configuration by what its file said, which may be edited at any time.
+
+    Args:
+        said: all of it, or `Config.read_by`.
+        file: relative paths are relative to its folder.
+    """
+    config = Config(**_resolved(said, file))
+    config._read_by = {name: said[name] for name in _READ_BY if name in said}
     return config
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from mview.changelog import ChangeEvent, EventBlock
 from mview.clock import END_OF_TIME, SourceMs, SystemClock
 from mview.config import Config, EngineSettings
-from mview.config.file import load_config
+from mview.config.file import config_of, load_config
 from mview.connector import (
     AHEAD_MS,
     Changelog,
@@ -32,7 +32,7 @@ from mview.connector import (
     place_of,
     reload_hint,
 )
-from mview.errors import CorruptionError, DecodeError, RetryableError, UserError
+from mview.errors import CorruptionError, DecodeError, UserError
 from mview.files.durable import put
 from mview.memory import MESSAGE_PART, Memory
 from mview.relation import RelationId, TableName
@@ -163,7 +163,7 @@ class QuerySpec:
         data = {
             "generation": self.generation,
             "config": str(self.config.path),
-            "places": _places_of(self.config),
+            "settings": self.config.read_by,
             "tables": [
                 {
                     "name": str(table.name),
@@ -198,15 +198,13 @@ def spec_file(reference: str) -> Path:
 #: Every light view of a run reads by a spec of its own.
 @lru_cache(maxsize=64)
 def read_spec(reference: str) -> QuerySpec:
-    """The spec of a file, with the configuration that it names; cached per worker process.
+    """The spec of a file, with the configuration that the run began with; cached per process.
 
     Args:
         reference: what `QuerySpec.write` returned, in the driver.
 
     Raises:
         CorruptionError: the file is not what was written: it says where to read and write.
-        ConfigError: the configuration cannot be read any more.
-        RetryableError: its connections or changelogs were edited since.
     """
     file, content = spec_file(reference), spec_file(reference).read_bytes()
     if _digest_of(content) != reference.rpartition("#")[2]:
@@ -230,17 +228,10 @@ def read_spec(reference: str) -> QuerySpec:
         )
         for table in data["tables"]
     }
-    config = load_config(data["config"])
-    if _places_of(config) != data["places"]:
-        raise RetryableError(
-            _EDITED,
-            where=str(config.path),
-            safe="nothing was read by the new ones; every published epoch stays",
-            hint="run the same command again: it goes on where it was, by what stands there then",
-        )
     return QuerySpec(
         data["generation"],
-        config,
+        # Not by what its file has now: offsets of a log, and chunks of a database, are of no other.
+        config_of(data["settings"], Path(data["config"])),
         tables,
         data["start"],
         data["watermark"],
@@ -253,11 +244,8 @@ def read_spec(reference: str) -> QuerySpec:
     )
 
 
-_EDITED = "connections or changes were edited in the configuration while a run reads by them"
-
-
 def check_unedited(config: Config) -> None:
-    """Make sure that another query of a run would read by the places that the run began with.
+    """Make sure that a run reads by the places that who asks it for views has looked at.
 
     Args:
         config: of the run.
@@ -268,7 +256,7 @@ def check_unedited(config: Config) -> None:
     """
     if _places_of(load_config(config.path)) != _places_of(config):
         raise UserError(
-            _EDITED,
+            "connections or changes were edited in the configuration while a run reads by them",
             where=str(config.path),
             safe="nothing was changed; the run goes on by what stood there at its start",
             hint="end the run and start it again, with these files, too: it goes on where it was, "

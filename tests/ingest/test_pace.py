@@ -16,7 +16,7 @@ from mview.config.file import load_config
 from mview.config.window import DailyWindow, parse_window
 from mview.errors import ConfigError, CorruptionError
 from mview.ingest.pace import Pacer, Waiting, held
-from mview.ingest.spec import QuerySpec, TableSpec, load_chunk_rows, read_spec
+from mview.ingest.spec import QuerySpec, TableSpec, check_unedited, load_chunk_rows, read_spec
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
 from mview.snapshot import ChunkPlan
@@ -194,13 +194,14 @@ def test_a_chunk_takes_ten_seconds_of_a_rate_at_the_most(tmp_path: Path) -> None
     assert load_chunk_rows(config_of(tmp_path, a={}), rel("a.x")) == config.engine.chunk_rows
 
 
-def test_how_gently_may_be_edited_while_a_run_reads(tmp_path: Path) -> None:
+def test_how_gently_may_be_edited_and_counts_from_the_next_start_on(tmp_path: Path) -> None:
     config = config_of(tmp_path, a={})
     reference = QuerySpec(3, config, {}, {}, -1, 1, False).write(tmp_path / "spec.json")
     config_of(
         tmp_path, a={"load": {"rows_per_second": 7}, "tables": {"x": {"load": {"priority": 1}}}}
     )
-    assert read_spec(reference).config.connections["a"].load.rows_per_second == 7
+    assert read_spec(reference).config == config
+    check_unedited(config)  # a run takes requests still
 
 
 def test_a_damaged_request_is_told_with_its_file(tmp_path: Path) -> None:
