@@ -70,6 +70,11 @@ def test_a_query_and_its_result_as_json() -> None:
     assert (len(told["rows"]), told["count"], told["sampled"]) == (2, 3, False)
 
 
+def test_nested_values_are_told_without_python(shop: Path) -> None:
+    query = "SELECT id, array(CAST(id AS DECIMAL(9,1)), NULL) AS a FROM shop.orders WHERE id = 3"
+    assert "3   [3.0, NULL]\n" in mview(query).stdout
+
+
 def test_the_time_is_that_of_now() -> None:
     query = "SELECT id FROM shop.orders WHERE now() > TIMESTAMP '2020-01-01' AND id = 3"
     told = json.loads(mview(query, "--json").stdout)

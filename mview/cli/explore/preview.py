@@ -9,7 +9,7 @@ import click
 from mview.cli.completing import files
 from mview.cli.options import App, config_option, json_option
 from mview.cli.render import aligned
-from mview.errors import counted, one_line
+from mview.errors import cell, counted, one_line
 
 if TYPE_CHECKING:
     from mview.trial.preview import Preview, PreviewedTable
@@ -81,5 +81,5 @@ def _table_text(table: PreviewedTable) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = "NULL" if value is None else str(value)
+    text = cell(value)
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"

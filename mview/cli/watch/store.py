@@ -16,7 +16,7 @@ from mview.cli.costs import plan_cost
 from mview.cli.explore.lineage import ViewLineage, lineage_of
 from mview.cli.render import explained_json, explained_text
 from mview.config import Config
-from mview.errors import MviewError, several
+from mview.errors import MviewError, cell, several
 from mview.plan.definition import ViewDefinition
 from mview.store.history import ManifestLog
 from mview.store.layout import Store
@@ -163,5 +163,5 @@ def _cell(value: pa.Scalar) -> str | None:
         plain = value.as_py()
     except (OverflowError, ValueError):  # a year that Python has no date for
         return "(beyond what can be shown)"
-    text = plain.hex() if isinstance(plain, bytes) else str(plain)
+    text = cell(plain)
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"

@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mview.errors import UserError
 from mview.plan.text.dialect import drop_hints, parse
-from mview.plan.text.elsewhere import FUNCTIONS
+from mview.plan.text.elsewhere import FUNCTIONS, UNPARSED
 from mview.plan.text.lexemes import open_quote, tokens, word_of
 from mview.plan.text.place import Text, did_you_mean
 
@@ -118,7 +118,22 @@ def _syntax_error(text: Text, error: ParseError) -> UserError:
         message = "a table or view is expected here"
         if token.isidentifier():
             hint = f"a word of SQL that is a name stands in backticks: `{token}`"
+    hint = hint or UNPARSED.get(_call_around(text, start))
     return text.error(f"syntax error: {message}", (start, start + max(len(token), 1)), hint=hint)
+
+
+def _call_around(text: Text, place: int) -> str:
+    """The name before the parenthesis that is open at a character; empty: none is."""
+    calls, before = [], ""
+    for token in tokens(text):
+        if token.start >= place:
+            break
+        if token.token_type == TokenType.L_PAREN:
+            calls.append(before)
+        elif token.token_type == TokenType.R_PAREN and calls:
+            calls.pop()
+        before = token.text.lower()
+    return calls[-1] if calls else ""
 
 
 @contextmanager

@@ -114,8 +114,11 @@ def test_views_plans_rows_epochs(page):
         (pa.scalar(2**63 - 1), "9223372036854775807"),
         (pa.scalar(Decimal("1.10")), "1.10"),
         (pa.scalar(b"\x00\xff"), "00ff"),
+        (pa.scalar(True), "true"),
+        (pa.scalar([Decimal("1.10")]), "[1.10]"),
+        (pa.scalar({"a": "x", "b": [b"\x00"]}), "{a: x, b: [00]}"),
         (pa.scalar("x" * 201), "x" * 199 + "…"),
-        (pa.scalar([1, None]), "[1, None]"),
+        (pa.scalar([1, None]), "[1, NULL]"),
         (pa.scalar(10**18, pa.int64()).cast(pa.timestamp("us")), "(beyond what can be shown)"),
     ],
 )

@@ -36,6 +36,12 @@ def refused(sql: str, name: str = "v") -> UserError:
         ("select id from range(10)", "explode(sequence(1, 10))"),
         ("select w from table(tumble(table shop.orders, descriptor(at)))", "date_trunc('minute'"),
         ("select id from table shop.orders union (table shop.orders)", "SELECT * FROM shop.orders"),
+        (
+            "select window.start as s from shop.orders group by window(at, '1 hour')",
+            "date_trunc('mi",
+        ),
+        ("select id from shop.orders where at > mz_now()", "now()"),
+        ("select proctime() as p from shop.orders", "now()"),
         ("select distinct on (k) id from shop.orders", "QUALIFY row_number() OVER"),
         ("select id from shop.orders fetch first 3 rows only", "LIMIT 10"),
         ("select id from shop.orders where id = :id", "write the value itself"),
