@@ -137,7 +137,7 @@ def test_a_wrong_password(project, monkeypatch):
     project.connection |= {"password": "${env:WRONG_PASSWORD}"}
     code, said = project.run()
     assert code == 2
-    assert "where:   connections.shop\n" in said
+    assert "where: connections.shop got: " in said
     assert "check the address, the user, the password and" in said
     assert "sesame" not in said
 
