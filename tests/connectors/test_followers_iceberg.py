@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -244,6 +246,15 @@ def test_a_table_whose_files_are_gone_is_told_with_what_to_do(
     world.start()
     change(world, 2)
     world.check()
+
+
+def test_the_orm_is_whole_before_any_thread_of_a_sink_begins() -> None:
+    """Else a changelog that was read meanwhile ended the run with an error of an import."""
+    code = (
+        "import sys; from mview.connector import load; load('followers', 'iceberg'); "
+        "sys.exit('sqlalchemy.orm' not in sys.modules or 'pyiceberg' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_rows_that_somebody_else_has_added_go(world: World) -> None:

@@ -23,6 +23,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Before threads read databases: the rest of SQLAlchemy asks it as soon as it is begun to be
+# imported, which pyiceberg does in a sink's thread, and fails on the half of it.
+import sqlalchemy.orm  # noqa: F401
+
 from mview.changelog import KIND
 from mview.clock import steady_clock
 from mview.errors import ConfigError, MviewError, RetryableError
@@ -112,8 +116,9 @@ class IcebergFollower:
             if pa.types.is_floating(kind) or pa.types.is_nested(kind):
                 wrong[name] = "another type, as the table is partitioned by it"
         refuse_types(self.target, wrong)
-        with suppress(ModuleNotFoundError):  # which who asks or writes is told
-            self._partitioned()
+        if self._settings.partition:  # pyiceberg takes long to import
+            with suppress(ModuleNotFoundError):  # which who asks or writes is told
+                self._partitioned()
         if self._settings.warehouse is None and not self._settings.catalog:
             raise ConfigError(
                 f"sink {self.target.sink} has no warehouse",
