@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from operator import index
 from typing import SupportsIndex
 
@@ -15,9 +16,7 @@ from mview.clock import MOMENT_EXAMPLES, SystemClock, moment_of, utc_text
 from mview.config import Config
 from mview.connector import Sink
 from mview.epoch.halts import has_halted
-from mview.errors import (
-    UserError,
-)
+from mview.errors import MviewError, RetryableError, UserError
 from mview.execute.slices import difference
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
@@ -98,6 +97,35 @@ def manifest_at(config: Config, when: When) -> Manifest:
     return manifest
 
 
+class EpochGoneError(RetryableError):
+    """An epoch is kept no longer, while somebody reads it."""
+
+
+@contextmanager
+def of_kept_epochs(config: Config, *epochs: int) -> Iterator[None]:
+    """Read what epochs name: files of it go when a run keeps one of them no longer.
+
+    Raises:
+        EpochGoneError: that happened meanwhile, whatever it looked like.
+    """
+    try:
+        yield
+    except EpochGoneError:
+        raise
+    except Exception as error:
+        gone = {*epochs} - {*ManifestLog(Store(config.store).manifests).epochs()}
+        if not gone:
+            raise
+        raise EpochGoneError(
+            f"epoch {min(gone)} went while it was read: it is kept no longer",
+            where=str(config.store),
+            got=error.what if isinstance(error, MviewError) else str(error),
+            safe="nothing was changed, and nothing is known to be wrong",
+            hint="run the same command again; if that is so again and again, reading takes longer "
+            "than files are kept: set engine.keep_files higher",
+        ) from error
+
+
 def sink_path(config: Config, store: Store, definition: ViewDefinition) -> str:
     """Where a view's sink writes."""
     return str(sink_options(config, store, definition)["path"])
@@ -128,11 +156,13 @@ class StoredView:
 
     def arrow(self) -> pa.Table:
         """The rows."""
-        return self._sink.rows(self._state.sink)
+        with of_kept_epochs(self._config, self.epoch):
+            return self._sink.rows(self._state.sink)
 
     def parts(self) -> Iterator[pa.Table]:
         """The rows, in parts."""
-        return self._sink.parts(self._state.sink)
+        with of_kept_epochs(self._config, self.epoch):
+            yield from self._sink.parts(self._state.sink)
 
     def head(self, most: int) -> pa.Table:
         """The first rows, in no order: of the parts, as many are read as it takes."""
@@ -205,7 +235,8 @@ class StoredView:
                 allowed=_columns(self.schema),
                 hint="ask for the changes since an epoch that has them",
             )
-        return difference(*self._sink.apart(self._state.sink, older._state.sink))
+        with of_kept_epochs(self._config, self.epoch, older.epoch):
+            return difference(*self._sink.apart(self._state.sink, older._state.sink))
 
 
 def _built_later(config: Config, name: str, epoch: int) -> str | None:

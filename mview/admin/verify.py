@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from mview.admin.content import StoredView, published
+from mview.admin.content import StoredView, of_kept_epochs, published
 from mview.admin.lights import sides
 from mview.admin.mending.quarantine import aside_below, degraded_text
 from mview.catalog.analyze import temporary_views
@@ -228,7 +228,8 @@ def _verified(
     config: Config, spark: SparkSession, manifest: Manifest, stored: StoredView
 ) -> VerifyResult:
     try:
-        return _compared(config, spark, manifest, stored)
+        with of_kept_epochs(config, manifest.epoch):
+            return _compared(config, spark, manifest, stored)
     except Exception as error:
         halting(error, stored.name, Store(config.store), Spark.of(spark))  # or it is of all views
         told = told_of(

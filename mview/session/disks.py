@@ -32,12 +32,21 @@ def disks_told(places: Callable[[], Iterable[Path]]) -> Iterator[None]:
         raise
 
 
-def _fullest(places: Iterable[Path]) -> str:
-    """The place with the least room, and what it has; one that is read-only has none."""
+#: With more bytes than that no disk was full: that of a sink was, which only its error names.
+_ROOM = 1 << 30
+
+
+def _fullest(places: Iterable[Path]) -> str | None:
+    """The place with the least room, and what it has; one that is read-only has none.
+
+    None: all have room.
+    """
     used: dict[Path, int] = {}
     for place in (*places, Path(tempfile.gettempdir())):
         folder = next((above for above in (place, *place.parents) if above.exists()), Path("/"))
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
         used[place] = 0 if read_only else shutil.disk_usage(folder).free
     least = min(used, key=lambda place: used[place])
+    if used[least] > _ROOM:
+        return None
     return f"{least}, where {used[least] // 1024:,} kB are free"

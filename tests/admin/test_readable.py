@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from mview.admin.content import StoredView, check_views, published
@@ -11,9 +12,10 @@ from mview.admin.verify import _followers_of
 from mview.catalog.definitions import KeptLight, save_light
 from mview.cli.render import verified_text
 from mview.config.file import load_config
-from mview.errors import UserError
+from mview.errors import CorruptionError, RetryableError, UserError
 from mview.plan.definition import parse_view
 from tests.cli.watch.made import CONFIG, ORDERS, MadeStore
+from tests.notebook.shelf import Shelf
 
 LIGHT = (
     "CREATE MATERIALIZED VIEW picked WITH (mode = 'light', sinks = 'cache') AS "
@@ -56,3 +58,23 @@ def test_a_light_view_is_told_from_one_that_was_not_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no view 'picked' at epoch 1") as told:
         StoredView(made.config, "picked", manifest)
     assert "light mode" in str(told.value.hint)
+
+
+def test_an_epoch_that_is_kept_no_longer_is_no_damage(tmp_path: Path) -> None:
+    """Who is overtaken by the cleaning of a run must not be told to drop a view."""
+    shelf = Shelf(tmp_path, {"id": pa.int64(), "name": pa.string()})
+    for number in range(3):
+        shelf.publish([(number, "a")])
+    old, new = (StoredView(shelf.config, "v", epoch) for epoch in (1, 3))
+    reads = (old.arrow, lambda: [*old.parts()], lambda: new.changes_from(old))
+    for file in Path(old.path).rglob("*"):
+        if file.is_file() and "mview" not in file.name:
+            file.unlink()
+    for read in reads:
+        with pytest.raises(CorruptionError):
+            read()
+    shelf.log.prune({1})
+    for read in reads:
+        with pytest.raises(RetryableError, match="epoch 1 went while it was read") as told:
+            read()
+        assert "engine.keep_files" in str(told.value.hint)

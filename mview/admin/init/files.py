@@ -84,6 +84,9 @@ def debezium(name: str, url: URL) -> str:
             {
                 "database.server.id": "5701",
                 "database.include.list": url.database or "",
+                # A server where nothing changes gives a sign of itself every 0.8 of it, and only
+                # then comes a heartbeat. By default that is every 48 seconds.
+                "connect.keep.alive.interval.ms": "5000",
             },
         )
     converter = "org.apache.kafka.connect.json.JsonConverter"
