@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.admin.content import StoredView, When
+from mview.admin.content import EpochGoneError, StoredView, When
 from mview.admin.status import ViewStatus, status
 from mview.admin.tables import StoredTable
 from mview.config import Config
 from mview.connector import WEIGHT
-from mview.errors import CorruptionError, UserError, counted, one_line
+from mview.errors import UserError, counted, one_line
 from mview.notebook.extra import needed
 from mview.notebook.frames import Decimals, query, to_pandas, to_polars
 from mview.store.history import ManifestLog
@@ -242,13 +242,10 @@ class View(Readable):
                     continue
                 try:
                     rows = newer.changes_from(shown)
-                except CorruptionError:
-                    kept = log.epochs()
-                    if epoch not in kept:
+                except EpochGoneError:
+                    if epoch not in log.epochs():
                         continue  # its files have gone since: they come with the next one
-                    if shown.epoch not in kept:
-                        raise _too_far_behind(self.name, shown.epoch) from None
-                    raise
+                    raise _too_far_behind(self.name, shown.epoch) from None
                 shown = newer
                 if rows.num_rows:
                     yield ViewStep(self.name, epoch, newer.manifest.created_ms, rows)
