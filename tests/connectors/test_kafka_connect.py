@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from mview_connectors.changelogs.kafka.connect import check_connector
+from mview_connectors.changelogs.kafka.connect import check_connector, connector_caution
 from pydantic import ValidationError
 
 from mview.config import ChangesSettings
@@ -53,10 +53,15 @@ def ask() -> Iterator[Ask]:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def asked(answer: Any, **options: str) -> MviewError | None:
+    def asked(
+        answer: Any, said: list[str | None] | None = None, **options: str
+    ) -> MviewError | None:
         answers.append(json.dumps(answer).encode())
+        settings = section(server.server_port, **options)
+        if said is not None:
+            said.append(connector_caution(settings))
         try:
-            check_connector(section(server.server_port, **options))
+            check_connector(settings)
         except MviewError as error:
             return error
         return None
@@ -175,6 +180,32 @@ def test_an_answer_of_something_else(ask: Ask, answer: Any) -> None:
 def test_nobody_answers() -> None:
     with pytest.raises(AwayError, match="does not answer"):
         check_connector(section(free_port()))
+    assert connector_caution(section(free_port())) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "interval", "seconds"),
+    [
+        ("mysql.MySqlConnector", None, "48"),
+        ("mariadb.MariaDbConnector", "15000", "12"),
+        ("mariadb.MariaDbConnector", "5000", None),
+        ("mariadb.MariaDbConnector", "often", None),
+        ("postgresql.PostgresConnector", None, None),
+    ],
+)
+def test_heartbeats_of_idle_servers_that_come_seldom_are_warned_of(
+    ask: Ask, kind: str, interval: str | None, seconds: str | None
+) -> None:
+    properties = {"connector_class": f"io.debezium.connector.{kind}"}
+    if interval is not None:
+        properties["connect_keep_alive_interval_ms"] = interval
+    said: list[str | None] = []
+    assert ask({"shop": one(**properties)}, said=said) is None
+    (told,) = said
+    if seconds is None:
+        assert told is None
+    else:
+        assert f"connector shop sends a heartbeat every {seconds} s only" in str(told)
 
 
 @pytest.mark.parametrize("url", ["connect:8083", "http://user:secret@connect:8083", "ftp://x"])

@@ -43,7 +43,7 @@ from mview.connector import (
 )
 from mview.errors import ConfigError, DataLostError
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span, Topic, topic_of
-from mview_connectors.changelogs.kafka.connect import check_connector
+from mview_connectors.changelogs.kafka.connect import check_connector, connector_caution
 from mview_connectors.changelogs.kafka.errors import (
     IDLE,
     behind,
@@ -347,9 +347,10 @@ class KafkaChangelog:
         return self._client.read(spans, last=True)
 
     def caution(self) -> str | None:
-        """A warning where the way to the brokers is not safe."""
+        """A warning where the way to the brokers is not safe, or heartbeats come seldom."""
         section = self._settings.section
         cautions = [kafka_caution(self._settings)]
+        cautions += [] if self._settings.connect is None else [connector_caution(self._settings)]
         cautions += [] if self._registry is None else [self._registry.caution(section)]
         return "\n".join(filter(None, cautions)) or None
 

@@ -9,6 +9,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,6 +44,11 @@ _CHANGED = ("column.mask.", "column.truncate.")
 #: JsonConverter's property; without a converter of its own, a connector has that of its worker.
 _REPLACED, _JSON = "value.converter.replace.null.with.default", "JsonConverter"
 
+#: How long the connectors of binary logs let a server be silent, Debezium's default, and seconds
+#: between two heartbeats that are few.
+_BINLOG, _KEEP_ALIVE = ("MySqlConnector", "MariaDbConnector"), "connect.keep.alive.interval.ms"
+_KEEP_ALIVE_MS, _SELDOM_S = 60_000, 10
+
 #: Transforms that flatten messages, or drop some.
 _TRANSFORMS = ("ExtractNewRecordState", "Filter")
 
@@ -58,8 +64,7 @@ def check_connector(settings: ChangesSettings) -> None:
         AwayError: Kafka Connect does not answer.
     """
     there = _ask(settings)
-    by_beats = {_beats_of(connector["info"]["config"]): name for name, connector in there.items()}
-    name = by_beats.get(settings.heartbeat_topic or "")
+    name = _named(settings, there)
     if name is None:
         raise ConfigError(
             f"Kafka Connect has no connector whose heartbeats are in {settings.heartbeat_topic!r}",
@@ -75,6 +80,35 @@ def check_connector(settings: ChangesSettings) -> None:
     ]
     if faults:
         raise several(faults)
+
+
+def connector_caution(settings: ChangesSettings) -> str | None:
+    """A warning of heartbeats that come seldom where nothing changes.
+
+    Those of MySQL and MariaDB wait for a sign of the server. The client of the binary log asks for
+    one every 0.8 of what is set.
+
+    Args:
+        settings: a section with `connect`; one that does not answer now is not warned of.
+    """
+    with suppress(AwayError, ValueError):
+        there = _ask(settings)
+        if (name := _named(settings, there)) is not None:
+            config = there[name]["info"]["config"]
+            seconds = 0.8 * int(config.get(_KEEP_ALIVE, _KEEP_ALIVE_MS)) / 1000
+            if config.get("connector.class", "").endswith(_BINLOG) and seconds > _SELDOM_S:
+                return (
+                    f"WARNING: {settings.section}.connect: where nothing changes, connector {name} "
+                    f"sends a heartbeat every {seconds:.0f} s only, and each load waits for some. "
+                    f"Set {_KEEP_ALIVE}=5000 in the connector."
+                )
+    return None
+
+
+def _named(settings: ChangesSettings, there: Mapping[str, Any]) -> str | None:
+    """The connector of the heartbeat topic."""
+    by_beats = {_beats_of(connector["info"]["config"]): name for name, connector in there.items()}
+    return by_beats.get(settings.heartbeat_topic or "")
 
 
 def _faults(
