@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +100,11 @@ class Sources:
             "SELECT current_setting('max_replication_slots')::int"
             " - (SELECT count(*) FROM pg_replication_slots)"
         )
-        taken = [f"taken_{number}" for number in range(left)]
-        for name in taken:
-            self.far(f"SELECT pg_create_physical_replication_slot('{name}')")
-        try:
+        with ExitStack() as taken:
+            for name in (f"taken_{number}" for number in range(left)):
+                self.far(f"SELECT pg_create_physical_replication_slot('{name}')")
+                taken.callback(self.far, f"SELECT pg_drop_replication_slot('{name}')")
             yield
-        finally:
-            for name in taken:
-                self.far(f"SELECT pg_drop_replication_slot('{name}')")
 
     @contextmanager
     def without_far(self, said: str) -> Iterator[Running]:
@@ -177,8 +174,9 @@ def test_what_does_not_read_it_is_applied_meanwhile(sources: Sources) -> None:
     sources.near("INSERT INTO u VALUES (5, 5)")
     with closing(SqliteServer(sources.config.connections["near"])) as near:
         near.install(["u"])
-    with Running(sources.config, VIEWS) as run:
-        with sources.no_slot_left():
+    with ExitStack() as slots:
+        slots.enter_context(sources.no_slot_left())  # before the run can take one of them
+        with Running(sources.config, VIEWS) as run:
             sources.near("INSERT INTO t VALUES (1, 1)")
             sources.until(run, "of_near", [1])
             for views, removed in (([twice], []), ([other], []), ([], ["twice"])):
@@ -190,11 +188,12 @@ def test_what_does_not_read_it_is_applied_meanwhile(sources: Sources) -> None:
             assert "replication slots are in use" in answer.error
             sources.near("INSERT INTO t VALUES (2, 2)")
             sources.until(run, "of_near", [1, 2])
-        answer = apply_views(sources.config, VIEWS[:1], (), run.messages.append)
-        assert answer.state == "done", answer.error
-        sources.until(run, "of_far", [0])
-        sources.far("INSERT INTO t VALUES (8, 8)")
-        sources.until(run, "of_far", [0, 8])
+            slots.close()
+            answer = apply_views(sources.config, VIEWS[:1], (), run.messages.append)
+            assert answer.state == "done", answer.error
+            sources.until(run, "of_far", [0])
+            sources.far("INSERT INTO t VALUES (8, 8)")
+            sources.until(run, "of_far", [0, 8])
     assert {view.name for view in status(sources.config).views} == {
         "of_far",
         "of_near",
