@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
+from socketserver import BaseServer
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -124,10 +126,33 @@ def _serve(
             server.shutdown()
 
         threading.Thread(target=until_the_end, daemon=True).start()
+    with _ending(server) if told is None else nullcontext():
+        try:
+            server.serve_forever()
+        finally:
+            ended.set()
+
+
+@contextmanager
+def _ending(server: BaseServer) -> Iterator[None]:
+    """Have an interrupt end the serving, wherever it comes.
+
+    Python raises it in the middle of whatever runs, and drops what is raised in a destructor: then
+    the server would go on as if nothing had come.
+    """
+    interrupted = threading.Event()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        threading.Thread(target=server.shutdown, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        server.serve_forever()
+        yield
     finally:
-        ended.set()
+        signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 class WatchedDisplay(TeeDisplay):

@@ -231,3 +231,32 @@ def test_the_command(made):
         finally:
             ui.kill()
         assert ui.stderr.read() == "interrupted\n"
+
+
+def test_an_interrupt_that_python_drops_ends_it(made):
+    """It does where it comes in a destructor, as of a thread that has answered."""
+    program = """
+import signal
+from mview.cli import main
+from mview.cli.watch.server import WatchServer
+
+class Late:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(100_000):
+            pass
+
+def service_actions(self):
+    WatchServer.service_actions = lambda self: None
+    Late()
+
+WatchServer.service_actions = service_actions
+main(["ui", "-c", "mview.yml", "--listen", "127.0.0.1:0"])
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ui:
+        try:
+            assert end_of(ui, 60) == 130
+        finally:
+            ui.kill()
+        assert ui.stderr.read() == "interrupted\n"
