@@ -126,7 +126,9 @@ def _serve(
             server.shutdown()
 
         threading.Thread(target=until_the_end, daemon=True).start()
-    with _ending(server) if told is None else nullcontext():
+    # Who starts it in the background may have set that interrupts are passed over.
+    heeds = told is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+    with _ending(server) if heeds else nullcontext():
         try:
             server.serve_forever()
         finally:

@@ -260,3 +260,18 @@ main(["ui", "-c", "mview.yml", "--listen", "127.0.0.1:0"])
         finally:
             ui.kill()
         assert ui.stderr.read() == "interrupted\n"
+
+
+def test_one_that_is_to_be_passed_over_does_not(made):
+    """As of a script that starts it in the background, and whose terminal gets an interrupt."""
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    program += "; from mview.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "ui", "-c", "mview.yml", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ui:
+        try:
+            url = re.match(r"(http://127.0.0.1:\d+/)  ", ui.stdout.readline()).group(1)
+            ui.send_signal(signal.SIGINT)
+            assert end_of(ui, 2) is None
+            assert ask(f"{url}api/status")["epoch"] == 3
+        finally:
+            ui.kill()
