@@ -41,7 +41,7 @@ from mview.secrets import Mask
 from mview.snapshot import Chunk, ChunkPlan
 from mview.store.layout import Store
 from mview.store.lease import Lease
-from mview.store.manifest import Manifest, TableState
+from mview.store.manifest import Manifest, TableState, read_until
 from mview.store.mirror import Mirror
 
 #: Differing rows that are shown of a table.
@@ -463,8 +463,7 @@ class Comparison:
         return rows.take(pa.array(there))
 
     def _until(self, manifest: Manifest) -> SourceMs | None:
-        cut = manifest.cuts.get(self._table.connection)
-        return None if cut is None else cut.until
+        return read_until(manifest.cuts_of([self._table.connection]).values())
 
     def _read_until(self) -> SourceMs | None:
         return self._until(self._newest())

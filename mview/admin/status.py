@@ -319,8 +319,7 @@ def cuts_of(manifest: Manifest, view: str, views: Mapping[str, ViewDefinition]) 
         view: the view's name.
         views: the definitions that are known, by name.
     """
-    read = connections_of(view, views) or manifest.cuts.keys()
-    return {name: manifest.cuts.get(name, Cut(None, None)) for name in read}
+    return manifest.cuts_of(connections_of(view, views) or manifest.cuts)
 
 
 def lag_of(cuts: Mapping[str, Cut], now: int) -> int | None:

@@ -158,9 +158,9 @@ def _cuts(
     """The cuts of all connections; where a log tells no time, that of the epoch before holds."""
     cuts = {name: before[name] for name in offsets if name in before}
     for name, cut in reached.items():
-        known = [c.until for c in (cuts.get(name), cut) if c is not None and c.until is not None]
-        until = max((ms for ms in known if ms < END_OF_TIME), default=None)
-        cuts[name] = replace(cut, until=until)
+        # The end of a bounded log is not a time.
+        told = replace(cut, until=None) if cut.until == END_OF_TIME else cut
+        cuts[name] = told.after(cuts.get(name))
     return cuts
 
 

@@ -28,7 +28,7 @@ from mview.clock import SourceMs, last_tick, steady_clock
 from mview.config import secret_values
 from mview.connector import Align, Changelog, Offsets, Progress, Split, TableHalt
 from mview.errors import AwayError, DataLostError, MviewError, UserError
-from mview.files.records import plain
+from mview.files.records import plain, record
 from mview.ingest.away import AwayLogs, is_passing
 from mview.ingest.batches import halt_row
 from mview.ingest.clocks import Clocks
@@ -499,11 +499,10 @@ def _offsets(reached: Mapping[str, Progress]) -> dict[str, Offsets]:
 
 def _cuts(before: Cuts, reached: Mapping[str, Progress]) -> Cuts:
     """Where a batch cuts each log; what was said of one before holds while it says nothing new."""
-    cuts, marks = {**before}, marks_of(before)
+    cuts = {**before}
     for name, part in reached.items():
-        known = [mark for mark in (marks.get(name), part.watermark) if mark is not None]
-        until = SourceMs(max(known)) if known else None
-        cuts[name] = plain(Cut(until, part.whole))
+        known = record(Cut, before[name]) if name in before else None
+        cuts[name] = plain(Cut(part.watermark, part.whole).after(known))
     return cuts
 
 

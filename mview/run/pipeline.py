@@ -1003,9 +1003,9 @@ class Run:
         if now - self._explained < _EXPLAIN_EVERY_S:
             return
         self._explained = now
-        loading, cuts = self._tables("loading"), self._engine.manifest.cuts
-        of_them = [cuts.get(name, Cut(None, None)) for name in {t.connection for t in loading}]
-        watermark = read_until(of_them)
+        loading = self._tables("loading")
+        cuts = self._engine.manifest.cuts_of({table.connection for table in loading})
+        watermark = read_until(cuts.values())
         seen = "unknown" if watermark is None else f"{utc_text(watermark)} UTC"
         tables = ", ".join(map(str, loading))
         self._listener.on_message(

@@ -6,8 +6,8 @@ last. A reader takes the newest manifest and reads every table and view at the v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mview.clock import SourceMs
@@ -34,6 +34,12 @@ class Cut:
 
     until: SourceMs | None
     whole: bool | None
+
+    def after(self, before: Cut | None) -> Cut:
+        """This one; where it tells no time, or an older one, that of the one before holds."""
+        both = (self,) if before is None else (self, before)
+        known = [cut.until for cut in both if cut.until is not None]
+        return replace(self, until=max(known, default=None))
 
 
 def read_until(cuts: Collection[Cut]) -> SourceMs | None:
@@ -187,6 +193,10 @@ class Manifest:
     def source_tables(self) -> dict[RelationId, TableState]:
         """The mirrors of source tables, without what views keep."""
         return {n: state for n, state in self.tables.items() if n.is_table}
+
+    def cuts_of(self, connections: Iterable[str]) -> dict[str, Cut]:
+        """Where this epoch ends in some changelogs; of one that it does not name it is unknown."""
+        return {name: self.cuts.get(name, Cut(None, None)) for name in connections}
 
     def to_json(self) -> dict[str, Any]:
         """A form for orjson; see `from_json`."""

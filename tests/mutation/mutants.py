@@ -616,7 +616,7 @@ _AROUND = [
         ('watermark = max(watermark, start["watermark"])', "pass"),
         ("if len(known) == len(at) else -1", "if known else -1"),
         ("if table.plan is not None}", "}"),
-        ("SourceMs(max(known)) if known else None", "part.watermark"),
+        (".after(known))", ")"),
         (
             "return min(slow) if slow and len(progress) > 1 else None",
             "return max(slow) if slow and len(progress) > 1 else None",
