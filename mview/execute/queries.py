@@ -19,7 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from mview.errors import DataError
-from mview.execute.strict_math.functions import add_to
+from mview.execute.sketches import functions as sketches
+from mview.execute.strict_math import functions as strict_math
 from mview.execute.turns import aside
 from mview.files.scratch import ScratchFolder
 from mview.memory import Demand
@@ -63,7 +64,8 @@ def closed_database(memory: int = _UNSAID) -> duckdb.DuckDBPyConnection:
             "temp_directory": str(_spill().path),
         }
     )
-    add_to(database)
+    strict_math.add_to(database)
+    sketches.add_to(database)
     database.execute("SET GLOBAL TimeZone = 'UTC'")
     database.execute("SET GLOBAL enable_external_access = false")
     database.execute("SET GLOBAL lock_configuration = true")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.execute.local.common_functions import COMMON, OTHERS, of_the_time, place
 
-IN_PROCESS = 145
+IN_PROCESS = 146
 
 
 def test_no_fewer_of_the_common_functions_run_in_process() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, aggregate, rounded_text
@@ -19,7 +20,18 @@ from mview.execute.local.admitted.signatures import (
     spread,
     total,
 )
-from mview.execute.local.admitted.spark_types import BIGINT, BOOLEAN, DOUBLE
+from mview.execute.local.admitted.spark_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    SMALLINT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+)
 
 _SUM = "CAST(sum({distinct}{0}){tail} AS DECIMAL(38,{scale}))"
 _AVERAGE_OF_DECIMALS = rounded_text(_SUM, "CAST(count({distinct}{0}){tail} AS HUGEINT)")
@@ -69,6 +81,13 @@ def _correlation() -> Admitted:
     text = "corr({0}, {1}){tail}"
     real = f"CASE WHEN isnan({text}) THEN CAST({SPARK_DECIDES} AS DOUBLE) ELSE {text} END"
     return replace(rule, duckdb=rule.duckdb.replace(text, real), defers=True)
+
+
+def _estimated(name: str, kinds: tuple[pa.DataType, ...], register: str) -> Admitted:
+    """approx_count_distinct: the registers of its sketch, each at what a value shows it."""
+    rule = aggregate(name, exp.ApproxDistinct, "approx_count_distinct({0})", one_of(kinds, BIGINT))
+    shown = f"list(DISTINCT {register}){{tail}}"
+    return replace(rule, duckdb=f"coalesce(registers_estimate({shown}), 0)")
 
 
 AGGREGATES: tuple[Admitted, ...] = (
@@ -140,4 +159,15 @@ AGGREGATES: tuple[Admitted, ...] = (
     ),
     aggregate("bool_and", exp.LogicalAnd, "bool_and({0})", one_of((BOOLEAN,))),
     aggregate("bool_or", exp.LogicalOr, "bool_or({0})", one_of((BOOLEAN,))),
+    _estimated("estimated_texts", (STRING,), "register_of_text({0})"),
+    _estimated(
+        "estimated_integers",
+        (BOOLEAN, TINYINT, SMALLINT, INT),
+        "register_of_int(CAST({0} AS INTEGER))",
+    ),
+    _estimated("estimated_bigints", (BIGINT,), "register_of_long({0})"),
+    _estimated(
+        "estimated_dates", (DATE,), "register_of_int(CAST({0} - DATE '1970-01-01' AS INTEGER))"
+    ),
+    _estimated("estimated_times", (TIMESTAMP, TIMESTAMP_NTZ), "register_of_long(epoch_us({0}))"),
 )

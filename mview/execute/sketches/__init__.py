@@ -1,0 +1,1 @@
+"""Sketches to the last bit as Spark makes them."""
