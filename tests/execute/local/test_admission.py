@@ -364,6 +364,11 @@ OTHERS = [
     *("a_boolean = b_boolean IS NULL", "a_boolean <> b_boolean IS TRUE", "-1::string"),
     *("a_boolean = b_boolean < c_boolean", "a_int = b_int IN (c_boolean, NULL)"),
     *("c_boolean BETWEEN a_boolean AND a_int = b_int", "NOT a_int = b_int <=> c_boolean"),
+    # An operand passes the range of its type where the comparison has an answer all the same.
+    *("a_int + 1 > 5", "5 < a_bigint + 1", "a_int - 1 < 5", "a_bigint * 2 = 4", "1 - a_int > 3"),
+    *("- a_smallint = 0", "- a_int > 3", "- a_bigint <> 1", "- a_tinyint IS NOT NULL"),
+    *("a_int + 1 BETWEEN 1 AND 5", "a_smallint * 2S <=> 4S", "(a_int + 1) - 2 > 5"),
+    "CASE WHEN a_int + 1 > 3 THEN 1 ELSE 1 END",
     *("date_sub(a_date, 1)", "date_add(a_date, 30)", "substr(a_string, 1, 1)", "mod(a_int, 10)"),
 ]
 

@@ -89,14 +89,19 @@ _ROUNDED = (
     "ELSE {0} END"
 )
 
+# DuckDB solves what compares an operator with a constant (x + 1 > 5, - x = 0) for x, so that it is
+# no error, as it is in Spark, if x + 1 has no place in its type. It does not where functions stand.
+_NEGATED = "multiply({0}, -1)"
+
 SCALARS: tuple[Admitted, ...] = (
-    binary("add", exp.Add, "{0} + {1}", plus),
-    binary("subtract", exp.Sub, "{0} - {1}", plus),
-    binary("multiply", exp.Mul, "{0} * {1}", times),
+    binary("add", exp.Add, "{0} + {1}", plus, "add({0}, {1})"),
+    binary("subtract", exp.Sub, "{0} - {1}", plus, "subtract({0}, {1})"),
+    binary("multiply", exp.Mul, "{0} * {1}", times, "multiply({0}, {1})"),
     binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
     binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS),
     binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
     binary("mod", exp.Mod, "{0} % {1}", integers, _REST),
+    unary("negate_integers", exp.Neg, "(- {0})", one_of(INTEGERS), _NEGATED),
     unary("negate", exp.Neg, "(- {0})", number),
     unary("abs", exp.Abs, "abs({0})", number),
     *(binary(name, node, f"{{0}} {op} {{1}}", compared) for name, node, op in _COMPARISONS),
