@@ -338,6 +338,57 @@ def test_a_refused_commit_that_is_not_shown_yet_is_nobodys(
     world.check()
 
 
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "empty"])
+def test_a_log_with_a_gap_is_not_written_on(
+    world: World, harness: FolderHarness, tmp_path: Path, is_there: bool
+) -> None:
+    """A commit that took the lost one's place would be followed by those of another table."""
+    for number in range(4):
+        change(world, number)
+    log = tmp_path / "lake" / "t" / "_delta_log"
+    lost = sorted(log.glob("*.json"))[3]
+    content = lost.read_bytes()
+    lost.unlink()
+    if is_there:
+        lost.touch()
+    there = sorted(log.iterdir())
+    world.start()
+    world.view.publish([world.row(50)])
+    for _ in range(2):
+        error = raised(world.sync, TargetError)
+        assert ("is empty" if is_there else "version 3 is missing, and there is version 5") in str(
+            error
+        )
+    assert sorted(log.iterdir()) == there
+    lost.write_bytes(content)
+    world.sync()
+    world.check()
+    lost.unlink()
+    world.start()
+    raised(world.sync, TargetError)
+    harness.drop(world.target())
+    world.sync()
+    world.check()
+
+
+def test_a_commit_that_a_store_shows_empty_is_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what comes next would be a version too high, which no reader finds."""
+    get, shown = Objects.get, [b""]
+
+    def show(self: Objects, path: str) -> bytes | None:
+        content = get(self, path)
+        return shown.pop() if content is None and shown else content
+
+    monkeypatch.setattr(Objects, "get", show)
+    world.view.publish([world.row(50)])
+    assert "is empty" in str(raised(world.sync, TargetError))
+    assert shown == []
+    world.sync()
+    world.check()
+
+
 def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
     older = world.faulty.inner
     newer = world.harness.open(world.target(world.fence + 1))

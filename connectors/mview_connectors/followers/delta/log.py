@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from mview.delta.parquet import (
     read_parquet,
 )
 from mview.errors import RetryableError, TargetError
+from mview.files.numbered import NUMBERED
 from mview.follower import Mark, Step
 from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import OWNER
@@ -54,6 +55,8 @@ class TableLog:
     def __init__(self, objects: Objects, owner: str) -> None:
         self.objects, self._owner = objects, owner
         self.head = TableVersion(NO_TABLE)
+        #: The newest version of which there was a commit when the log was last listed.
+        self._named = NO_TABLE
         #: Of the newest checkpoint that is known.
         self.checkpoint = NO_TABLE
         #: What others have changed since the owner's last commit; empty: nothing.
@@ -71,20 +74,22 @@ class TableLog:
             self._begin()
         while (content := self.objects.get(commit_path(self.head.version + 1))) is not None:
             self._follow(self.head.version + 1, self._parsed(content))
+        if self.head.version < self._named:
+            # Or the next commit would fill the gap, and those after it be of another table.
+            lost = self.head.version + 1
+            raise self._unreadable(f"version {lost} is missing, and there is version {self._named}")
         return self.head
 
     def _begin(self) -> None:
         """Start at the newest checkpoint, and find out who wrote last before it."""
-        numbers = [
-            int(match[1])
-            for entry in self.objects.list(LOG)
-            if (match := CHECKPOINT.match(entry.path.rpartition("/")[2]))
-        ]
-        if not numbers:
-            if self.objects.get(commit_path(0)) is None and self._has_log():
+        names = [entry.path.rpartition("/")[2] for entry in self.objects.list(LOG)]
+        self._named = _newest(NUMBERED, names)
+        version = _newest(CHECKPOINT, names)
+        if version == NO_TABLE:
+            if self.objects.get(commit_path(0)) is None and names:
                 raise self._unreadable("its log has no beginning that mview can read")
             return
-        self.checkpoint = version = max(numbers)
+        self.checkpoint = version
         path = checkpoint_path(version)
         try:
             known = actions_in(self.objects.open(path))
@@ -97,9 +102,6 @@ class TableLog:
                 self.foreign = "a commit before a checkpoint"
                 return
             version -= 1
-
-    def _has_log(self) -> bool:
-        return next(iter(self.objects.list(LOG)), None) is not None
 
     def _commit(self, version: int) -> list[dict[str, Any]] | None:
         content = self.objects.get(commit_path(version)) if version >= 0 else None
@@ -123,6 +125,8 @@ class TableLog:
     def _parsed(self, content: bytes) -> list[dict[str, Any]]:
         try:
             actions: list[dict[str, Any]] = [orjson.loads(line) for line in content.splitlines()]
+            if not actions:
+                raise ValueError("a commit of it is empty")
             check_paths(actions)
             return actions
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -290,6 +294,11 @@ def commit_path(version: int) -> str:
 def checkpoint_path(version: int) -> str:
     """The object of a checkpoint."""
     return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def _newest(names: re.Pattern[str], there: Iterable[str]) -> int:
+    """The greatest version of the files of such names; NO_TABLE: there are none."""
+    return max((int(match[1]) for name in there if (match := names.match(name))), default=NO_TABLE)
 
 
 def _number(step: str) -> int:
