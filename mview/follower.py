@@ -35,6 +35,7 @@ from mview.errors import (
     RetryableError,
     TargetError,
     UserError,
+    of_the_system,
     several,
 )
 from mview.schema import TableSchema, type_name
@@ -50,6 +51,9 @@ Facts = dict[str, Any]
 Mode = Literal["upsert", "append", "changelog"]
 
 DAY = 86_400_000
+
+#: What a sink does once somebody has given it what it lacked.
+GOES_ON = "the sink goes on by itself"
 
 
 class FollowerSettings(Settings):
@@ -465,12 +469,14 @@ def failed(
         look_at: what somebody must look at first; None: the same may succeed later.
     """
     kind: type[MviewError] = RetryableError if look_at is None else TargetError
+    refused = of_the_system(Exception(got), then=GOES_ON)
+    passes = "it is tried again" if refused is None else refused.hint
     return kind(
         what,
         where=f"{target.table} of sinks.{target.sink}",
         got=got[:500],
         safe=safe,
-        hint="it is tried again" if look_at is None else f"look at {look_at}",
+        hint=passes if look_at is None else f"look at {look_at}",
     )
 
 

@@ -11,6 +11,7 @@ no right to write any more.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ from mview.errors import (
     UserError,
     counted,
     known_error,
+    of_the_system,
 )
 from mview.files.durable import put, sweep
 from mview.files.fence import Fence
@@ -40,7 +42,7 @@ from mview.files.records import record
 from mview.follow.cursor import CursorLog
 from mview.follow.following import Following, Source
 from mview.follow.source import ViewSource
-from mview.follower import Follower, FollowerSettings, FollowerTarget
+from mview.follower import GOES_ON, Follower, FollowerSettings, FollowerTarget
 from mview.plan.definition import ViewDefinition
 from mview.schema import TableSchema
 from mview.secrets import Mask
@@ -69,6 +71,9 @@ _END_S, HAND_OVER_S = 20.0, 2.0
 
 #: Seconds between two looks for sinks that are silent.
 _LOOK_S = 5.0
+
+#: What differs in two texts of one error.
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9a-f-]{32,}|[\d.]+")
 
 _PROBLEM, _MAINTAINED = "problem.json", "maintained.json"
 
@@ -599,12 +604,14 @@ class _Thread:
             error: why.
             is_told: it is told at once.
         """
+        if not isinstance(error, MviewError):
+            error = of_the_system(error, f"sinks.{self.sink}", GOES_ON) or error
         known = known_error(error)
         self._error = known
         text, now = self._mask(str(known.render())), self._clock.now()
         before = self._problem
         passes = isinstance(known, RetryableError) and before is None and not is_told
-        if not passes and self._told != text:
+        if not passes and not self._is_told(known, text):
             self._told = text
             self._say(f"sink {self.sink} of view {self.view} does not get on, alone: {text}")
         if self._behind_since is None:
@@ -618,6 +625,15 @@ class _Thread:
         except OSError:
             return known  # the disk is full, maybe: the store says so itself
         return known
+
+    def _is_told(self, error: MviewError, text: str) -> bool:
+        """Whether it is what was told last; of what passes, also with other numbers in it.
+
+        Clients tell of places in memory, times and names that are other ones in each try.
+        """
+        if isinstance(error, RetryableError):
+            return _NUMBER.sub("", self._told) == _NUMBER.sub("", text)
+        return self._told == text
 
     def _delay(self, before: float, error: MviewError) -> float:
         first, most = _STANDING if isinstance(error, UserError) else _PASSING

@@ -389,6 +389,26 @@ def test_a_commit_that_a_store_shows_empty_is_none(
     world.check()
 
 
+def test_a_reader_whose_files_are_gone_is_to_read_again(
+    world: World, harness: FolderHarness, tmp_path: Path
+) -> None:
+    """But where the table itself has lost them, it is to be dropped."""
+    rows = harness.open(world.target()).read()
+    before = set((tmp_path / "lake" / "t").glob("*.parquet"))
+    world.view.publish([world.row(50)])
+    world.forget()
+    world.sync()
+    for file in before:
+        file.unlink()
+    told = raised(rows.read_all, RetryableError)
+    assert "has changed while it was read" in str(told)
+    world.check()
+    rows = harness.open(world.target()).read()
+    for file in (tmp_path / "lake" / "t").glob("*.parquet"):
+        file.unlink()
+    assert "Drop what is left of it" in str(raised(rows.read_all, TargetError))
+
+
 def test_maintenance_by_an_older_runner_is_refused(world: World) -> None:
     older = world.faulty.inner
     newer = world.harness.open(world.target(world.fence + 1))

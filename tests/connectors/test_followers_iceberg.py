@@ -634,3 +634,28 @@ def test_maintenance_takes_bites(
     assert harness.pieces(world.target()) < before / 2
     assert world.faulty.maintain(thorough=True) == {}
     world.check()
+
+
+def test_a_reader_whose_files_are_gone_is_to_read_again(
+    harness: IcebergHarness, tmp_path: Path
+) -> None:
+    """But where the table itself has lost them, it is to be dropped."""
+    with a_world(harness, tmp_path / "cursors") as world:
+        world.view.publish([world.row(number) for number in range(40)])
+        world.sync()
+        follower = harness.open(world.target())
+        rows = follower.read()
+        before = set(harness.folder.rglob("*.parquet"))
+        world.view.publish([world.row(50)])
+        world.forget()
+        world.sync()
+        for file in before:
+            file.unlink()
+        told = raised(rows.read_all, RetryableError)
+        assert "has changed while it was read" in str(told)
+        world.check()
+        rows = follower.read()
+        for file in harness.folder.rglob("*.parquet"):
+            file.unlink()
+        assert "Drop what is left of it" in str(raised(rows.read_all, TargetError))
+        follower.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import sys
 import threading
@@ -184,6 +185,59 @@ def test_what_passes_with_the_next_try_is_not_told(
         assert wait_for(world.is_noted, PATIENCE)
         assert followers.finish() == []
     assert world.messages == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (("away: <object at 0x7f10>, 3.5ms", "away: <object at 0x8e2c>, 12ms"), 1),
+        (("away: no route", "away: refused"), 3),
+    ],
+    ids=["same", "another"],
+)
+def test_what_differs_in_numbers_alone_is_told_once(
+    texts: tuple[str, str], told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what passes by itself: a target that is away for a day is tried thousands of times."""
+    world, tries = World(tmp_path), list[int]()
+    world.place()
+    create = SqliteFollower.create
+
+    def fail(follower: SqliteFollower) -> None:
+        tries.append(1)
+        if len(tries) < 5:
+            raise RetryableError(texts[len(tries) % 2])
+        create(follower)
+
+    monkeypatch.setattr(SqliteFollower, "create", fail)
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        assert followers.finish() == []
+    assert len(world.messages) == told + 1
+
+
+def test_a_full_disk_is_told_with_the_sink_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Arrow tells of it: without the file."""
+    world, tries = World(tmp_path), list[int]()
+    world.place()
+    create = SqliteFollower.create
+
+    def fail(follower: SqliteFollower) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "Error writing bytes. Detail: No space left on device")
+        create(follower)
+
+    monkeypatch.setattr(SqliteFollower, "create", fail)
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        assert followers.finish() == []
+    told = world.messages[0]
+    assert "the disk is full" in told
+    assert "sinks.s" in told
+    assert "make room on it; then the sink goes on by itself" in told
 
 
 def test_epochs_between_two_commits_are_brought_as_one(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Folders that sinks write in: where they are, and whether they can be written."""
+"""Folders of sinks: where they are, whether they can be written, and files that are gone."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from mview.errors import TargetError
+from mview.errors import RetryableError, TargetError
 from mview.follower import FollowerTarget
 
 #: What to look at where a table names files that are not there: others may have deleted them.
@@ -39,4 +39,21 @@ def check_folder(target: FollowerTarget, folder: Path) -> None:
         got=f"{there} " + ("may not be written by this user" if there.is_dir() else "is no folder"),
         safe="nothing was written there",
         hint="let the user that runs mview write there, or name another folder",
+    )
+
+
+def reread(target: FollowerTarget, error: Exception) -> RetryableError:
+    """The end of a reader whose files are gone, as the table has other ones now.
+
+    Args:
+        target: the view and the sink.
+        error: the client's.
+    """
+    return RetryableError(
+        f"the table {target.table} has changed while it was read, and what was read is gone",
+        where=f"sinks.{target.sink}",
+        got=" ".join(str(error).split())[:200],
+        safe="nothing was written; the table has a newer state",
+        hint="read it again: run the same command again, or set sinks."
+        f"{target.sink}.history longer than it takes",
     )

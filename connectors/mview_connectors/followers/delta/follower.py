@@ -55,7 +55,7 @@ from mview.follower import (
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.delta.settings import MADE_OF, OWNER, DeltaSettings
-from mview_connectors.followers.folders import check_folder, folder_of
+from mview_connectors.followers.folders import check_folder, folder_of, reread
 from mview_connectors.network import http_caution
 
 if TYPE_CHECKING:
@@ -239,13 +239,19 @@ class DeltaFollower:
         """The rows of the newest version."""
         with self._failing("reading the table"):
             log = self._log()
-            files = list(log.refresh().files.values())
+            head = log.refresh()
         schema = self._schema()
 
         def read() -> Iterator[pa.RecordBatch]:
-            for file in files:
+            for file in head.files.values():
                 with self._failing("reading the table"):
-                    yield from log.live_rows(file, schema).to_batches()
+                    try:
+                        rows = log.live_rows(file, schema)
+                    except FileNotFoundError as error:
+                        if file.path not in log.refresh().files:
+                            raise reread(self.target, error) from error
+                        raise
+                    yield from rows.to_batches()
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
@@ -425,15 +431,14 @@ class DeltaFollower:
                 hint="pip install 'mview-engine[delta]' --find-links DIR, where mview's wheel is",
             ) from None
         except Exception as error:
-            from mview_connectors.followers.delta.objects import to_be_looked_at
+            from mview_connectors.followers.delta.objects import to_be_looked_at, told
 
             mask = Mask(secrets_of("options", dict(self._settings.options)))
-            told = " ".join(str(error).split("Debug source")[0].split())
-            look_at = to_be_looked_at(error)
+            text, look_at = told(error), to_be_looked_at(error)
             raise failed(
                 self.target,
                 f"the place of a Delta table failed while {task}: {self._place}",
-                mask(told if look_at else f"{type(error).__name__}: {told}"),
+                mask(text if look_at else f"{type(error).__name__}: {text}"),
                 "the newest version tells what was written; it is asked before the next try",
                 look_at,
             ) from error

@@ -6,6 +6,7 @@ Only what uses a sink imports this module: it needs obstore.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -40,12 +41,34 @@ class UnfitOptionsError(Exception):
     """There is no object store of such a URL, or with such options."""
 
 
+#: What obstore says where it has no kind of error for it: to list where nobody may, or where
+#: nothing is; and 400, which S3 answers to a token that has expired, and to another region's.
+_REFUSED = re.compile(r"status code: 40[13]\b")
+_UNFIT = re.compile(r"status code: 400\b")
+_NO_PLACE = re.compile(
+    r"NoSuchBucket|ContainerNotFound|Error performing (PUT|list)\b.* status code: 404\b", re.DOTALL
+)
+
+#: What differs in the words of the same error.
+_TOOK = re.compile(r" in [\d.]+(ns|µs|ms|s)\b")
+
+
+def told(error: BaseException) -> str:
+    """What obstore says of an error, for people: the same for each try."""
+    return _TOOK.sub("", " ".join(str(error).partition("Debug source")[0].split()))
+
+
 def to_be_looked_at(error: BaseException) -> str | None:
     """What somebody must see to after an error; None: the same may succeed later."""
+    text = told(error) if isinstance(error, (BaseError, FileNotFoundError)) else ""
     if isinstance(error, UnfitOptionsError):
         return "path and options"
-    if isinstance(error, (UnauthenticatedError, PermissionDeniedError)):
+    if isinstance(error, (UnauthenticatedError, PermissionDeniedError)) or _REFUSED.search(text):
         return "the credentials in options, and their rights"
+    if _UNFIT.search(text):
+        return "options: a token that has expired, or another region, is refused so"
+    if _NO_PLACE.search(text):
+        return "path: its bucket or container is not there"
     if isinstance(error, FileNotFoundError):
         return LOST
     return None

@@ -5,13 +5,21 @@ Only what uses a sink imports this module: it needs pyiceberg.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import _ENV_CONFIG, TYPE, URI, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import ForbiddenError, NotInstalledError, OAuthError, UnauthorizedError
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    ForbiddenError,
+    NotInstalledError,
+    OAuthError,
+    UnauthorizedError,
+)
 from pyiceberg.utils.config import merge_config
 
 from mview_connectors import silence
@@ -56,12 +64,27 @@ class UnfitPropertiesError(Exception):
     """pyiceberg makes no catalog of the properties."""
 
 
+#: What Arrow says of an S3 that does not let somebody in; 400 is its answer to a token that has
+#: expired, and to another region's.
+_REFUSED = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|ExpiredToken|InvalidToken|"
+    r"HTTP status 40[013]\b"
+)
+
+
 def to_be_looked_at(error: BaseException) -> str | None:
     """What somebody must see to after an error; None: the same may succeed later."""
-    if isinstance(error, (UnfitPropertiesError, NotInstalledError)):
+    if isinstance(error, (UnfitPropertiesError, NotInstalledError, BadRequestError)):
         return "the properties of the catalog"
-    if isinstance(error, (UnauthorizedError, ForbiddenError, OAuthError)):
+    if isinstance(
+        error, (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
+    ):
         return "the credential of the catalog, and its rights"
     if isinstance(error, FileNotFoundError):
         return LOST
+    if isinstance(error, OSError):
+        if _REFUSED.search(text := str(error)):
+            return "the credentials of the storage and its region, and the rights there"
+        if "NO_SUCH_BUCKET" in text:
+            return "the warehouse: its bucket is not there"
     return None

@@ -54,7 +54,7 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
-from mview_connectors.followers.folders import check_folder, folder_of
+from mview_connectors.followers.folders import check_folder, folder_of, reread
 from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.network import http_caution
 
@@ -257,13 +257,20 @@ class IcebergFollower:
         schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
         with self._failing("reading the table"):
             from mview_connectors.followers.iceberg.rows import as_types
+            from mview_connectors.followers.iceberg.snapshots import current
 
-            rows = self._required().scan().to_arrow_batch_reader()
+            before = current(table := self._required())
+            rows = table.scan().to_arrow_batch_reader()
 
         def read() -> Iterator[pa.RecordBatch]:
             with self._failing("reading the table"):
-                for batch in rows:
-                    yield from as_types(pa.Table.from_batches([batch]), schema).to_batches()
+                try:
+                    for batch in rows:
+                        yield from as_types(pa.Table.from_batches([batch]), schema).to_batches()
+                except FileNotFoundError as error:
+                    if current(self._required()) != before:
+                        raise reread(self.target, error) from error
+                    raise
 
         return pa.RecordBatchReader.from_batches(schema, read())
 
