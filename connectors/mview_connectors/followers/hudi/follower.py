@@ -65,7 +65,7 @@ class HudiFollower(WorkerFollower):
         wrong = {
             column.name: "timestamp: readers of Hudi outside of Java cannot read it"
             for column in schema.columns
-            if pa.types.is_timestamp(column.type) and column.type.tz is None
+            if _has_times_without_zone(column.type)
         }
         if not self._is_append:
             unfit = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary)
@@ -152,3 +152,9 @@ class HudiFollower(WorkerFollower):
             "is_append": self._is_append,
             "comment": self.target.comment or "",
         }
+
+
+def _has_times_without_zone(kind: pa.DataType) -> bool:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return pa.types.is_timestamp(kind) and kind.tz is None
