@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pydantic import ValidationError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+from pyiceberg.types import LongType, StringType
 
 from mview.errors import ConfigError, FencedError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
@@ -659,3 +661,113 @@ def test_a_reader_whose_files_are_gone_is_to_read_again(
             file.unlink()
         assert "Drop what is left of it" in str(raised(rows.read_all, TargetError))
         follower.close()
+
+
+def _drop_a_column(table: Any) -> None:
+    with table.update_schema() as change:
+        change.delete_column("g")
+
+
+def _rename_a_column(table: Any) -> None:
+    with table.update_schema() as change:
+        change.rename_column("g", "w")
+
+
+def _add_a_column(table: Any) -> None:
+    with table.update_schema() as change:
+        change.add_column("more", StringType())
+
+
+def _drop_and_add_a_column(table: Any) -> None:
+    _drop_a_column(table)
+    with table.update_schema() as change:
+        change.add_column("g", StringType())
+
+
+@pytest.mark.parametrize(
+    "act", [_drop_a_column, _rename_a_column, _add_a_column, _drop_and_add_a_column]
+)
+def test_columns_that_somebody_has_changed_are_told(
+    harness: IcebergHarness, tmp_path: Path, act: Callable[[Any], None]
+) -> None:
+    """Rows would be written where nobody reads them; a column of the same name is another one."""
+    with a_world(harness, tmp_path / "cursors") as world:
+        world.view.publish([world.row(number) for number in range(40)])
+        world.sync()
+        with harness.catalog() as catalog:
+            act(catalog.load_table(("default", "t")))
+        world.start()
+        world.view.publish([world.row(50)])
+        there = set(harness.folder.rglob("*.parquet"))
+        maintain = harness.open(world.target())
+        for call in (
+            world.sync,
+            maintain.probe,
+            maintain.read,
+            partial(maintain.maintain, thorough=True),
+        ):
+            told = str(raised(call, TargetError))
+            assert "somebody has changed the columns of the table t" in told
+            assert "drop the table there" in told
+        maintain.close()
+        assert set(harness.folder.rglob("*.parquet")) == there
+        harness.drop(world.target())
+        world.sync()
+        world.check()
+
+
+def test_wider_types_another_order_and_partition_are_taken_in(
+    harness: IcebergHarness, tmp_path: Path
+) -> None:
+    schema = schema_of([("k", "bigint"), ("n", "int")])
+    with a_world(harness, tmp_path / "cursors", schema) as world:
+        world.view.publish([(number, number) for number in range(40)])
+        world.sync()
+        with harness.catalog() as catalog:
+            table = catalog.load_table(("default", "t"))
+            with table.update_schema() as change:
+                change.update_column("n", LongType())
+                change.move_first("n")
+            with table.update_spec() as spec:
+                spec.add_identity("n")
+        world.start()
+        world.view.publish([(3, 4), (50, 50)], [(7,)])
+        world.sync()
+        world.check()
+
+
+def test_what_is_staged_is_staged_again_where_others_have_made_a_branch(
+    harness: IcebergHarness, tmp_path: Path
+) -> None:
+    """The main branch is where it was, and the catalog would refuse the commit for ever."""
+    with a_world(harness, tmp_path / "cursors") as world:
+        world.view.publish([world.row(number) for number in range(40)])
+        world.sync()
+        table = harness.table(world.target())
+        name = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(name, "theirs").commit()
+        table.append(table.scan(limit=1).to_arrow(), branch="theirs")
+        world.view.publish([world.row(50)])
+        raised(world.sync, RetryableError)
+        world.sync()
+        world.check()
+        assert harness.table(world.target()).scan().use_ref("theirs").to_arrow().num_rows == 41
+
+
+def test_a_table_whose_properties_are_gone_is_made_anew(
+    harness: IcebergHarness, tmp_path: Path
+) -> None:
+    with a_world(harness, tmp_path / "cursors") as world:
+        world.view.publish([world.row(number) for number in range(40)])
+        world.sync()
+        table = harness.table(world.target())
+        with table.transaction() as change:
+            change.remove_properties("mview.columns")
+        world.start()
+        world.view.publish([world.row(50)])
+        world.sync()
+        world.check()
+        with harness.table(world.target()).transaction() as change:
+            change.remove_properties("mview.owner")
+        told = raised(partial(world.faulty.maintain, thorough=True), TargetError)
+        assert "mview has not made" in str(told)

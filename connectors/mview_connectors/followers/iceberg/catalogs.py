@@ -14,7 +14,6 @@ from pyiceberg.catalog import _ENV_CONFIG, TYPE, URI, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
-    BadRequestError,
     ForbiddenError,
     NotInstalledError,
     OAuthError,
@@ -74,7 +73,7 @@ _REFUSED = re.compile(
 
 def to_be_looked_at(error: BaseException) -> str | None:
     """What somebody must see to after an error; None: the same may succeed later."""
-    if isinstance(error, (UnfitPropertiesError, NotInstalledError, BadRequestError)):
+    if isinstance(error, (UnfitPropertiesError, NotInstalledError)):
         return "the properties of the catalog"
     if isinstance(
         error, (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)

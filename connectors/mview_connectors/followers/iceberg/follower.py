@@ -29,7 +29,7 @@ import sqlalchemy.orm  # noqa: F401
 
 from mview.changelog import KIND
 from mview.clock import steady_clock
-from mview.errors import ConfigError, MviewError, RetryableError
+from mview.errors import ConfigError, MviewError, RetryableError, TargetError
 from mview.files.modes import make_shared_folder
 from mview.follower import (
     Capabilities,
@@ -158,7 +158,7 @@ class IcebergFollower:
             table = self._find() or self._make()
             self._check_ours(table)
             fence = _fence(table)
-            if table.metadata.properties[_COLUMNS] != self._columns():
+            if not self._is_as_now(table):
                 self._connected().purge_table(self._identifier())
                 table = self._make()
                 fence = self.target.fence
@@ -236,9 +236,7 @@ class IcebergFollower:
                 return State.UNKNOWN
             commit = Commit.from_json(token["commit"])
             # The manifest list is written last and removed first.
-            is_there = (
-                now.snapshot_id == commit.base and table.io.new_input(commit.manifest_list).exists()
-            )
+            is_there = commit.fits(table) and table.io.new_input(commit.manifest_list).exists()
             return State.PREPARED if is_there else State.UNKNOWN
 
     def abort(self, step: Step, token: Token | None) -> None:
@@ -259,7 +257,9 @@ class IcebergFollower:
             from mview_connectors.followers.iceberg.rows import as_types
             from mview_connectors.followers.iceberg.snapshots import current
 
-            before = current(table := self._required())
+            table = self._required()
+            self._check_ours(table, writes=False)
+            before = current(table)
             rows = table.scan().to_arrow_batch_reader()
 
         def read() -> Iterator[pa.RecordBatch]:
@@ -299,7 +299,7 @@ class IcebergFollower:
 
         for tried in range(1, _TRIES + 1):
             table = self._required()
-            check_owner(self.target, Mark(table.metadata.properties[_OWNER], _fence(table), -1))
+            self._check_ours(table)
             try:
                 done = work(table)
             except CommitFailedException:
@@ -403,6 +403,33 @@ class IcebergFollower:
         if owner is None:
             raise not_ours(self.target)
         check_owner(self.target, Mark(owner, _fence(table) if writes else 0, -1))
+        if self._is_as_now(table):
+            self._check_columns(table)
+
+    def _is_as_now(self, table: Any) -> bool:
+        """Whether the table was made of the columns and for the partition of now."""
+        return bool(table.metadata.properties.get(_COLUMNS) == self._columns())
+
+    def _check_columns(self, table: Any) -> None:
+        """Refuse a table whose columns somebody has changed: rows would not be where they were.
+
+        A column of the name of one that was dropped is another one to Iceberg. Wider types are
+        read as they were.
+        """
+        ids = {field.name: field.field_id for field in table.schema().fields}
+        made = table.schemas().get(0, table.schema())
+        if ids.keys() == set(self.target.schema.names) and all(
+            ids.get(field.name) == field.field_id for field in made.fields
+        ):
+            return
+        raise TargetError(
+            f"somebody has changed the columns of the table {self.target.table}",
+            where=f"sinks.{self.target.sink}",
+            got=", ".join(ids),
+            allowed=f"{', '.join(self.target.schema.names)}: those that it was made with",
+            safe="nothing was written there since this was seen",
+            hint="drop the table there: it is made and filled anew",
+        )
 
     def _make(self) -> Any:
         catalog, settings = self._connected(), self._settings

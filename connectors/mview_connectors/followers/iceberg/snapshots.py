@@ -128,6 +128,20 @@ class Commit:
             tuple(data["files"]),
         )
 
+    def fits(self, table: Any) -> bool:
+        """Whether the table would still take it.
+
+        Its snapshot has to be newer than all that there are: others may have added some to a
+        branch of theirs, or changed a property by a clock that is ahead.
+        """
+        now, metadata = current(table), table.metadata
+        added = [update.snapshot for update in self.updates if update.action == "add-snapshot"]
+        return (None if now is None else now.snapshot_id) == self.base and all(
+            snapshot.sequence_number > metadata.last_sequence_number
+            and snapshot.timestamp_ms >= metadata.last_updated_ms
+            for snapshot in added
+        )
+
     def run(self, table: Any) -> Any:
         """Commit, tried once; the table has what it led to."""
         response = table.catalog.commit_table(table, self.requirements, self.updates)
