@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
+from deltalake.schema import PrimitiveType
 from mview_connectors.followers.delta import objects, upkeep
 from mview_connectors.followers.delta.follower import DeltaFollower
 from mview_connectors.followers.delta.objects import Objects
@@ -198,6 +199,30 @@ def test_what_others_write_goes_and_the_table_is_filled_anew(
             assert "has changed since" in str(raised(world.sync, RetryableError))
         world.sync()
         world.check()
+
+
+@pytest.mark.parametrize("how", ["added", "replaced"])
+def test_columns_that_others_have_changed_are_made_anew(
+    world: World, harness: FolderHarness, how: str
+) -> None:
+    """Or rows would be written whose columns no reader sees."""
+    place = f"{harness.place}/{world.target().table}"
+    if how == "added":
+        DeltaTable(place).alter.add_columns([Field("more", PrimitiveType("string"))])
+    else:
+        write_deltalake(place, pa.table({"a": [1]}), mode="overwrite", schema_mode="overwrite")
+    world.view.publish([world.row(50)])
+    raised(world.sync, RetryableError)
+    world.sync()
+    world.check()
+    names = [field.name for field in harness.table(world.target()).schema().fields]
+    assert names == list(world.schema.names)
+    change(world, 1)
+    world.start()
+    version = harness.table(world.target()).version()
+    change(world, 2)
+    world.check()
+    assert harness.table(world.target()).version() == version + 2  # the new runner's, and the step
 
 
 def test_a_new_process_starts_at_a_checkpoint(

@@ -135,7 +135,7 @@ class DeltaFollower:
                     actions = self._new_table()
                 else:
                     self._check_ours(log)
-                    if log.setting(MADE_OF) != self._made_of():
+                    if log.setting(MADE_OF) != self._made_of() or not self._has_columns(log):
                         now = _now()
                         actions = [remove_action(file, now) for file in head.files.values()]
                         actions += self._new_table()
@@ -360,6 +360,15 @@ class DeltaFollower:
         how = [self._settings.mode, self._settings.deletion_vectors]
         text = orjson.dumps([columns, list(self.target.schema.key), how])
         return sha256(text).hexdigest()[:32]
+
+    def _has_columns(self, log: TableLog) -> bool:
+        """Whether readers see the view's columns: somebody may have changed them."""
+        from deltalake import Schema
+
+        ours = Schema.from_arrow(pa.schema([f.remove_metadata() for f in self._schema()])).to_json()
+        both = (orjson.loads(text)["fields"] for text in (ours, log.head.metadata["schemaString"]))
+        want, there = ({field["name"]: field["type"] for field in fields} for fields in both)
+        return bool(want == there)
 
     def _new_table(self) -> list[dict[str, Any]]:
         kept = f"interval {max(self._settings.history // 1000, 1)} seconds"
