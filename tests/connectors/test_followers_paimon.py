@@ -198,6 +198,50 @@ def test_rows_that_somebody_else_has_added_go(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "SchemaChange.drop_column('g')",
+        "SchemaChange.rename_column('g', 'h')",
+        "SchemaChange.add_column('more', AtomicType('STRING'))",
+        "SchemaChange.drop_column('g'), SchemaChange.add_column('g', AtomicType('STRING'))",
+    ],
+    ids=["dropped", "renamed", "added", "anew"],
+)
+def test_columns_that_somebody_has_changed_are_told(world: World, changes: str) -> None:
+    """Rows would be written without what readers see; one of the same name is another column."""
+    by_others(
+        world,
+        "from pypaimon.schema.schema_change import SchemaChange\n"
+        "from pypaimon.schema.data_types import AtomicType\n"
+        f"for change in [{changes}]: c.alter_table(t.identifier, [change])\n",
+    )
+    world.view.publish([world.row(50)])
+    before = snapshots(world)
+    for call in (world.sync, world.sync, world.faulty.read):
+        told = str(raised(call, TargetError))
+        assert "somebody has changed the columns of the table t" in told
+        assert "drop the table there" in told
+    assert snapshots(world) == before
+    world.start()
+    raised(world.sync, TargetError)
+    assert world.harness.drop(world.target())
+    world.sync()
+    world.check()
+
+
+def test_options_that_somebody_has_changed_are_taken_in(world: World) -> None:
+    by_others(
+        world,
+        "from pypaimon.schema.schema_change import SchemaChange\n"
+        "change = SchemaChange.set_option('snapshot.num-retained.min', '5')\n"
+        "c.alter_table(t.identifier, [change])\n",
+    )
+    world.start()
+    change(world, 2)
+    world.check()
+
+
 def test_compaction_between_a_step_and_its_commit(world: World) -> None:
     for number in range(1, 9):
         change(world, number)

@@ -1,8 +1,9 @@
-"""Folders of sinks: where they are, whether they can be written, and files that are gone."""
+"""Folders and tables of sinks: whether they can be written, and what others have done to them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from mview.errors import RetryableError, TargetError
@@ -56,4 +57,21 @@ def reread(target: FollowerTarget, error: Exception) -> RetryableError:
         safe="nothing was written; the table has a newer state",
         hint="read it again: run the same command again, or set sinks."
         f"{target.sink}.history longer than it takes",
+    )
+
+
+def columns_changed(target: FollowerTarget, there: Iterable[str]) -> TargetError:
+    """The refusal of a table whose columns are not those that it was made with.
+
+    Args:
+        target: the view and the sink.
+        there: the columns that it has.
+    """
+    return TargetError(
+        f"somebody has changed the columns of the table {target.table}",
+        where=f"sinks.{target.sink}",
+        got=", ".join(there),
+        allowed=f"{', '.join(target.schema.names)}: those that it was made with",
+        safe="nothing was written there since this was seen",
+        hint="drop the table there: it is made and filled anew",
     )

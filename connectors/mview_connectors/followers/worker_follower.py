@@ -9,7 +9,7 @@ A worker answers these calls; `base` and `carried` are of its `look`, tokens of 
 | call | what it does |
 |---|---|
 | `connect(…)` | names the table |
-| `look()` | `options`, `latest` commit, newest `mark`, whether it `stands`, `carried` |
+| `look()` | `options`, `latest` commit, newest `mark`, if it `stands`, `carried`, maybe `altered` |
 | `make(schema, key, options, comment)`, `drop()` | the table |
 | `stage(base, carried, is_fill, mark, epoch)`, with rows | writes files: a token; or `MovedError` |
 | `commit(token)` | adds the commit; `MovedError`: rows have changed, nothing was added |
@@ -49,7 +49,7 @@ from mview.follower import (
     overtaken,
 )
 from mview.schema import type_name
-from mview_connectors.followers.folders import LOST, check_folder
+from mview_connectors.followers.folders import LOST, check_folder, columns_changed
 from mview_connectors.followers.workers import Worker, WorkerError, WorkerPool
 
 #: Options of the table: whose it is, and what it is made of.
@@ -68,6 +68,7 @@ class _Look(NamedTuple):
         mark: of the newest commit that has one, whatever came after.
         stands: the rows are what the mark says.
         carried: what a worker hands on from commit to commit.
+        altered: the names of the columns, where somebody has changed them.
     """
 
     options: dict[str, str]
@@ -75,6 +76,7 @@ class _Look(NamedTuple):
     mark: Mark | None
     stands: bool
     carried: Any
+    altered: list[str] | None = None
 
     @property
     def position(self) -> Mark | None:
@@ -152,6 +154,8 @@ class WorkerFollower(ABC):
                 if look.options.get(_COLUMNS) != self._columns():
                     self._call("drop")
                     look = None
+                else:
+                    self._check_columns(look)
             if look is None:
                 self._make()
                 look = self._look()
@@ -222,6 +226,7 @@ class WorkerFollower(ABC):
         """The rows, by the worker's own merge."""
         schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
         with self._failing("reading the table"):
+            self._check_columns(self._look())
             rows = self._call("read")
 
         def read() -> Iterator[pa.RecordBatch]:
@@ -251,6 +256,7 @@ class WorkerFollower(ABC):
                 )
             if look.mark is not None:
                 check_owner(self.target, look.mark)
+            self._check_columns(look)
             admit(self.target, look.position, step)
             try:
                 staged = self._call(
@@ -287,6 +293,11 @@ class WorkerFollower(ABC):
             return None
         text = seen["mark"]
         return _Look(**{**seen, "mark": None if text is None else Mark.from_text(text)})
+
+    def _check_columns(self, look: _Look | None) -> None:
+        """Refuse a table whose columns others have changed: rows would lack what readers see."""
+        if look is not None and look.altered is not None:
+            raise columns_changed(self.target, look.altered)
 
     def _make(self) -> None:
         self._call(

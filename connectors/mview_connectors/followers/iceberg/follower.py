@@ -29,7 +29,7 @@ import sqlalchemy.orm  # noqa: F401
 
 from mview.changelog import KIND
 from mview.clock import steady_clock
-from mview.errors import ConfigError, MviewError, RetryableError, TargetError
+from mview.errors import ConfigError, MviewError, RetryableError
 from mview.files.modes import make_shared_folder
 from mview.follower import (
     Capabilities,
@@ -54,7 +54,12 @@ from mview.follower import (
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
-from mview_connectors.followers.folders import check_folder, folder_of, reread
+from mview_connectors.followers.folders import (
+    check_folder,
+    columns_changed,
+    folder_of,
+    reread,
+)
 from mview_connectors.followers.iceberg.settings import IcebergSettings
 from mview_connectors.network import http_caution
 
@@ -422,14 +427,7 @@ class IcebergFollower:
             ids.get(field.name) == field.field_id for field in made.fields
         ):
             return
-        raise TargetError(
-            f"somebody has changed the columns of the table {self.target.table}",
-            where=f"sinks.{self.target.sink}",
-            got=", ".join(ids),
-            allowed=f"{', '.join(self.target.schema.names)}: those that it was made with",
-            safe="nothing was written there since this was seen",
-            hint="drop the table there: it is made and filled anew",
-        )
+        raise columns_changed(self.target, ids)
 
     def _make(self) -> Any:
         catalog, settings = self._connected(), self._settings

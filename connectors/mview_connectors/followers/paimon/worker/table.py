@@ -47,8 +47,9 @@ class PaimonSink:
 
         Returns:
             `options` of the table, `latest`, the place of its snapshot, `mark`, the newest one or
-            None, whether it `stands` for the rows that are there, and `carried`: the highest
-            sequence number of these.
+            None, whether it `stands` for the rows that are there, `carried`: the highest sequence
+            number of these, and `altered`: the names of the columns, where they are not those that
+            it was made with.
         """
         table = self._find()
         if table is None:
@@ -63,6 +64,7 @@ class PaimonSink:
             "stands": is_latest,
             # Where rows of others are on top, all is filled: no number counts.
             "carried": int(properties.get(SEQUENCE, 0)) if is_latest else 0,
+            "altered": _altered(table),
         }
 
     def make(self, schema: str, key: list[str], options: dict[str, str], comment: str) -> None:
@@ -226,3 +228,17 @@ class PaimonSink:
         for message in self._messages(table, token):
             for file in message.new_files:
                 yield canonical_data_file_path(table, (), message.bucket, file.file_name)
+
+
+def _altered(table: Any) -> list[str] | None:
+    """The names of the columns; None: they are those that the table was made with.
+
+    One of the name of a column that was dropped is another one: it has no rows.
+    """
+    if table.table_schema.id == 0:
+        return None
+    made = table.schema_manager.get_schema(0)
+    now = [(field.id, field.name) for field in table.table_schema.fields]
+    if made is None or sorted(now) == sorted((field.id, field.name) for field in made.fields):
+        return None
+    return [name for _, name in now]
