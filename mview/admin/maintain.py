@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mview.admin.content import check_views, published
 from mview.catalog.definitions import load_definition
-from mview.catalog.followers import open_follower
+from mview.catalog.followers import check_original, open_follower
 from mview.config import Config, secret_values
 from mview.errors import FencedError, UserError, known_error
 from mview.follow.cursor import CursorLog
@@ -68,6 +68,7 @@ def _maintained(
     view = definition.name
     if CursorLog(store.follower(view, sink)).latest().epoch is None:
         raise UserError(f"sink {sink} of view {view} is not filled yet")
+    check_original(store, view, sink)
     lease = Lease(store.lease)
     while True:
         token = max(manifest.token, lease.newest()) if lease.folder.is_dir() else manifest.token

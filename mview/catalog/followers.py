@@ -24,6 +24,7 @@ from mview.follower import (
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
 from mview.schema import TableSchema
+from mview.store.identity import copied_from
 from mview.store.layout import Store
 
 
@@ -90,6 +91,27 @@ def open_follower(
     if schema.columns:
         follower.check()
     return OpenedFollower(follower, target)
+
+
+def check_original(store: Store, view: str, sink: str) -> None:
+    """Refuse to write, from a copy of a store, to the sinks of the one that was copied.
+
+    Both have one id and the same tokens, so a target cannot tell them apart. Whoever writes to a
+    sink asks.
+
+    Raises:
+        UserError: where the original is.
+    """
+    if (original := copied_from(store.root)) is not None:
+        raise UserError(
+            f"sink {sink} of view {view} belongs to the store that this one is a copy of",
+            where=str(store.root),
+            got=f"store {original}, which is still there",
+            safe="nothing was written there; the views of this store go on",
+            hint="run that store, or remove it and run this one again; to have both, give this "
+            "configuration a `store:` of its own, which loads the tables anew, and another table "
+            "or place for the sink",
+        )
 
 
 def _mistake(

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mview.catalog.followers import bounds_of, open_follower
+from mview.catalog.followers import bounds_of, check_original, open_follower
 from mview.clock import Clock, awake_s
 from mview.config import Config
 from mview.errors import (
@@ -539,6 +539,7 @@ class _Thread:
         if self._opened is not None and self._opened[1].schema == schema:
             return self._opened[2]
         self._close()
+        check_original(self._store, self.view, self.sink)
         self._sweep()
         follower, target = open_follower(
             self._config, self._store, self._definition, self.sink, schema, self._fence.token

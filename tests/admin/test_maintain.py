@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -116,6 +117,12 @@ def test_what_cannot_be_maintained_is_told_and_the_others_are(tmp_path: Path) ->
     assert result.stdout.count("is not filled yet") == 2
     with world.running():
         pass
+    text, data = (tmp_path / "mview.yml").read_text(), str(world.store.root)
+    shutil.copytree(data, tmp_path / "copy")
+    (tmp_path / "copy.yml").write_text(text.replace(data, f"{tmp_path}/copy"))
+    copy = CliRunner().invoke(main, ["maintain", "-c", str(tmp_path / "copy.yml")])
+    assert copy.exit_code == 1
+    assert copy.stdout.count("belongs to the store that this one is a copy of") == 2
     (tmp_path / "lake" / "catalog.db").unlink()
     result = world.maintain()
     assert result.exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sqlite3
 import sys
 import threading
@@ -364,6 +365,28 @@ def test_maintenance_comes_in_time_where_runs_are_short(
         with world.followed() as followers:
             assert followers.finish() == []
         assert maintained == [{"thorough": False}] * expected
+
+
+def test_a_copy_of_a_store_leaves_its_sinks_to_the_original(tmp_path: Path) -> None:
+    """Both have one id and the same tokens: a target cannot tell them apart."""
+    world = World(tmp_path)
+    world.place()
+    with world.followed() as followers:
+        assert followers.finish() == []
+    rows, original, copy = world.rows(), world.store.root, tmp_path / "copy"
+    world.change()
+    shutil.copytree(original, copy)
+    world.config = world.config.model_copy(update={"store": copy})
+    with world.followed() as followers:
+        (refused,) = followers.finish()
+    assert world.rows() == rows
+    told = str(refused.render())
+    assert "is a copy of" in told
+    assert f"store {original}, which is still there" in told
+    shutil.rmtree(original)
+    with world.followed() as followers:
+        assert followers.finish() == []
+    assert world.is_there()
 
 
 def sink_status(world: World) -> SinkStatus:

@@ -197,7 +197,8 @@ class DeltaSink:
                 where=str(self.folder),
                 got=f"store {self.target.copied_from}, which is still there",
                 safe="nothing was written there, and nothing deleted",
-                hint="run that store, or remove it; or give the view another path here",
+                hint="run that store, or remove it; or leave out the view's path here: then its "
+                "table is in this store",
             )
 
     def caution(self) -> str | None:
