@@ -452,7 +452,8 @@ def not_ours(target: FollowerTarget, where: str | None = None) -> TargetError:
         f"there is a table {target.table} that mview has not made",
         where=where or f"sinks.{target.sink}",
         safe="nothing was written there",
-        hint="give the view another one: table: …",
+        hint="give the view another one: table: …; or, if mview made it and somebody has removed "
+        "its mark, drop it there: it is filled anew",
     )
 
 

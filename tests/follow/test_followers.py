@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import sqlite3
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,38 @@ def test_a_copy_of_a_store_leaves_its_sinks_to_the_original(tmp_path: Path) -> N
     assert "is a copy of" in told
     assert f"store {original}, which is still there" in told
     shutil.rmtree(original)
+    with world.followed() as followers:
+        assert followers.finish() == []
+    assert world.is_there()
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("ALTER TABLE v DROP COLUMN n", "table v has no column named n"),
+        ("DROP TABLE mview_marks", "there is a table v that mview has not made"),
+    ],
+)
+def test_what_others_have_done_to_a_table_is_mended_as_its_error_says(
+    tmp_path: Path, deed: str, said: str
+) -> None:
+    world = World(tmp_path)
+    world.place()
+
+    def beside(sql: str) -> None:
+        with closing(sqlite3.connect(world.file, timeout=PATIENCE)) as connection, connection:
+            connection.execute(sql)
+
+    with world.followed() as followers:
+        assert followers.finish() == []
+    beside(deed)
+    world.change()
+    with world.followed() as followers:
+        (error,) = followers.finish()
+    told = str(error.render())
+    assert said in told
+    assert re.search("drop it( there)?: it is filled anew", told)
+    beside("DROP TABLE v")
     with world.followed() as followers:
         assert followers.finish() == []
     assert world.is_there()

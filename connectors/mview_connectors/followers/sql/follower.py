@@ -597,7 +597,10 @@ class SqlFollower(ABC):
             safe = (
                 "the mark in the database tells what was written; it is asked before the next try"
             )
-            look_at = "the database, the user's rights and the view's rows"
+            look_at = (
+                "the database, the user's rights and the view's rows; if others have changed "
+                f"{self.target.table} there, drop it: it is filled anew"
+            )
             if task == "connecting":
                 safe = "nothing was sent to it"
                 look_at = f"url and password of sinks.{self.target.sink}, and the database"

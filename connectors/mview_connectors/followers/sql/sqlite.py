@@ -12,6 +12,15 @@ import pyarrow.compute as pc
 from mview_connectors.databases.sqlite import quoted
 from mview_connectors.followers.sql.follower import SqlFollower, finite
 
+#: What the same error class says of a table that others have changed, and of rights.
+_STANDING = (
+    "no such table",
+    "no such column",
+    "has no column named",
+    "cannot modify",
+    "readonly database",
+)
+
 
 class SqliteFollower(SqlFollower):
     """A table of a SQLite file.
@@ -89,7 +98,9 @@ class SqliteFollower(SqlFollower):
         return {"check_same_thread": False}
 
     def is_passing(self, error: BaseException) -> bool:
-        """A lock, or a disk that is full."""
+        """A lock, or a disk that is full; its numbers of errors Python has from 3.11 on only."""
+        if any(text in str(error) for text in _STANDING):
+            return False
         return isinstance(error, sqlite3.OperationalError | OSError)
 
 
