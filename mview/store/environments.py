@@ -27,6 +27,9 @@ from mview.store.manifest import Manifest
 #: Also the name of a folder, on any file system.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
+#: What the folder of an environment that goes is called: no name of one.
+_GONE = "_gone-"
+
 #: Positions are compared as text.
 _DIGITS = 20
 
@@ -153,13 +156,17 @@ def remove(store: Store, name: str, clock: Clock) -> None:
         AlreadyRunningError: it runs.
     """
     own = Store(store.environment(name), any_format=True)
-    gone = store.trash / uuid.uuid4().hex
     with Lease(own.lease, clock) as lease:
-        store.trash.mkdir(exist_ok=True)
         # Whole and at once, so that no half of it is there. Who was paused finds its place gone.
         lease.check()
-        own.root.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        own.root.rename(store.environments / f"{_GONE}{uuid.uuid4().hex}")
+    _delete_gone(store)
+
+
+def _delete_gone(store: Store) -> None:
+    """Delete what is left of environments that were removed, also by who was killed meanwhile."""
+    for gone in store.environments.glob(f"{_GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def remove_dead(store: Store, before_ms: int, clock: Clock) -> list[str]:
@@ -171,6 +178,7 @@ def remove_dead(store: Store, before_ms: int, clock: Clock) -> list[str]:
     Returns:
         Their names.
     """
+    _delete_gone(store)
     removed = []
     for name in names_of(store):
         with suppress(MviewError, OSError):

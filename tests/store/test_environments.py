@@ -200,7 +200,26 @@ def test_one_that_nobody_runs_goes_in_time(store: Store) -> None:
             remove(store, "runs", clock)
     remove(store, "runs", clock)
     assert names_of(store) == ["new"]
-    assert not [*store.trash.iterdir()]
+    assert [folder.name for folder in store.environments.iterdir()] == ["new"]
+
+
+def test_what_a_killed_removal_has_left_goes_with_the_next_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock()
+    environment(store, "old", 1, created_ms=1_000)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mview.store.environments.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(store, "old", clock)
+    assert names_of(store) == []
+    assert [*store.environments.iterdir()]
+    assert remove_dead(store, 0, clock) == []
+    assert not [*store.environments.iterdir()]
 
 
 @pytest.mark.parametrize("name", ["", "Dev", "../dev", "a/b", ".dev", "-dev", "a" * 64, "ä", "a b"])
