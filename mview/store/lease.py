@@ -21,6 +21,7 @@ from typing import TypeVar
 from mview.clock import Clock, SystemClock
 from mview.errors import (
     AlreadyRunningError,
+    CorruptionError,
     FencedError,
     LostStoreError,
     MviewError,
@@ -31,6 +32,7 @@ from mview.files.durable import put, put_if_absent
 from mview.files.jsonfile import checked, read_checked
 from mview.files.numbered import numbered, numbers
 from mview.files.records import record
+from mview.store.identity import copied_from
 
 #: A runner that does not renew for this long is taken over. Longer than any pause of a healthy
 #: process and than the clock difference of two hosts, shorter than a person's patience.
@@ -304,12 +306,19 @@ class Lease:
         if left > self._ttl_ms // 1000 + 1:
             # Nobody takes a lease for so long: it was written by another clock.
             gone = f"its clock is ahead of this one: delete {self._file(self.newest())}"
+        copied = ""
+        with suppress(CorruptionError):
+            if (original := copied_from(self.folder.parent)) is not None:
+                # The lease was copied, too, beside a run that need not end.
+                copied = (
+                    f"this is a copy of {original}: if the process runs that one, {gone}; else "
+                )
         return AlreadyRunningError(
             "mview runs on this store already",
             where=str(self.folder.parent),
             got=_describe(owner),
             safe="nothing was changed",
-            hint=f"stop it (kill {owner.pid} on {owner.host}), or use another store; "
+            hint=f"{copied}stop it (kill {owner.pid} on {owner.host}), or use another store; "
             f"if that process is gone, {gone}",
         )
 

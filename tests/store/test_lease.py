@@ -25,6 +25,7 @@ from mview.errors import (
 )
 from mview.files.jsonfile import checked
 from mview.store import lease as module
+from mview.store.identity import claim_store
 from mview.store.lease import Lease, insist
 from tests.patience import wait_for
 
@@ -392,3 +393,17 @@ def test_it_is_given_back_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mon
     second.acquire()
     assert (second.token, second.takes_over) == (2, False)
     second.release()
+
+
+def test_a_copy_beside_a_run_is_not_told_to_end_that(tmp_path: Path) -> None:
+    original, copy = tmp_path / "store", tmp_path / "copy"
+    claim_store(original)
+    with Lease(original / "lease"):
+        shutil.copytree(original, copy)
+        with pytest.raises(AlreadyRunningError) as error:
+            Lease(copy / "lease").check_free()
+        with pytest.raises(AlreadyRunningError) as told:
+            Lease(original / "lease").check_free()
+    hint = str(error.value.hint)
+    assert hint.startswith(f"this is a copy of {original}: if the process runs that one, wait ")
+    assert str(told.value.hint).startswith("stop it (kill ")
