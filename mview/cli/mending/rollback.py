@@ -42,7 +42,14 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
     config = app.config(config_path)
     former = load_former(Store(config.store), published(config), view)
     if not plan_only:
-        check_running(config)
+        try:
+            check_running(config)
+        except UserError as error:  # a run alone takes the newer text of the files
+            error.hint = (
+                f"begin a run (mview run FILE…), then mview rollback {view}; or put the text that "
+                f"`mview rollback {view} --plan` prints into the view's file, and run that"
+            )
+            raise
     checker = Checker(config, False, app.output.note)
     planned = plan_run(config, checker.check([former]), checker.manifest, checker.schemas)
     planned = replace(planned, not_given=())  # no files are given
