@@ -210,7 +210,7 @@ class Checker:
             raise UserError(
                 "the store has no views yet",
                 where=str(self.config.store),
-                hint="name files or folders of views",
+                hint="mview run FILE… builds some; `mview lineage FILE…` needs none in the store",
             )
         return [*self.check(order_views(kept)), *map(self._kept_light, lights)]
 

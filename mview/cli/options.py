@@ -73,6 +73,8 @@ json_option = _output_option("--json", "as_json", "Print the result as JSON.")
 
 
 def _set_environment(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value == "":  # as of a shell's variable that is not set: production is not meant
+        raise click.UsageError("--env has no name; production's views are those without --env")
     if value is not None:
         ctx.ensure_object(App).environment = value
 

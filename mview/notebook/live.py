@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from mview.admin.content import StoredView, published
+from mview.admin.status import cuts_of, lag_of
+from mview.catalog.definitions import load_definitions
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import MviewError, UserError, counted, known_error
@@ -53,8 +55,12 @@ class Live:
                     f"view {stored.name} has no column {column!r}",
                     allowed=", ".join(stored.schema.names),
                 )
-        if not every >= _SHORTEST:
-            raise UserError("`every` is too short", got=every, allowed=f"{_SHORTEST} s and more")
+        if not isinstance(every, int | float) or not every >= _SHORTEST:
+            raise UserError(
+                "`every` is no number of seconds, or too short",
+                got=repr(every),
+                allowed=f"{_SHORTEST} and more",
+            )
         self._display = needed("IPython.display", "live()")
         self._config, self.view = config, stored.name
         self._x, self._y, self._every = x, y, every
@@ -120,10 +126,12 @@ class Live:
         manifest = published(self._config)
         stored = StoredView(self._config, self.view, manifest)
         clock = SystemClock()
-        owner = Lease(Store(self._config.store).lease, clock).holder()
-        if manifest.watermark is not None:
-            lag = max(0, clock.now() - manifest.watermark) / 1000
-            self._lags.append((time.monotonic(), lag))
+        store = Store(self._config.store)
+        owner = Lease(store.lease, clock).holder()
+        views = load_definitions(store, manifest).views
+        lag = lag_of(cuts_of(manifest, self.view, views), clock.now())
+        if lag is not None:
+            self._lags.append((time.monotonic(), lag / 1000))
         state = "nobody runs the store" if owner is None else f"process {owner.pid} runs it"
         if self._ended.is_set():
             state += "; not kept up any more"

@@ -365,3 +365,9 @@ def test_the_command(world: Epochs, tmp_path: Path) -> None:
     assert none.exit_code == 1
     assert "there is no such row" in none.stdout
     assert mview("linear", "--key", "1", "--key", "2").exit_code == 2
+    of_null = mview("extremes", "--null", "customer")
+    assert of_null.exit_code == 0, of_null.output
+    assert "made of  1 row of shop.orders" in of_null.stdout
+    untold = mview("extremes")
+    assert untold.exit_code == 2
+    assert "--key [COLUMN=]VALUE, or --null COLUMN" in untold.stderr

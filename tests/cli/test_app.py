@@ -72,6 +72,8 @@ def test_every_command_has_help(command):
         (["chek", "v.sql"], "Did you mean 'check'?"),
         (["run", "--onec", "v.sql"], "'--once'"),
         (["run"], "Missing argument 'FILE|FOLDER…'"),
+        (["drop", "v", "--yes", "--env", ""], "--env has no name"),
+        (["apply", "--prune", "--yes", "--env="], "--env has no name"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_a_proposal(folder, arguments, meant):

@@ -213,6 +213,13 @@ def test_nothing_is_written_over(store: Store) -> None:
     assert Path("mine.zip").read_text() == "mine"
 
 
+def test_a_folder_that_is_not_there(store: Store) -> None:
+    result = mview("-o", "nowhere/mine.zip")
+    assert result.exit_code == 1
+    assert "there is no folder for the bundle\n  where:   nowhere\n" in result.stderr
+    assert not Path("nowhere").exists()
+
+
 def test_a_long_value_is_looked_through_in_no_time() -> None:
     """As of a key store in one line: each of its places must not be gone on from to its end."""
     value = "kx" * 150_000

@@ -359,6 +359,7 @@ def test_servers(request, folder, monkeypatch, kind):
             connector = orjson.loads((folder / "debezium-crm.json").read_bytes())
             assert connector["skipped.operations"] == "none"
             assert int(connector["connect.keep.alive.interval.ms"]) <= 10_000
+            assert connector["bigint.unsigned.handling.mode"] == "precise"
             assert connector["value.converter.replace.null.with.default"] == "false"
             told = (folder / "mview.yml").read_text().split("\n# Or by Debezium")[1]
             lines = told.replace("\n# ", "\n").splitlines()

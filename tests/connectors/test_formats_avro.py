@@ -291,6 +291,8 @@ def test_an_unknown_id_halts_with_its_place_also_after_a_moment(
     assert PLACE in str(error.where)
     assert "no schema 99 in the registry" in error.what
     assert "Schema not found" in error.what
+    hint = str(error.hint)
+    assert hint.index("and run again: reading goes on") < hint.index("mview drop"), "no need to"
     assert server.asked.count(("/schemas/ids/99", None)) > 1
 
 

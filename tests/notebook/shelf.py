@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mview.catalog.definitions import digest_of, save_definition
 from mview.catalog.sinks import open_sink
-from mview.clock import SystemClock, WallMs
+from mview.clock import SourceMs, SystemClock, WallMs
 from mview.config.file import load_config
 from mview.connector import WEIGHT
 from mview.execute.delta import Delta
@@ -21,7 +21,7 @@ from mview.schema import Column, TableSchema
 from mview.store.history import ManifestLog
 from mview.store.identity import claim_store
 from mview.store.layout import Store
-from mview.store.manifest import Manifest, ViewState
+from mview.store.manifest import Cut, Manifest, ViewState
 from mview.store.mirror import Mirror
 from tests.relations import rel
 
@@ -80,6 +80,7 @@ class Shelf:
         put: Sequence[Row] = (),
         delete: Sequence[Any] = (),
         ms: int | None = None,
+        cuts: Mapping[str, Cut] | None = None,
         **view: Any,
     ) -> int:
         """Publish an epoch; returns its number.
@@ -88,6 +89,7 @@ class Shelf:
             put: whole rows, new or in the place of others.
             delete: keys.
             ms: when it was published.
+            cuts: up to when each connection was read.
             view: other things that the manifest says of the view.
         """
         self.epoch += 1
@@ -115,6 +117,7 @@ class Shelf:
                 1,
                 self.epoch,
                 watermark=now,
+                cuts={"shop": Cut(SourceMs(now), None)} if cuts is None else cuts,
                 tables={TABLE: self.table},
                 views={"v": replace(state, **view)},
             )

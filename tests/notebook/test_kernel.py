@@ -19,6 +19,7 @@ from nbclient import NotebookClient
 import mview
 from mview.admin.apply import ApplyAnswer
 from mview.admin.content import StoredView
+from mview.clock import SourceMs, SystemClock
 from mview.errors import AwayError, MistakesError, UserError, without_secrets_in
 from mview.notebook import declaring
 from mview.notebook.magics import CommandFailedError
@@ -26,6 +27,7 @@ from mview.notebook.magics import mview as magic
 from mview.notebook.project import Project, _last
 from mview.secrets import Mask
 from mview.store.lease import Lease
+from mview.store.manifest import Cut
 from tests.notebook.shelf import Shelf
 
 #: Rows of the table.
@@ -323,13 +325,31 @@ def test_a_live_view_goes_on_by_itself_until_it_is_stopped(
     assert len(shown.html) == count
 
 
+def test_the_lag_of_a_live_view_is_that_of_the_connections_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, shelf = watched(monkeypatch), Shelf(tmp_path)
+    # No wait makes less of a lag than a day, or more than none of what is ahead of the clock.
+    late, early = (Cut(SourceMs(SystemClock().now() + days * 86_400_000), None) for days in (-1, 1))
+    rows = [(1, 5, None, None, None, None)]
+    for cuts, told in (
+        ({"shop": late, "other": early}, "lag: 86,4"),
+        ({"shop": early, "other": late}, "lag: 0.0 s"),
+        ({"other": early}, "lag<"),
+    ):
+        shelf.publish(rows, cuts=cuts)
+        with shelf.project["v"].live(every=60):
+            assert told in shown.html[-1]
+
+
 def test_a_live_view_that_cannot_be(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     shelf.publish([(1, 5, None, None, None, None)])
     view = shelf.project["v"]
     for wrong, told in (({"x": "id"}, "two columns"), ({"every": 0}, "too short"),
                         ({"x": "nope", "y": "big"}, "no column 'nope'"),
-                        ({"every": float("nan")}, "too short")):  # fmt: skip
+                        ({"every": float("nan")}, "too short"),
+                        ({"every": "1 s"}, "too short")):  # fmt: skip
         with pytest.raises(UserError, match=told):
             view.live(**wrong)  # type: ignore[arg-type]
     assert StoredView(shelf.config, "v").num_rows == 1

@@ -46,10 +46,13 @@ _LOGICAL_BITS = 18
 
 _PROTOCOL_HINT = "create the changefeed with protocol=canal-json"
 _EXTENSION_HINT = (
-    "add enable-tidb-extension=true to the changefeed's sink; or set format.enable.tidb.extension: "
-    '"false" and a heartbeat topic'
+    'set format.enable.tidb.extension: "false" and a heartbeat topic, and run again; or add '
+    "enable-tidb-extension=true to the changefeed's sink"
 )
-_EXTENDED_HINT = "remove format.enable.tidb.extension: the changefeed's sink has it"
+_EXTENDED_HINT = (
+    "remove format.enable.tidb.extension, as the changefeed's sink has it, and run again; or take "
+    "enable-tidb-extension=true away there"
+)
 
 
 class TicdcFormat:

@@ -87,6 +87,8 @@ def debezium(name: str, url: URL) -> str:
                 # A server where nothing changes gives a sign of itself every 0.8 of it, and only
                 # then comes a heartbeat. By default that is every 48 seconds.
                 "connect.keep.alive.interval.ms": "5000",
+                # By default the upper half of BIGINT UNSIGNED comes as numbers below zero.
+                "bigint.unsigned.handling.mode": "precise",
             },
         )
     converter = "org.apache.kafka.connect.json.JsonConverter"

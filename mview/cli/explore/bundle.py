@@ -114,8 +114,15 @@ def write_bundle(config: Config, output: Path, mask: Callable[[str], str]) -> Bu
         mask: hides secrets.
 
     Raises:
-        UserError: the file is there.
+        UserError: the file is there, or its folder is not.
     """
+    if not output.parent.exists():
+        raise UserError(
+            "there is no folder for the bundle",
+            where=str(output.parent),
+            safe="nothing was written",
+            hint="make it, or name a file in another one: mview support-bundle --output OTHER.zip",
+        )
     try:
         with output.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
             for name, make in _parts(config, mask):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     "--key",
     "given",
     multiple=True,
-    required=True,
     metavar="[COLUMN=]VALUE",
     help="What tells the row, again for each column; without COLUMN: of the view's only key.",
 )
@@ -65,6 +64,8 @@ def why(
 
 
 def _key(given: tuple[str, ...], nulls: tuple[str, ...]) -> Mapping[str, str | None]:
+    if not given and not nulls:
+        raise click.UsageError("tell the row: --key [COLUMN=]VALUE, or --null COLUMN")
     key: dict[str, str | None] = dict.fromkeys(nulls)
     for text in given:
         name, equals, value = text.partition("=")

@@ -29,7 +29,9 @@ _HINT = (
     "apicurio.registry.as-confluent=true and apicurio.registry.headers.enabled=false)"
 )
 
-_JSON_HINT = "if the connector has JsonConverter, remove format.encoding from options; else "
+_JSON_HINT = (
+    "if the connector has JsonConverter, remove format.encoding from options, and run again; else "
+)
 
 #: Connect's types that a schema names in Avro's way where it has no `connect.name`.
 _LOGICAL = {
@@ -111,7 +113,9 @@ class AvroEncoding:
                 message,
                 f"there is no {where}: {error}",
                 "restore the schema there, or set format.registry.url to the registry of the "
-                "connector (Apicurio: apicurio.registry.use-id=contentId)",
+                "connector (Apicurio: apicurio.registry.use-id=contentId), and run again: reading "
+                "goes on at this message. Where the schema is lost, let the connector register it "
+                "anew",
             ) from None
         if kind != "AVRO":
             raise undecodable(message, f"{where} is none of Avro", _HINT, allowed="AVRO")

@@ -23,7 +23,7 @@ _HINT = "the connector must use JsonConverter for keys and values"
 
 _AVRO_HINT = (
     "if it is Avro with a schema registry, set format.encoding: avro and format.registry.url under "
-    "options; else " + _HINT
+    "options, and run again; else " + _HINT
 )
 
 
