@@ -9,6 +9,7 @@ from duckdb.func import PythonUDFType
 
 from mview.execute.sketches.cardinality import SEED, estimates, register_codes
 from mview.execute.sketches.xxhash import Words, of_integers, of_texts
+from mview.rows.equality import flat, nulls
 
 
 def add_to(database: duckdb.DuckDBPyConnection) -> None:
@@ -30,29 +31,23 @@ def add_to(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def _of_integers(column: pa.ChunkedArray) -> pa.Array:
-    values = _joined(column)
+    values = flat(column)
     plain = values.fill_null(0).to_numpy(zero_copy_only=False)
     return _codes(of_integers(plain, SEED), values)
 
 
 def _of_texts(column: pa.ChunkedArray) -> pa.Array:
-    values = _joined(column).cast(pa.string())
+    values = flat(column).cast(pa.string())
     return _codes(of_texts(values, SEED), values)
 
 
 def _codes(hashes: Words, values: pa.Array) -> pa.Array:
-    missing = values.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(register_codes(hashes), pa.int32(), mask=missing)
+    return pa.array(register_codes(hashes), pa.int32(), mask=nulls(values))
 
 
 def _estimated(column: pa.ChunkedArray) -> pa.Array:
-    lists = _joined(column)
+    lists = flat(column)
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     codes, sets = lists.flatten(), np.repeat(np.arange(len(lists)), lengths)
-    there = codes.is_valid().to_numpy(zero_copy_only=False)
-    plain = codes.fill_null(0).to_numpy(zero_copy_only=False)
-    return pa.array(estimates(plain[there], sets[there], len(lists)), pa.int64())
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    there, shown = ~nulls(codes), codes.drop_null().to_numpy()
+    return pa.array(estimates(shown, sets[there], len(lists)), pa.int64())

@@ -12,6 +12,7 @@ from duckdb.func import PythonUDFType
 from mview.execute.strict_math.logarithms import exp, ln, log10
 from mview.execute.strict_math.powers import power
 from mview.execute.strict_math.words import Doubles
+from mview.rows.equality import flat, nulls
 
 #: What they are called in DuckDB, and how many arguments they have.
 _FUNCTIONS: dict[str, tuple[Callable[..., Doubles], int]] = {
@@ -57,8 +58,8 @@ _OVER_ARROW: dict[int, Callable[..., Callable[..., pa.Array]]] = {1: _over_one, 
 def _over(columns: Sequence[pa.ChunkedArray], function: Callable[..., Doubles]) -> pa.Array:
     missing, plain = np.zeros(len(columns[0]), np.bool_), []
     for column in columns:
-        values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        missing |= values.is_null().to_numpy(zero_copy_only=False)
+        values = flat(column)
+        missing |= nulls(values)
         plain.append(values.fill_null(1.0).to_numpy(zero_copy_only=False).astype(np.float64))
     with np.errstate(all="ignore"):
         answer = function(*plain)
