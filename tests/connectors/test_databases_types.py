@@ -160,7 +160,7 @@ def test_sqlite_types(
         ("TIMESTAMP", "'2024-02-29 25:00:00'", "25:00"),
         ("TIMESTAMP", "'2024-02-29 12:00:00Z'", "12:00:00Z"),
         ("TIMESTAMP WITH TIME ZONE", "'2024-02-29 12:00:00'", "12:00:00"),
-        ("TEXT", "x'61'", "b'a'"),
+        ("TEXT", "x'61'", "X'61'"),
         ("BLOB", "'text'", "'text'"),
     ],
 )

@@ -203,10 +203,11 @@ def _misfit(
 ) -> UserError:
     def value(of: Column) -> Any:
         cell = raw[schema.names.index(of.name)][row]
-        cell = cell.as_py() if isinstance(cell, pa.Scalar) else cell
-        if isinstance(cell, bytes) and not pa.types.is_binary(of.type):
-            return cell.decode(errors="backslashreplace")  # as the driver has texts
-        return cell
+        if not isinstance(cell, pa.Scalar):
+            return cell
+        cell = cell.as_py()
+        # In the columns that are parsed here every value is a text, undecoded.
+        return cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell
 
     def key_text(of: Column) -> str:
         cell = value(of)
