@@ -82,9 +82,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`).
 
-    Tests that have their day are for the long lane on all others, which has each on one day in two,
-    unless it is told by name. Those that may take half an hour come first: at the end one worker
-    would wait for the other.
+    Tests that have their day are for the long lane on all others, which has each on one day in
+    three, unless it is told by name. Those that may take half an hour come first: at the end one
+    worker would wait for the other.
     """
     for item in items:
         if item.get_closest_marker("service"):
@@ -112,7 +112,7 @@ def _is_for_today(item: pytest.Item) -> bool:
     if (mark := item.get_closest_marker("long")) is None:
         return True
     # Another name than the everyday lane's: a test that has its day in neither would wait longer.
-    return has_its_day(f"long {item.nodeid}", mark.kwargs.get("days", 2))
+    return has_its_day(f"long {item.nodeid}", mark.kwargs.get("days", 3))
 
 
 def _is_long(item: pytest.Item) -> bool:
