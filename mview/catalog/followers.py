@@ -57,7 +57,8 @@ def open_follower(
             + ("" if section is None else ", as its section has no type"),
             where=where,
             allowed=", ".join(known) or "sinks: in the configuration has none with a type",
-            hint=did_you_mean(sink, known),
+            hint=did_you_mean(sink, known)
+            or f"declare it: sinks: {sink}: with its type, in the configuration",
         )
     factory = cast(FollowerFactory, load("followers", str(section["type"])))
     try:

@@ -55,6 +55,8 @@ def run(
     """
     if app.environment and listen is not None:
         raise click.UsageError("--listen shows production: it is not for --env")
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose: ask for one of them")
     from mview.memory import give_back_what_is_freed, use_the_systems_allocator
 
     use_the_systems_allocator()

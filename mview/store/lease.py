@@ -277,7 +277,7 @@ class Lease:
             got=f"{self.folder} {how}",
             safe="every published epoch is where the folder is now; nothing was published since",
             hint="put it back, or mount its disk: what may stand at its name now is to go first; "
-            "then run the same command again",
+            "then run the same command again; it makes an environment that was dropped anew",
         )
 
     def _deleted(self, got: str) -> LostStoreError:

@@ -66,6 +66,12 @@ def run(tmp_path, monkeypatch):
     return run
 
 
+def test_few_lines_and_many_are_not_asked_for_at_once(run):
+    result = run(Play, "--quiet", "--verbose")
+    assert result.exit_code == errors.ExitCode.USAGE, result.output
+    assert "--quiet and --verbose: ask for one of them" in result.output
+
+
 def test_a_bounded_run_shows_plain_lines_and_ends_with_0(run):
     class Loads(Play):
         def play(self):
