@@ -16,7 +16,7 @@ from mview.plan.functions.names import GENERATORS
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref, Unsupported
 from mview.plan.operators.orderings import Ordering, limit_ordering
-from mview.plan.operators.scope import Scope
+from mview.plan.operators.scope import Read, Scope
 from mview.plan.operators.select import core_of_select, finish_select
 from mview.plan.text.place import Text, did_you_mean, span
 from mview.relation import RelationId
@@ -223,13 +223,14 @@ class _Binder:
             return node
         if node.meta.get("bound"):
             return node
-        ref = self.scope.resolve(node)
-        if isinstance(ref, Ref):
-            self.builder.use(ref)
-            bound = ir.column(ref)
-            bound.meta.update(bound=True, place=span(node))
+        meant = self.scope.resolve(node)
+        if isinstance(meant, Read):
+            self.builder.use(meant.ref)
+            bound = meant.expression()
+            for column in bound.find_all(exp.Column):
+                column.meta.update(bound=True, place=span(node))
             return bound
-        return exp.paren(self._alias(node, ref, hidden))
+        return exp.paren(self._alias(node, meant, hidden))
 
     def _alias(self, node: exp.Column, stands_for: exp.Expr, hidden: frozenset[str]) -> exp.Expr:
         """What an alias stands for, which sees the aliases before it."""

@@ -145,7 +145,8 @@ def _ordered_by(
     same = [ref for name, ref in columns if name.lower() == expr.name.lower()]
     if len(expr.parts) == 1 and same:
         return same[0] if len(same) == 1 else None
-    return scope.find(expr) if scope is not None else None
+    read = scope.find(expr) if scope is not None else None
+    return read.ref if read is not None and not read.fields else None
 
 
 def _names(node: ir.Node, scope: Scope) -> tuple[dict[Ref, exp.Expr], bool]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from mview.plan.operators import ir
 from mview.plan.operators.ir import Ref, Unsupported
 from mview.plan.text.place import Text, did_you_mean, span
 
@@ -23,6 +24,21 @@ class FromItem:
         """Whether `qualifier.column` can mean this relation."""
         named = [self.alias, self.table or self.alias]
         return qualifier.lower() in [name.lower() for name in named]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a name reads: a column, or of a struct column a field, and of that one a field."""
+
+    ref: Ref
+    fields: tuple[exp.Expr, ...] = ()
+
+    def expression(self) -> exp.Expr:
+        """The expression that reads it."""
+        read: exp.Expr = ir.column(self.ref)
+        for name in self.fields:
+            read = exp.Dot(this=read, expression=name.copy())
+        return read
 
 
 @dataclass
@@ -49,20 +65,19 @@ class Scope:
     named: int = 0
     values: dict[tuple[exp.Expr, bool], Ref | None] = field(default_factory=dict)
 
-    def resolve(self, column: exp.Column) -> exp.Expr | Ref:
+    def resolve(self, column: exp.Column) -> exp.Expr | Read:
         """What a column name means here: a column, or the expression of a select-list alias.
 
         Raises:
             UserError: no such column, or more than one.
         """
-        ref = self.find(column)
-        if ref is not None:
-            return ref
+        if (read := self.find(column)) is not None:
+            return read
         if (stands_for := self.stands_for(column)) is not None:
             return stands_for
         scope = self.parent
         if scope is not None and (outer := scope.find(column)) is not None:
-            self.outer.add(outer)
+            self.outer.add(outer.ref)
             return outer
         if scope is not None and scope.parent is not None and scope.parent.find(column):
             raise Unsupported(
@@ -79,23 +94,24 @@ class Scope:
             return None
         return self.aliases[name]
 
-    def find(self, column: exp.Column) -> Ref | None:
-        """The column of this SELECT's relations with a name; None when there is none."""
+    def find(self, column: exp.Column) -> Read | None:
+        """What a name reads of this SELECT's relations; None when there is no such column."""
         parts = [part.name for part in column.parts]
         name, qualifier = parts[-1].lower(), ".".join(parts[:-1])
         if not qualifier and name in self.merged:
-            return self.merged[name]
-        refs = self._matches(name, qualifier)
+            return Read(self.merged[name])
+        refs, fields = self._matches(name, qualifier), column.parts[len(parts) :]
         if not refs and len(parts) > 1:
             # `a.b` may be field b of a struct column a.
-            refs = self._matches(parts[0].lower(), "")
-            refs = refs or self._matches(parts[1].lower(), parts[0])
+            refs, fields = self._matches(parts[0].lower(), ""), column.parts[1:]
+        if not refs and len(parts) > 2:
+            refs, fields = self._matches(parts[1].lower(), parts[0]), column.parts[2:]
         if len(refs) > 1:
             owners = ", ".join(f"{alias}.{column.name}" for alias, _ in refs)
             raise self.text.error(
                 f"column {column.name!r} is ambiguous", span(column), hint=f"write one of {owners}"
             )
-        return refs[0][1] if refs else None
+        return Read(refs[0][1], tuple(fields)) if refs else None
 
     def _matches(self, name: str, qualifier: str) -> list[tuple[str, Ref]]:
         return [

@@ -213,9 +213,9 @@ def _use_order(state: _Select, tree: exp.Select, outputs: set[str]) -> None:
         for column in clause.find_all(exp.Column):
             is_output = len(column.parts) == 1 and column.name.lower() in outputs
             inside = column.find_ancestor(exp.Query) is not tree
-            ref = None if is_output or inside else state.scope.find(column)
-            if ref is not None:
-                state.builder.use(ref)
+            read = None if is_output or inside else state.scope.find(column)
+            if read is not None:
+                state.builder.use(read.ref)
             elif not is_output and not inside:
                 state.scope.resolve(column)
 
