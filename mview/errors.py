@@ -447,6 +447,12 @@ class TargetError(UserError):
     kind = 12
 
 
+class ElsewhereError(TargetError):
+    """The target does not stand where the step begins: nothing of it is written, now or later."""
+
+    kind = 16
+
+
 class ConfigError(UserError):
     """The configuration or command line is wrong."""
 

@@ -30,6 +30,7 @@ from mview.changelog import KIND
 from mview.config import Count, Duration, Settings
 from mview.errors import (
     ConfigError,
+    ElsewhereError,
     FencedError,
     MviewError,
     RetryableError,
@@ -256,14 +257,14 @@ def admit(target: FollowerTarget, mark: Mark | None, step: Step) -> None:
     This is the fence of a runner that was paused, and what makes a second commit harmless.
 
     Raises:
-        TargetError: the target does not stand where the step begins.
+        ElsewhereError: the target does not stand where the step begins.
         FencedError: a newer runner has written there.
     """
     if mark is not None:
         check_owner(target, mark)
     stands = None if mark is None else mark.epoch
     if (step.after is not None and stands != step.after) or (mark and mark.step == step.id):
-        raise TargetError(
+        raise ElsewhereError(
             f"the table {target.table} of sink {target.sink} does not stand where a step begins",
             got=f"epoch {stands}",
             allowed=f"epoch {step.after}",
@@ -276,9 +277,7 @@ def state_by_mark(mark: Mark | None, step: Step) -> State:
 
     A mark without an id of steps speaks by its epoch.
     """
-    if mark is None:
-        return State.UNKNOWN
-    done = mark.step == step.id if mark.step else mark.epoch >= step.epoch
+    done = mark is not None and (mark.step == step.id if mark.step else mark.epoch >= step.epoch)
     return State.COMMITTED if done else State.UNKNOWN
 
 

@@ -13,6 +13,7 @@
 |---|---|
 | committed | recorded |
 | prepared, its token on disk | committed: another process may have tried |
+| prepared, the target is elsewhere by now (it was dropped, restored) | aborted |
 | prepared or begun, no token on disk | aborted: nobody has tried |
 | being decided | asked again, with back-off; the sink is held meanwhile |
 | unknown, aborted | staged again, under a new id |
@@ -34,10 +35,18 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from mview.changelog import KIND
-from mview.errors import RetryableError, TargetError, UserError, counted
+from mview.errors import ElsewhereError, RetryableError, TargetError, UserError, counted
 from mview.follow.cursor import CursorLog, Intent, Way
 from mview.follow.resync import resync
-from mview.follower import Follower, FollowerTarget, Mark, State, Step, Token, check_owner
+from mview.follower import (
+    Follower,
+    FollowerTarget,
+    Mark,
+    State,
+    Step,
+    Token,
+    check_owner,
+)
 
 #: Rows per batch that a sink is given.
 BATCH_ROWS = 65_536
@@ -297,8 +306,12 @@ class Following:
         follower, step, token = self._follower, intent.step, intent.token
         state, is_lost = follower.state(step, token), intent.way == "lost"
         if state is State.PREPARED and token is not None and not is_lost:
-            follower.commit(token)
-            state = State.COMMITTED
+            try:
+                follower.commit(token)
+                state = State.COMMITTED
+            except ElsewhereError:
+                # The table was dropped, or a backup restored; or the step is there by now.
+                state = follower.state(step, token)
         if state is State.COMMITTED:
             if is_lost:
                 self.cursor = replace(self.cursor, epoch=None, step="", intent=None)

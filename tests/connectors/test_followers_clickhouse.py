@@ -23,7 +23,7 @@ from mview.errors import FencedError, MviewError, RetryableError, TargetError, U
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.plan.definition import parse_view
 from mview.testing import FaultError, FollowerContract, FollowerHarness
-from mview.testing.contract import World, schema_of
+from mview.testing.contract import World, raised, schema_of
 from mview.testing.view import Row
 from tests.conftest import small_config
 from tests.patience import wait_for
@@ -446,6 +446,22 @@ def test_a_view_is_made_again_with_its_table(world: World, harness: ClickhouseHa
         world.view.publish([world.row(9, f"after {dropped}")])
         world.sync()
         world.check()
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE", "TRUNCATE TABLE"])
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_that_are_gone_when_a_step_is_staged_are_filled_anew(
+    world: World, harness: ClickhouseHarness, statement: str, again: bool
+) -> None:
+    """What was staged fits nowhere by then: it is taken back, by this runner or the next."""
+    world.view.publish([world.row(9)], [(3,)])
+    world.faulty.at("commit", "before", lambda: harness.execute(f"{statement} t__rows"))
+    raised(world.sync, MviewError)
+    if again:
+        world.start()
+    world.sync()
+    world.check()
+    assert not staging(harness)
 
 
 def test_a_view_of_somebody_else_is_left_alone(harness: ClickhouseHarness, tmp_path: Path) -> None:

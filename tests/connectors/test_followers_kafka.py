@@ -32,7 +32,7 @@ from mview.failpoints import FaultError
 from mview.follower import Follower, FollowerSettings, FollowerTarget, Step
 from mview.schema import Column
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import VALUES, World, delta_of, normal, schema_of
+from mview.testing.contract import VALUES, World, delta_of, normal, raised, schema_of
 from mview.testing.view import Row, rows_of
 from tests.patience import Patience, wait_for
 from tests.seeds import is_of_today
@@ -548,6 +548,46 @@ def test_partitions_that_were_added_are_refused(kafka: KafkaServer) -> None:
         world.start()
         with pytest.raises(TargetError, match="number of partitions"):
             world.sync()
+        kafka.delete_topic(topic)
+        world.sync()
+        world.check()
+
+
+@pytest.mark.parametrize("mode", ["upsert", "changelog"])
+def test_a_topic_that_was_made_anew_beside_a_runner_is_filled(
+    kafka: KafkaServer, mode: str
+) -> None:
+    """Its producer would write on, into a topic that lacks all before."""
+    with FollowerContract().filled(KafkaHarness(kafka, mode=mode)) as world:
+        topic = world.target().table
+        for epoch, is_made in enumerate((True, False)):
+            kafka.delete_topic(topic)
+            if is_made:
+                kafka.create_topic(topic)
+            world.view.publish([world.row(9, f"{epoch}")])
+            assert "not the one that it was" in str(raised(world.sync, RetryableError))
+            world.sync()
+            world.check()
+
+
+def test_partitions_that_were_added_beside_a_runner_are_refused(kafka: KafkaServer) -> None:
+    with FollowerContract().filled(KafkaHarness(kafka)) as world:
+        topic = world.target().table
+        kafka.admin().create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        world.view.publish([world.row(9)])
+        raised(world.sync, RetryableError)
+        assert "number of partitions" in str(raised(world.sync, TargetError))
+
+
+def test_a_topic_whose_marks_somebody_has_deleted_is_told_with_what_mends_it(
+    kafka: KafkaServer,
+) -> None:
+    with FollowerContract().filled(KafkaHarness(kafka)) as world:
+        topic = world.target().table
+        kafka.delete_topic(f"{topic}.mview-epochs")
+        world.start()
+        told = raised(world.sync, TargetError)
+        assert f"somebody has deleted {topic}.mview-epochs, delete it" in str(told)
         kafka.delete_topic(topic)
         world.sync()
         world.check()

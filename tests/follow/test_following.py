@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from mview.changelog import KIND
-from mview.errors import FencedError, RetryableError, TargetError, UserError
+from mview.errors import ElsewhereError, FencedError, RetryableError, TargetError, UserError
 from mview.follow import following
 from mview.follow.cursor import CursorLog, Intent
 from mview.follow.following import Following, in_batches
@@ -22,6 +22,7 @@ from mview.follower import (
     Mark,
     State,
     Step,
+    admit,
     mark_of,
 )
 from mview.testing.contract import schema_of
@@ -70,7 +71,13 @@ class Sink:
         return {"id": step.id}
 
     def commit(self, token: dict[str, Any]) -> dict[str, Any]:
-        self.mark = mark_of(TARGET, self.staged[token["id"]])
+        step = self.staged[token["id"]]
+        try:
+            admit(TARGET, self.mark, step)
+        except ElsewhereError:
+            self.calls.append("commit")
+            raise
+        self.mark = mark_of(TARGET, step)
         self.done("commit")
         return {}
 
@@ -146,6 +153,28 @@ def test_what_is_done_about_a_step_that_was_left(
     cursor = world.cursors.latest()
     assert (cursor.epoch, cursor.intent) == (step.epoch, None)
     assert (cursor.step == step.id) == (calls == ["commit"])
+
+
+@pytest.mark.parametrize(
+    ("stands", "calls"),
+    [
+        (None, ["commit", "abort", "fill", "commit"]),
+        (Mark("store/v/s", 3, 1, "older"), ["commit", "abort", "stage", "commit"]),
+    ],
+)
+def test_a_step_is_taken_back_whose_target_is_elsewhere_by_now(
+    world: World, stands: Mark | None, calls: list[str]
+) -> None:
+    """Its table was dropped, or a backup of it was restored, after the step was staged."""
+    world.view.publish([(1, "not in the backup")])
+    world.sync()
+    world.sink.calls.clear()
+    step = world.intend({"id": "left"})
+    world.sink.mark, world.sink.told = stands, State.PREPARED
+    world.sync()
+    assert world.sink.calls == calls
+    cursor = world.cursors.latest()
+    assert (cursor.epoch, cursor.intent) == (step.epoch, None)
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,7 @@ class KafkaFollower:
         with self._failing("writing"):
             if self._staged is not None:
                 self._roll_back(producer)
+            self._check_topic(record)
             self._undelivered = None
             producer.begin_transaction()
             send(producer)
@@ -472,7 +473,21 @@ class KafkaFollower:
                 f"there is a topic {self._topic} that mview has not written",
                 where=f"sinks.{self.target.sink}",
                 safe="nothing was written there",
-                hint="give the view another one: table: …",
+                hint="give the view another one: table: …; or, if mview wrote it and somebody has "
+                f"deleted {self._marks}, delete it: it is made anew and filled",
+            )
+
+    def _check_topic(self, record: _Record) -> None:
+        """Refuse to write on where the topic is another one: the next `create` sees to that.
+
+        A producer does not notice that a topic was deleted and made anew, or got partitions.
+        """
+        topic = self._client.describe([self._topic]).get(self._topic)
+        if topic is None or (topic.id, len(topic.partitions)) != (record.topic, record.partitions):
+            raise RetryableError(
+                f"the topic {self._topic} is gone, or not the one that it was",
+                where=f"sinks.{self.target.sink}",
+                safe="nothing was written; a topic that was deleted is filled anew",
             )
 
     def _claim(self, last: _Record | None) -> None:
