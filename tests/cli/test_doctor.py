@@ -181,6 +181,16 @@ def test_sinks(doctor):
     assert result.of["v: sink here"]["state"] == "ok"
 
 
+@pytest.mark.parametrize("kind", ["files", "hudi"])
+def test_a_url_is_no_folder_of_a_sink(doctor, kind):
+    """As `check` has it; a view that was never built has no columns to check."""
+    sinks = f"sinks:\n  lake: {{type: {kind}, path: 's3://lake/x'}}\n"
+    sql = "CREATE MATERIALIZED VIEW v WITH (sinks = 'lake') AS SELECT * FROM shop.orders"
+    result = doctor(sinks, v=sql)
+    assert "s3://lake/x" in result.of["v: sink lake"]["text"]
+    assert wrong(result) == {"v: sink lake"}
+
+
 def test_sinks_in_folders(doctor, tmp_path):
     (tmp_path / "taken").touch()
     sinks = "".join(

@@ -184,14 +184,7 @@ class FilesFollower:
                 allowed="no '/', and no '_' or '.' at the beginning: readers pass those over",
                 hint="give the folder another name: table: …",
             )
-        if folder_of(self._settings.path) is None:
-            raise ConfigError(
-                f"sink {self.target.sink} is no folder",
-                where=f"sinks.{self.target.sink}.path",
-                got=self._settings.path,
-                allowed="a folder of this machine, or one that is mounted",
-                hint="Iceberg and Delta go to object storage",
-            )
+        self._check_path()
         if self._settings.format == "csv" and len(schema.columns) == 1 and not self._is_log:
             raise UserError(
                 f"view {self.target.view} has one column, which CSV cannot hold",
@@ -203,12 +196,23 @@ class FilesFollower:
         lists = [n for n in schema.key if pa.types.is_nested(schema.column(n).type)]
         refuse_types(self.target, dict.fromkeys(lists, "no lists in a key"))
 
+    def _check_path(self) -> None:
+        if folder_of(self._settings.path) is None:
+            raise ConfigError(
+                f"sink {self.target.sink} is no folder",
+                where=f"sinks.{self.target.sink}.path",
+                got=self._settings.path,
+                allowed="a folder of this machine, or one that is mounted",
+                hint="Iceberg and Delta go to object storage",
+            )
+
     def caution(self) -> str | None:
         """Nothing is sent."""
         return None
 
     def probe(self) -> None:
         """Look whether the folder can be written, and is free or ours; makes nothing."""
+        self._check_path()
         check_folder(self.target, self.folder)
         newest = self._newest()
         if newest is not None:

@@ -61,7 +61,7 @@ class HudiFollower(WorkerFollower):
 
     def check(self) -> None:
         """Refuse keys that Hudi does not tell apart as mview does, and names it cannot have."""
-        schema, settings, place = self.target.schema, self._settings, f"sinks.{self.target.sink}"
+        schema, place = self.target.schema, f"sinks.{self.target.sink}"
         wrong = {
             column.name: "timestamp: readers of Hudi outside of Java cannot read it"
             for column in schema.columns
@@ -96,11 +96,19 @@ class HudiFollower(WorkerFollower):
                 allowed="up to 200 letters from A to Z, digits, _ and -, the first one no -",
                 hint="give the view another one: table: …",
             )
-        if "://" in settings.path:
+        self._check_path()
+
+    def probe(self) -> None:
+        """See `WorkerFollower`; and whether it is a folder, which needs no columns to be told."""
+        self._check_path()
+        super().probe()
+
+    def _check_path(self) -> None:
+        if "://" in self._settings.path:
             raise ConfigError(
                 f"sink {self.target.sink} is on storage that has no locks",
-                where=f"{place}.path",
-                got=settings.path,
+                where=f"sinks.{self.target.sink}.path",
+                got=self._settings.path,
                 allowed="a folder of this machine, or one that is mounted",
                 hint="Iceberg and Delta go to object storage",
             )
