@@ -29,6 +29,7 @@ from mview.clock import SystemClock
 from mview.config import Count, Duration, Filled, broker_list, by_reference
 from mview.connector import Message
 from mview.errors import (
+    AwayError,
     ConfigError,
     DataLostError,
     MviewError,
@@ -675,6 +676,9 @@ class KafkaFollower:
             self._let_go_of_broken()
             if isinstance(error, DataLostError):
                 self._fail(task, None, str(error.what))
+            if isinstance(error, AwayError):
+                # Of a source: a sink's next step is not to run the command again.
+                self._fail(task, None, f"{error.what}: {error.got}")
             if isinstance(error, KafkaException):
                 self._fail(task, error.args[0], error.args[0].str())
             if isinstance(error, TimeoutError):
