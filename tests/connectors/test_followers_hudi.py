@@ -330,6 +330,7 @@ def test_what_hudi_cannot_have_is_refused() -> None:
         ([("k", "binary"), ("v", "int")], "column k"),
         ([("k", "int"), ("v", "timestamp_ntz")], "column v"),
         ([("k", "int"), ("v", "array<array<timestamp_ntz>>")], "column v"),
+        ([("k", "int"), ("v", "array<timestamp>")], "column v"),
         ([("k", "int"), ("a b", "int")], "a b"),
         ([("k", "int"), ("_hoodie_file_name", "int")], "_hoodie_file_name"),
     ):

@@ -63,9 +63,10 @@ class HudiFollower(WorkerFollower):
         """Refuse keys that Hudi does not tell apart as mview does, and names it cannot have."""
         schema, place = self.target.schema, f"sinks.{self.target.sink}"
         wrong = {
-            column.name: "timestamp: readers of Hudi outside of Java cannot read it"
+            column.name: ("no arrays of times" if pa.types.is_list(column.type) else "timestamp")
+            + ": readers of Hudi outside of Java cannot read it"
             for column in schema.columns
-            if _has_times_without_zone(column.type)
+            if _has_unread_times(column.type)
         }
         if not self._is_append:
             unfit = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary)
@@ -162,7 +163,12 @@ class HudiFollower(WorkerFollower):
         }
 
 
-def _has_times_without_zone(kind: pa.DataType) -> bool:
+def _has_unread_times(kind: pa.DataType) -> bool:
+    """Whether others than Java fail on it: times without a zone; in a list, once logs are merged.
+
+    hudi-rs then has one list's times as UTC and the other's as +00:00, and does not join them.
+    """
+    is_in_list = pa.types.is_list(kind)
     while pa.types.is_list(kind):
         kind = kind.value_type
-    return pa.types.is_timestamp(kind) and kind.tz is None
+    return pa.types.is_timestamp(kind) and (is_in_list or kind.tz is None)
