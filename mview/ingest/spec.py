@@ -34,6 +34,7 @@ from mview.connector import (
 )
 from mview.errors import CorruptionError, DecodeError, UserError
 from mview.files.durable import put
+from mview.ingest.decode.statements import Named, names_in
 from mview.memory import MESSAGE_PART, Memory
 from mview.relation import RelationId, TableName
 from mview.rows.where import Condition, parse_where
@@ -366,7 +367,11 @@ class ScopedFormat:
     def decode(self, message: Message) -> Iterable[ChangeEvent]:
         """See `Format`."""
         try:
-            return [self._named(event, message) for event in self._format.decode(message)]
+            return [
+                named
+                for event in self._format.decode(message)
+                for named in self._all_named(event, message)
+            ]
         except DecodeError as error:
             if error.table is not None:
                 error.table = None, self._name(*error.table, message)
@@ -380,6 +385,25 @@ class ScopedFormat:
         named = [*zip(block.namespaces, block.tables, strict=True)]
         ours = {name: self._name(*name, messages[0]) for name in dict.fromkeys(named)}
         return block._replace(tables=[ours[name] for name in named])
+
+    def _all_named(self, event: ChangeEvent, message: Message) -> list[ChangeEvent]:
+        """The event; a statement is one for each table, or whole schema, that it names."""
+        if event.kind != "ddl":
+            return [self._named(event, message)]
+        told = {Named(event.namespace or "", event.table)} if event.table else set()
+        for schema, table in names_in(event.detail or ""):
+            place = schema or event.namespace or ""
+            if self._folds:
+                # The letters' case is of who wrote the statement; the server may not care for it.
+                is_own = self._own is not None and place.lower() == self._own.lower()
+                place = self._own or "" if is_own else place
+                told.add(Named(place if is_own else place.lower(), table.lower()))
+            told.add(Named(place, table))
+        events = [
+            self._named(event._replace(namespace=schema or None, table=table), message)
+            for schema, table in sorted(told)
+        ]
+        return [*{named.table: named for named in events}.values()]
 
     def _named(self, event: ChangeEvent, message: Message) -> ChangeEvent:
         name = self._name(event.namespace, event.table, message)

@@ -29,7 +29,7 @@ from mview.ingest.decode.typed import (
 )
 from mview.ingest.mending.reject import Reject, Rejects
 from mview.ingest.spec import TableSpec
-from mview.relation import RelationId
+from mview.relation import RelationId, TableName
 from mview.rows.where import Condition, columns_of, holds
 from mview.schema import type_name
 
@@ -129,11 +129,9 @@ def _one_by_one(
             if said.name not in gone:
                 halt(said.name, error)
             continue
-        for number, event in enumerate(events):
-            table = tables.get(event.table)
-            if table is None or event.offset < table.since.get(event.partition, 0):
-                continue
-            if table.name in gone:
+        told = [(place, *of) for place, event in enumerate(events) for of in _of(event, tables)]
+        for number, event, table in told:
+            if event.offset < table.since.get(event.partition, 0) or table.name in gone:
                 continue
             try:
                 _check_order(event, table)
@@ -158,6 +156,20 @@ def _one_by_one(
         except DecodeError as error:
             halt(table.name, error)
     return rows
+
+
+def _of(event: ChangeEvent, tables: Mapping[str, TableSpec]) -> list[tuple[ChangeEvent, TableSpec]]:
+    """An event for each table that is read and that it is of."""
+    if (table := tables.get(event.table)) is not None:
+        return [(event, table)]
+    if event.kind != "ddl":
+        return []
+    # The tables of a schema, if it is named as one: with no table.
+    return [
+        (event._replace(table=name), table)
+        for name, table in tables.items()
+        if event.table == str(TableName(TableName.of(name).schema, ""))
+    ]
 
 
 class OneMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 #: Texts, in which nothing is a comment, and comments that servers do not run.
 _ASIDE = re.compile(
@@ -14,8 +15,8 @@ _ASIDE = re.compile(
 
 #: The table itself, its name, a whole part of it, or its file.
 _MOVES = re.compile(
-    r"\bdrop\s+(temporary\s+)?(table|database|schema)\b|\bcreate\s+or\s+replace\s+table\b"
-    r"|\brename\s+(table|to|as)\b"
+    r"\bdrop\s+(temporary\s+)?(tables?|database|schema)\b"
+    r"|\bcreate\s+or\s+replace\s+(table|database|schema)\b|\brename\s+(tables?|to|as)\b"
     r"|\balter\s+(online\s+|ignore\s+)*table\b.*\brename\s+(?!column|index|key|constraint)"
     r"|\b(drop|truncate|exchange)\s+(sub)?partition\b|\b(discard|import)\s+(sub)?partition\b"
     r"|\bconvert\s+(partition|table)\b|\b(discard|import)\s+tablespace\b",
@@ -34,6 +35,28 @@ _LOSES = re.compile(
     r"\bdrop\s+primary\s+key\b|\balter\s+(online\s+)?ignore\b"
     r"|\breferences\b.*\bon\s+(delete|update)\s+(cascade\b|set\s+(null|default)\b)",
     re.DOTALL | re.IGNORECASE,
+)
+
+#: A database that goes with all its tables.
+_DROPS_SCHEMA = re.compile(
+    rf"\b(?:drop|create\s+or\s+replace)\s+(?:database|schema)\s+(?:if\s+exists\s+)?{_NAME}",
+    re.IGNORECASE,
+)
+
+#: What is before the name of a table that is made anew.
+_REPLACES = re.compile(r"\bcreate\s+or\s+replace\s+table\s+", re.IGNORECASE)
+
+#: A table, maybe with its database.
+_PLACE = re.compile(rf"(?:{_NAME}\s*\.\s*)?{_NAME}")
+
+#: Words of DROP TABLE and RENAME TABLE that are no names, unless they are in backticks.
+_WORDS = {"drop", "temporary", "table", "tables", "if", "exists", "rename", "to"}
+
+#: What an ALTER TABLE names beside the table that it alters.
+_OTHER = re.compile(
+    rf"\b(?:with\s+table|to\s+table|convert\s+table|rename(?:\s+(?:to|as))?)\s+"
+    rf"(?:{_NAME}\s*\.\s*)?{_NAME}",
+    re.IGNORECASE,
 )
 
 #: A column that gets a new definition, and that.
@@ -85,6 +108,50 @@ def moves_rows(statement: str, table: str, columns: Mapping[str, bool]) -> bool:
         if nullable.get(name) and _REQUIRES.search(definition):
             return True
     return False
+
+
+class Named(NamedTuple):
+    """What a statement names.
+
+    Attributes:
+        schema: the database that it names; empty: none.
+        table: the table; empty: all of the database.
+    """
+
+    schema: str
+    table: str
+
+
+def names_in(statement: str) -> list[Named]:
+    """The tables that a statement names, as far as it may move rows of them.
+
+    Messages are of one table: of some statements that is the first, of a RENAME the new name.
+
+    >>> names_in("RENAME TABLE a TO b.c")
+    [Named(schema='', table='a'), Named(schema='b', table='c')]
+    >>> names_in("drop database shop"), names_in("create table a (b int)")
+    ([Named(schema='shop', table='')], [])
+    >>> names_in("alter table a exchange partition b with table c")
+    [Named(schema='', table='a'), Named(schema='', table='c')]
+    """
+    text = _ASIDE.sub(_without_texts, statement)
+    if dropped := _DROPS_SCHEMA.search(text):
+        return [Named(_bare(dropped[1]), "")]
+    places: list[re.Match[str] | None]
+    if altered := _ALTERS.match(text):
+        places = [altered, *_OTHER.finditer(text, altered.end())]
+    elif replaced := _REPLACES.search(text):
+        places = [_PLACE.match(text, replaced.end())]
+    elif _MOVES.search(_ASIDE.sub(_stands_aside, statement)) is None:
+        places = []
+    else:
+        places = [place for place in _PLACE.finditer(text) if place[0].lower() not in _WORDS]
+    return [Named(_bare(place[1] or ""), _bare(place[2])) for place in places if place is not None]
+
+
+def _bare(name: str) -> str:
+    quote = name[:1]
+    return name[1:-1].replace(quote * 2, quote) if quote in ("`", '"') else name
 
 
 def _plain(name: str) -> str:
