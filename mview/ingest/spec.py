@@ -356,10 +356,13 @@ class ScopedFormat:
         format: decodes messages; its events have the name in the schema, and maybe the schema.
         own: the schema of tables that are named without one; None: there are no schemas.
         folds: names of schemas may differ by their letters' case only for some servers.
+        is_own_log: it tells a statement for each table that is concerned; else for one of them.
     """
 
-    def __init__(self, format: Format, own: str | None, *, folds: bool = False) -> None:
-        self._format, self._own, self._folds = format, own, folds
+    def __init__(
+        self, format: Format, own: str | None, *, folds: bool = False, is_own_log: bool = False
+    ) -> None:
+        self._format, self._own, self._folds, self._is_own_log = format, own, folds, is_own_log
         self._names: dict[tuple[str | None, str], str] = {}
         self.in_band_heartbeats = format.in_band_heartbeats
         self.convert = format.convert
@@ -388,7 +391,7 @@ class ScopedFormat:
 
     def _all_named(self, event: ChangeEvent, message: Message) -> list[ChangeEvent]:
         """The event; a statement is one for each table, or whole schema, that it names."""
-        if event.kind != "ddl":
+        if event.kind != "ddl" or self._is_own_log:
             return [self._named(event, message)]
         told = {Named(event.namespace or "", event.table)} if event.table else set()
         for schema, table in names_in(event.detail or ""):
@@ -444,7 +447,8 @@ def open_format(config: Config, connection: str) -> Format:
     decoder: Format = load("formats", settings.format)(settings.options)
     database = config.connections[connection]
     folds = database.drivername.startswith(("mysql", "mariadb"))
-    decoder = ScopedFormat(decoder, database.own_schema, folds=folds)
+    own, is_own_log = database.own_schema, settings.is_own_log
+    decoder = ScopedFormat(decoder, own, folds=folds, is_own_log=is_own_log)
     return BoundedFormat(decoder, config.engine.memory)
 
 

@@ -834,6 +834,19 @@ class TestTables:
         assert {event.kind for event in events} == {"ddl"}
         assert all(event.table == "t" and event.detail for event in events)
 
+    @pytest.mark.parametrize(
+        "sql", ["DROP DATABASE {0}; CREATE DATABASE {0}", "CREATE OR REPLACE DATABASE {0}"]
+    )
+    def test_a_database_that_goes_takes_its_tables(self, log, sql):
+        changelog = log.open()
+        fill(log, [1])
+        start = changelog.begin()
+        again = "USE {0}; CREATE TABLE t (id int PRIMARY KEY, x longtext)"
+        log.run(f"{sql}; {again}".format(log.database))
+        events = log.followed(changelog, start)
+        assert {(event.table, event.kind) for event in events} == {("t", "ddl")}
+        assert "DATABASE" in events[0].detail.upper()
+
     def test_what_came_before_a_table_was_loaded_is_not_its_own(self, log):
         """After a halt the other tables go on from before the statement that halted."""
         log.run("CREATE TABLE u (id int PRIMARY KEY, x longtext)")

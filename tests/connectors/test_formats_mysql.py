@@ -397,6 +397,9 @@ def test_texts(name: str, kind: str, source_type: str, raw: str, expected: Any) 
         ("decimal(4,2)", "decimal(4,2)", "1.005"),
         ("decimal(4,2)", "decimal(4,2)", "NaN"),
         ("decimal(4,2)", "decimal(4,2)", "1_0"),
+        ("bigint", "int(10) unsigned", "-1"),
+        ("decimal(20,0)", "bigint(20) unsigned", "-1"),
+        ("decimal(4,2)", "decimal(4,2) UNSIGNED", "-0.01"),
         ("string", "varchar(9)", 7),
         ("string", "enum('a','b')", "3"),
         ("string", "enum('a','b')", "c"),
@@ -495,6 +498,8 @@ def test_values_of_maxwell(kind: str, source_type: str, raw: Any, expected: Any)
         ("timestamp_ntz", "datetime(6)", "2024-02-29 23:59:59", "decimal places"),
         ("timestamp_ntz", "datetime", "0000-00-00 00:00:00", "does not fit timestamp_ntz"),
         ("string", "varchar(3)", 1, "is not a text"),
+        ("bigint", "int(10) unsigned", -1, "-1 is negative, and the column is unsigned"),
+        ("decimal(20,0)", "bigint(20) unsigned", -1, "-1 is negative, and the column is unsigned"),
     ],
 )
 def test_values_that_maxwell_may_write_wrong(

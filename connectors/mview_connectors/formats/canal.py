@@ -216,11 +216,11 @@ def _booleans(values: Sequence[Any], column: Column) -> pa.Array:
 
 
 def _integers(values: Sequence[Any], column: Column) -> pa.Array:
-    return v.integers(m.each(values, m.integer_of), column.type)
+    return m.within_sign(v.integers(m.each(values, m.integer_of), column.type), column)
 
 
 def _decimals(values: Sequence[Any], column: Column) -> pa.Array:
-    return v.decimals(m.each(values, m.number_of), column.type)
+    return m.within_sign(v.decimals(m.each(values, m.number_of), column.type), column)
 
 
 def _floats(values: Sequence[Any], column: Column) -> pa.Array:

@@ -230,11 +230,11 @@ def _labels(value: Any, kind: m.MysqlType) -> str:
 def _integers(values: Sequence[Any], column: Column) -> pa.Array:
     if m.mysql_type(column.source_type).name == "year":
         values = [0 if value == _YEAR_ZERO else value for value in values]
-    return v.integers(values, column.type)
+    return m.within_sign(v.integers(values, column.type), column)
 
 
 def _decimals(values: Sequence[Any], column: Column) -> pa.Array:
-    return v.decimals(values, column.type, _unscaled)
+    return m.within_sign(v.decimals(values, column.type, _unscaled), column)
 
 
 def _unscaled(value: Any, scale: int) -> int:

@@ -148,6 +148,17 @@ def number_of(value: Any) -> str:
     return value
 
 
+def within_sign(numbers: pa.Array, column: Column) -> pa.Array:
+    """The numbers; none of an UNSIGNED column is negative, unless what wrote it has overflowed."""
+    if "unsigned" in column.source_type.lower():
+        lowest = pc.min(numbers).as_py()
+        if lowest is not None and lowest < 0:
+            raise v.misfit(
+                lowest, "is negative, and the column is unsigned: what writes it is wrong"
+            )
+    return numbers
+
+
 def label_of(number: int, kind: MysqlType) -> str:
     """The label of an ENUM's number; 0 stands for a value that was refused, which reads as ''."""
     if not 0 <= number <= len(kind.labels):

@@ -65,7 +65,7 @@ _ONE = frozenset((4, 5, 17, 18, 19, 245, 249, 250, 251, 252, 255))
 
 _TRUNCATE = re.compile(r"truncate\b", re.IGNORECASE)
 _TEMPORARY = re.compile(r"(drop|create) temporary\b", re.IGNORECASE)
-_DROP_DATABASE = re.compile(r"drop (database|schema)\b", re.IGNORECASE)
+_DROP_DATABASE = re.compile(r"(drop|create or replace) (database|schema)\b", re.IGNORECASE)
 #: Statements that change rows, where rows should be.
 _WRITES = re.compile(r"(insert|update|delete|replace|load|with|merge|call)\b", re.IGNORECASE)
 
@@ -313,7 +313,7 @@ class BinlogEvents:
 
     def _statement(self, schema: str, sql: str, start: int) -> None:
         """A statement that may concern our tables: the engine halts where it moves rows."""
-        begins = " ".join(token.text for token in tokens_of(sql)[:3])
+        begins = " ".join(token.text for token in tokens_of(sql)[:4])
         if _TEMPORARY.match(begins):
             return
         schema, is_drop = self._fold(schema), _DROP_DATABASE.match(begins) is not None
