@@ -204,10 +204,11 @@ def _misfit(
     def value(of: Column) -> Any:
         cell = raw[schema.names.index(of.name)][row]
         if not isinstance(cell, pa.Scalar):
-            return cell
+            return cell  # as the driver has understood it
         cell = cell.as_py()
-        # In the columns that are parsed here every value is a text, undecoded.
-        return cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else cell
+        if isinstance(cell, bytes) and not pa.types.is_binary(of.type):
+            return cell.decode(errors="backslashreplace")  # a text that is not decoded yet
+        return cell
 
     def key_text(of: Column) -> str:
         cell = value(of)
