@@ -38,15 +38,7 @@ from mview.changelog import KIND
 from mview.errors import ElsewhereError, RetryableError, TargetError, UserError, counted
 from mview.follow.cursor import CursorLog, Intent, Way
 from mview.follow.resync import resync
-from mview.follower import (
-    Follower,
-    FollowerTarget,
-    Mark,
-    State,
-    Step,
-    Token,
-    check_owner,
-)
+from mview.follower import Follower, FollowerTarget, Mark, State, Step, Token, check_owner
 
 #: Rows per batch that a sink is given.
 BATCH_ROWS = 65_536

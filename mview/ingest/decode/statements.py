@@ -156,7 +156,7 @@ def _bare(name: str) -> str:
 
 def _plain(name: str) -> str:
     """A name, as names are compared."""
-    return name.strip('`"').replace("``", "`").casefold()
+    return _bare(name).casefold()
 
 
 def _stands_aside(match: re.Match[str]) -> str:

@@ -97,21 +97,20 @@ class Scope:
     def find(self, column: exp.Column) -> Read | None:
         """What a name reads of this SELECT's relations; None when there is no such column."""
         parts = [part.name for part in column.parts]
-        name, qualifier = parts[-1].lower(), ".".join(parts[:-1])
-        if not qualifier and name in self.merged:
-            return Read(self.merged[name])
-        refs, fields = self._matches(name, qualifier), column.parts[len(parts) :]
-        if not refs and len(parts) > 1:
-            # `a.b` may be field b of a struct column a.
-            refs, fields = self._matches(parts[0].lower(), ""), column.parts[1:]
-        if not refs and len(parts) > 2:
-            refs, fields = self._matches(parts[1].lower(), parts[0]), column.parts[2:]
-        if len(refs) > 1:
-            owners = ", ".join(f"{alias}.{column.name}" for alias, _ in refs)
-            raise self.text.error(
-                f"column {column.name!r} is ambiguous", span(column), hint=f"write one of {owners}"
-            )
-        return Read(refs[0][1], tuple(fields)) if refs else None
+        if len(parts) == 1 and parts[0].lower() in self.merged:
+            return Read(self.merged[parts[0].lower()])
+        # `a.b` may be field b of a struct column a, and `x.a.b` that of the column a of x.
+        for size in dict.fromkeys((len(parts), 1, min(2, len(parts)))):
+            named = ".".join(parts[size - 1 :])
+            refs = self._matches(parts[size - 1].lower(), ".".join(parts[: size - 1]))
+            if len(refs) > 1:
+                owners = ", ".join(f"{alias}.{named}" for alias, _ in refs)
+                raise self.text.error(
+                    f"column {named!r} is ambiguous", span(column), hint=f"write one of {owners}"
+                )
+            if refs:
+                return Read(refs[0][1], tuple(column.parts[size:]))
+        return None
 
     def _matches(self, name: str, qualifier: str) -> list[tuple[str, Ref]]:
         return [

@@ -31,6 +31,8 @@ NO_ALIAS = "Spark takes none there: write what it stands for, or name it in a su
         ("select c.nam from cust c", "nam", "did you mean 'name'?"),
         ("select x.name from cust c", "x.name", "one of c"),
         ("select id\nfrom cust a, cust b", "id", "write one of a.id, b.id"),
+        ("select st.f from (select struct(id as f) as st from cust) a,"
+         " (select struct(id as f) as st from cust) b", "st.f", "write one of a.st.f, b.st.f"),
         ("select id from shop.order", "shop.order", "did you mean 'shop.orders'?"),
         ("select id from cust where exists (select 1 from shop.lines where orderid = id)", "orderid",  # noqa: E501
          "did you mean 'order_id'?"),
