@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep all tests with servers on one xdist worker (needs `--dist loadgroup`).
 
     Tests that have their day are for the long lane on all others, which has each on one day in
-    three, unless it is told by name. Those that may take half an hour come first: at the end one
+    five, unless it is told by name. Those that may take half an hour come first: at the end one
     worker would wait for the other.
     """
     for item in items:
@@ -112,7 +112,7 @@ def _is_for_today(item: pytest.Item) -> bool:
     if (mark := item.get_closest_marker("long")) is None:
         return True
     # Another name than the everyday lane's: a test that has its day in neither would wait longer.
-    return has_its_day(f"long {item.nodeid}", mark.kwargs.get("days", 3))
+    return has_its_day(f"long {item.nodeid}", mark.kwargs.get("days", 5))
 
 
 def _is_long(item: pytest.Item) -> bool:

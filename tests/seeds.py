@@ -1,6 +1,6 @@
 """Seeds of random tests: new ones every day, in one place, so that a failure can be run again.
 
-Which of many cases the everyday lane runs comes from the day, too. The long lane has a third of
+Which of many cases the everyday lane runs comes from the day, too. The long lane has a fifth of
 the others, by the day as well (`MVIEW_DAYS=all`: all), and of a few lists the cases of today alone
 (`of_today`).
 
