@@ -28,6 +28,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -216,7 +217,9 @@ class Following:
 
     def _id(self, epoch: int, tried: int) -> str:
         owner = hashlib.sha256(self._target.owner.encode()).hexdigest()[:16]
-        return f"{owner}-{self._target.fence}-{epoch}-{tried}"
+        # By chance, too: a store that was restored counts its tokens, epochs and tries once more,
+        # and a step of the time that is gone would be taken for its own.
+        return f"{owner}-{self._target.fence}-{epoch}-{tried}-{secrets.token_hex(4)}"
 
     def _commit(self, intent: Intent, token: Token, rows: _Counted) -> DoneStep:
         self.cursor = replace(self.cursor, intent=replace(intent, token=token))

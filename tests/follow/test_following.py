@@ -223,6 +223,24 @@ def test_epochs_that_come_again_under_the_numbers_of_lost_ones(world: World) -> 
     assert world.cursors.latest() == cursor
 
 
+def test_a_step_of_before_a_restore_is_never_taken_for_one_of_after_it(world: World) -> None:
+    """Token, epoch and count of tries are the same ones: only the rows are others."""
+    before = world.cursors.latest()
+    world.view.publish([(1, "lost")])
+    world.sync()
+    lost = world.sink.mark
+    world.cursors.write(before)
+    world.view = MemoryView(SCHEMA)
+    for value in ("a", "kept"):
+        world.view.publish([(1, value)])
+    world.sink.calls.clear()
+    world.start()
+    world.sync()
+    assert world.sink.calls == ["fill", "commit"]
+    assert world.sink.mark != lost
+    assert world.cursors.latest().epoch == world.view.epoch
+
+
 def test_one_that_is_being_decided_is_asked_again(world: World) -> None:
     world.intend({"id": "left"})
     world.sink.told = State.COMMITTING
