@@ -771,6 +771,28 @@ class FollowerContract:
             world.sync()
             world.check()
 
+    def test_a_backup_is_put_back_before_a_step_is_committed(
+        self, harness: FollowerHarness
+    ) -> None:
+        """What was staged is of other rows, also where as many commits are there again."""
+        moments: Sequence[tuple[str, When]] = (("stage", "after"), ("commit", "before"))
+        with self.filled(harness, 8) as world:
+            for number, (call, when) in enumerate(moments):
+                restore = harness.backup(world.target())
+                if restore is None:
+                    return
+                for gone in (number, number + 4):
+                    world.view.publish([], [(gone,)])
+                    if gone == number:
+                        world.sync()
+                world.faulty.fail(call, when)
+                raised(world.sync, FaultError)
+                world.start()
+                restore()
+                raised_or_not(world.sync, RetryableError)
+                world.sync()
+                world.check()
+
     def test_a_new_sink_while_the_view_goes_on(self, harness: FollowerHarness) -> None:
         with self.world(harness) as world:
             world.view.part_rows = 3

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from mview_connectors.followers.delta.settings import DeltaSettings
 from pydantic import ValidationError
 
 from mview.clock import SteadyClock, SystemClock
-from mview.errors import FencedError, RetryableError, TargetError, UserError
+from mview.errors import ElsewhereError, FencedError, RetryableError, TargetError, UserError
 from mview.files.modes import private_files
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
 from mview.testing import FollowerContract, FollowerHarness
@@ -257,6 +258,39 @@ def test_a_checkpoint_behind_a_foreign_write_is_no_mark(
     harness.table(world.target()).create_checkpoint()
     world.start()
     assert world.faulty.position() is None
+    world.sync()
+    world.check()
+
+
+@pytest.mark.parametrize("call", ["stage", "commit"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_step_whose_table_is_replaced_under_it_leaves_no_gap_in_the_log(
+    world: World, harness: FolderHarness, call: str, is_gone: bool
+) -> None:
+    restore = harness.backup(world.target())
+    change(world, 1)
+    if is_gone:
+        restore = partial(harness.drop, world.target())
+    world.faulty.at(call, "after" if call == "stage" else "before", restore)
+    world.view.publish([world.row(2, "on its way")], [(3,)])
+    raised(world.sync, RetryableError)
+    world.sync()
+    world.check()
+
+
+def test_a_copy_that_has_as_many_versions_again_is_read_anew(
+    world: World, harness: FolderHarness
+) -> None:
+    """Beside a run: a copy was put back, and maintenance, or somebody else, has gone on with it."""
+    for number in range(6):
+        change(world, number)
+    restore = harness.backup(world.target())
+    world.view.publish([], [(7,)])
+    world.sync()
+    restore()
+    harness.open(world.target()).maintain(thorough=True)
+    world.view.publish([], [(8,)])
+    raised(world.sync, ElsewhereError)
     world.sync()
     world.check()
 

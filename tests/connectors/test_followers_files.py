@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from mview_connectors.followers.files.follower import FilesFollower, FilesSettings
 
-from mview.errors import ConfigError, RetryableError, TargetError, UserError
+from mview.errors import ConfigError, ElsewhereError, RetryableError, TargetError, UserError
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.schema import Column, TableSchema, type_name
 from mview.testing import FollowerContract, FollowerHarness
@@ -269,6 +269,21 @@ def age(folder: Path, ms: int) -> None:
     for file in folder.rglob("*.*"):
         at = file.stat().st_mtime_ns - ms * 1_000_000
         os.utime(file, ns=(at, at))
+
+
+def test_no_file_goes_that_a_manifest_names_after_a_copy_was_put_back(tmp_path: Path) -> None:
+    """Beside a run: other manifests come under the numbers of those that it knew."""
+    with FollowerContract().filled(FilesHarness(tmp_path, keep=0)) as world:
+        restore = world.harness.backup(world.target())
+        assert restore is not None
+        world.view.publish([world.row(1, "lost")])
+        world.sync()
+        restore()
+        world.view.publish([world.row(2, "kept")])
+        raised(world.sync, ElsewhereError)
+        world.sync()
+        world.faulty.maintain(thorough=True)
+        world.check()
 
 
 def test_what_is_old_goes_and_what_is_new_stays(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class DeltaFollower:
                     elif log.fence == self.target.fence:
                         return
                 marks = log.marking(self.target.fence, is_new=bool(actions))
-                if log.commit(head.version, [*actions, *marks], _now()):
+                if log.commit(head.version, log.identity, [*actions, *marks], _now()):
                     log.check_condition()
                     return
             raise overtaken(self.target)
@@ -202,14 +202,17 @@ class DeltaFollower:
         with self._failing("committing"):
             log, step = self._log(), Step(token["step"], token["epoch"], token["after"])
             facts = {"epoch": step.epoch, "version": token["base"] + 1}
-            if log.commit(token["base"], token["actions"], _now()):
+            # Of an older version's token nobody knows what it was made on.
+            identity = token.get("identity", "")
+            if log.commit(token["base"], identity, token["actions"], _now()):
                 with suppress(Exception):  # tried again after the next commit
                     self._checkpoint(log)
                 return facts
-            log.refresh()
+            is_there = log.refresh().version != NO_TABLE
             if log.has(step):
                 return facts
-            self._check_ours(log)
+            if is_there:
+                self._check_ours(log)
             raise overtaken(self.target)
 
     def state(self, step: Step, token: Token | None) -> State:
@@ -220,7 +223,9 @@ class DeltaFollower:
                 return State.UNKNOWN
             if log.has(step):
                 return State.COMMITTED
-            if token is None or token["base"] != log.head.version:
+            if token is None:
+                return State.UNKNOWN
+            if (token["base"], token.get("identity")) != (log.head.version, log.identity):
                 return State.UNKNOWN
             # What is staged is removed as a whole, from the first file on.
             first = next(iter(_added(token)), None)
@@ -297,6 +302,7 @@ class DeltaFollower:
             "epoch": step.epoch,
             "after": step.after,
             "base": log.head.version,
+            "identity": log.identity,
             "actions": [*actions, *log.marking(self.target.fence, step)],
         }
 

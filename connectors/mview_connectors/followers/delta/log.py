@@ -55,6 +55,9 @@ class TableLog:
     def __init__(self, objects: Objects, owner: str) -> None:
         self.objects, self._owner = objects, owner
         self.head = TableVersion(NO_TABLE)
+        #: Tells the head's commit from one of its number in another history of the table; empty:
+        #: only its checkpoint is there.
+        self.identity = ""
         #: The newest version of which there was a commit when the log was last listed.
         self._named = NO_TABLE
         #: Of the newest checkpoint that is known.
@@ -66,14 +69,13 @@ class TableLog:
 
     def refresh(self) -> TableVersion:
         """The newest version; that of NO_TABLE: there is no table."""
-        version = self.head.version
-        if version != NO_TABLE and self.objects.size(commit_path(version)) is None:
-            self.head = TableVersion(NO_TABLE)  # somebody has dropped it
+        if not self.identity or not self._stands(self.head.version, self.identity):
+            self.head = TableVersion(NO_TABLE)  # somebody has dropped it, or put a copy back
         if self.head.version == NO_TABLE:
-            self.checkpoint, self.foreign = NO_TABLE, ""
+            self.checkpoint, self.foreign, self.identity = NO_TABLE, "", ""
             self._begin()
         while (content := self.objects.get(commit_path(self.head.version + 1))) is not None:
-            self._follow(self.head.version + 1, self._parsed(content))
+            self._follow(self.head.version + 1, self._parsed(content), content)
         if self.head.version < self._named:
             # Or the next commit would fill the gap, and those after it be of another table.
             lost = self.head.version + 1
@@ -96,6 +98,7 @@ class TableLog:
         except (ValueError, KeyError, pa.ArrowException) as error:
             raise self._unreadable(str(error)) from error
         self.head = apply(TableVersion(NO_TABLE), version, known, self._count)
+        self.identity = _identity(self.objects.get(commit_path(version)))
         actions: list[dict[str, Any]] | None
         while not self._is_own(actions := self._commit(version)):
             if actions is None or change_for_readers(actions, self.head):
@@ -107,12 +110,16 @@ class TableLog:
         content = self.objects.get(commit_path(version)) if version >= 0 else None
         return None if content is None else self._parsed(content)
 
-    def _follow(self, version: int, actions: list[dict[str, Any]]) -> None:
+    def _follow(self, version: int, actions: list[dict[str, Any]], content: bytes) -> None:
         if self._is_own(actions):
             self.foreign = ""
         elif change := change_for_readers(actions, self.head):
             self.foreign = change
         self.head = apply(self.head, version, actions, self._count)
+        self.identity = _identity(content)
+
+    def _stands(self, version: int, identity: str) -> bool:
+        return _identity(self.objects.get(commit_path(version))) == identity
 
     def _is_own(self, actions: Sequence[Mapping[str, Any]] | None) -> bool:
         for action in actions or ():
@@ -183,8 +190,11 @@ class TableLog:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def commit(self, base: int, actions: Sequence[dict[str, Any]], now: int) -> bool:
+    def commit(self, base: int, identity: str, actions: Sequence[dict[str, Any]], now: int) -> bool:
         """Write the version after `base`; False: somebody else has, and nothing was written.
+
+        Nor is anything written where `base` is of another identity, or gone: a copy of the table
+        was put back, whose rows are others, or which ends before it.
 
         A store that is there again after an error has written it, maybe: clients send it again by
         themselves, and then are told that it is there. So what is there says whose it is.
@@ -192,6 +202,8 @@ class TableLog:
         Raises:
             RetryableError: it is refused, but nothing is there yet: whose it will be is not known.
         """
+        if base != NO_TABLE and not self._stands(base, identity):
+            return False
         # Never the bytes of another try, of whoever, in the same millisecond.
         note = commit_info(now, {_NOTE: self._owner, "commit": uuid.uuid4().hex})
         content = b"".join(orjson.dumps(action) + b"\n" for action in (note, *actions))
@@ -207,7 +219,7 @@ class TableLog:
             if there != content:
                 return False
         if self.head.version == base:
-            self._follow(base + 1, [note, *actions])
+            self._follow(base + 1, [note, *actions], content)
         return True
 
     def check_condition(self) -> None:
@@ -294,6 +306,11 @@ def commit_path(version: int) -> str:
 def checkpoint_path(version: int) -> str:
     """The object of a checkpoint."""
     return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def _identity(commit: bytes | None) -> str:
+    """What tells a commit from all others; empty: there is none."""
+    return "" if commit is None else hashlib.sha256(commit).hexdigest()[:32]
 
 
 def _newest(names: re.Pattern[str], there: Iterable[str]) -> int:

@@ -97,7 +97,8 @@ class DeltaUpkeep:
 
     def _compact(self, bite: list[DataFile]) -> int | None:
         """Show the same rows in fewer files; returns how many, None: a step came between."""
-        log, base, key = self.log, self.log.head.version, list(self.target.schema.key)
+        log, key = self.log, list(self.target.schema.key)
+        base, identity = log.head.version, log.identity
         parts = [log.live_rows(file, self.schema) for file in bite]
         rows = pa.concat_tables(parts)
         if key:
@@ -108,7 +109,7 @@ class DeltaUpkeep:
         actions += [add_action(file, now) for file in made]
         for action in actions:
             next(iter(action.values()))["dataChange"] = False
-        if log.commit(base, [*actions, *log.marking(self.target.fence)], now):
+        if log.commit(base, identity, [*actions, *log.marking(self.target.fence)], now):
             return len(made)
         # An earlier try of these bytes may land yet: `_vacuum` takes what nobody names in a day.
         log.refresh()

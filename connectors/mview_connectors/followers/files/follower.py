@@ -168,7 +168,9 @@ class FilesFollower:
         self._format = FORMATS[self._settings.format]
         self._now: Callable[[], int] = steady_clock().now
         self._number = 0
-        self._named: dict[int, frozenset[str]] = {}
+        #: The files of manifests, by number and time: a copy that is put back may have others of
+        #: the same numbers.
+        self._named: dict[tuple[int, int], frozenset[str]] = {}
         self._looked: int | None = None
 
     # --- Follower --------------------------------------------------------------------------------
@@ -542,17 +544,14 @@ class FilesFollower:
                 break  # those that come are newer
             gone.add(number)
             self._manifest(number).unlink(missing_ok=True)
-        named: set[str] = set()
-        for number in numbers:
-            if number in gone:
-                self._named.pop(number, None)
-                continue
-            if number not in self._named:
-                paths = (
-                    file.path for file in FolderManifest.from_file(self._manifest(number)).files
-                )
-                self._named[number] = frozenset(paths)
-            named |= self._named[number]
+        known, self._named = self._named, {}
+        for manifest in (self._manifest(number) for number in numbers if number not in gone):
+            seen = int(manifest.stem), manifest.stat().st_mtime_ns
+            if seen not in known:
+                paths = (file.path for file in FolderManifest.from_file(manifest).files)
+                known[seen] = frozenset(paths)
+            self._named[seen] = known[seen]
+        named = frozenset().union(*self._named.values())
         old = [file for file in files if f"{_DATA}/{file.name}" not in named]
         old += [file for file in (self.folder / _MANIFESTS).iterdir() if is_aside(file.name)]
         old = [file for file in old if _age(file, now) > max(keep, begun)]
