@@ -341,6 +341,7 @@ def test_what_hudi_cannot_have_is_refused() -> None:
     ):
         assert told in str(raised(follower_of([("k", "int")], **options).check, ConfigError))
     follower_of([("k", "double"), ("v", "int")], mode="append").check()
+    follower_of([("k", "int")], path="file:///lake").check()
 
 
 def test_without_the_environment_the_command_is_said(

@@ -150,6 +150,23 @@ def world(harness: IcebergHarness, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("write.parquet.compression-codec", "none-such"),
+        ("write.metadata.previous-versions-max", "many"),
+    ],
+)
+def test_a_value_that_no_property_has_names_the_properties(
+    harness: IcebergHarness, tmp_path: Path, name: str, value: str
+) -> None:
+    """Nothing passes by itself: somebody must mend them."""
+    with a_world(harness, tmp_path, properties={name: value}) as world:
+        world.view.publish([world.row(1)])
+        told = str(raised(world.sync, TargetError))
+        assert f"look at sinks.s.properties: {name}" in told
+
+
 def table_of(world: World) -> Any:
     harness = world.harness
     assert isinstance(harness, IcebergHarness)

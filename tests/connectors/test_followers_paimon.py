@@ -307,9 +307,25 @@ def test_what_paimon_cannot_have_is_refused() -> None:
         ({"table": "t$snapshots"}, "name"),
         ({"warehouse": None}, "warehouse"),
         ({"properties": {"bucket": "7"}}, "buckets"),
+        ({"properties": {"deletion-vectors.enabled": "true"}}, "not to be set"),
+        ({"properties": {"deduplicate.ignore-delete": "true"}}, "not to be set"),
+        ({"properties": {"path": "/elsewhere"}}, "not to be set"),
     ):
         assert told in str(raised(follower_of(columns, **options).check, ConfigError))
     follower_of(columns, catalog={"warehouse": "s3://x"}, warehouse=None).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("target-file-size", "zz"), ("file.compression", "none-such")]
+)
+def test_a_value_that_no_option_has_names_the_properties(
+    harness: PaimonHarness, tmp_path: Path, name: str, value: str
+) -> None:
+    """Nothing passes by itself: somebody must mend them."""
+    with a_world(harness, tmp_path, properties={name: value}) as world:
+        world.view.publish([world.row(1)])
+        told = str(raised(world.sync, TargetError))
+        assert f"look at sinks.s.properties: {name}" in told
 
 
 def test_without_the_environment_the_command_is_said(

@@ -159,8 +159,10 @@ class MariadbServer:
     def roll_back_prepared(self) -> None:
         """End what was prepared: it holds locks, and is of no database."""
         for _, length, _, data in self.execute("XA RECOVER"):
-            parts = f"'{data[:length]}','{data[length:]}'"
-            self.execute(f"XA ROLLBACK {parts}")
+            name = data.decode() if isinstance(data, bytes) else data
+            parts = f"'{name[:length]}','{name[length:]}'"
+            # Without it each session is in a transaction, in which no other one may be decided.
+            self.execute(f"SET autocommit = 1; XA ROLLBACK {parts}")
 
     def kill(self) -> None:
         """End the server at once, with all that it had committed until now."""

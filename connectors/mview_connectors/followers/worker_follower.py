@@ -130,6 +130,10 @@ class WorkerFollower(ABC):
         """An error's text without secrets."""
         return text
 
+    def _to_be_looked_at(self, _error: WorkerError) -> str | None:
+        """What somebody must see to after an error; None: the same may succeed later."""
+        return None
+
     # --- Follower --------------------------------------------------------------------------------
 
     def probe(self) -> None:
@@ -354,7 +358,7 @@ class WorkerFollower(ABC):
                 f"the {self.place} failed while {task}",
                 self._masked(str(error)),
                 "the mark in the table tells what was written; it is asked before the next try",
-                look_at=LOST if _GONE.search(str(error)) else None,
+                look_at=LOST if _GONE.search(str(error)) else self._to_be_looked_at(error),
             ) from error
         except BaseException:
             self._give_back()

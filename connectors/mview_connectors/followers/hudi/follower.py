@@ -30,6 +30,7 @@ from mview.follower import (
     refuse_types,
     unfit_keys,
 )
+from mview_connectors.followers.folders import folder_of
 from mview_connectors.followers.hudi.environment import command
 from mview_connectors.followers.hudi.settings import HudiSettings
 from mview_connectors.followers.worker_follower import KIND_THERE, WorkerFollower
@@ -105,7 +106,7 @@ class HudiFollower(WorkerFollower):
         super().probe()
 
     def _check_path(self) -> None:
-        if "://" in self._settings.path:
+        if folder_of(self._settings.path) is None:
             raise ConfigError(
                 f"sink {self.target.sink} is on storage that has no locks",
                 where=f"sinks.{self.target.sink}.path",
@@ -150,7 +151,7 @@ class HudiFollower(WorkerFollower):
         return ["append"] if self._is_append else [self._settings.buckets]
 
     def _folder(self) -> Path:
-        return Path(self._settings.path).expanduser().absolute()
+        return folder_of(self._settings.path) or Path()
 
     def _connection(self) -> dict[str, Any]:
         return {

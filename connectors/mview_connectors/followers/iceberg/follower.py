@@ -565,7 +565,8 @@ class IcebergFollower:
             from mview_connectors.followers.iceberg.catalogs import to_be_looked_at
 
             mask = Mask(secrets_of("catalog", dict(self._settings.catalog)))
-            told, look_at = " ".join(str(error).split()), to_be_looked_at(error)
+            told = " ".join(str(error).split())
+            look_at = to_be_looked_at(error) or self._unfit_properties(error)
             raise failed(
                 self.target,
                 f"the Iceberg catalog or its storage failed while {task}",
@@ -573,6 +574,13 @@ class IcebergFollower:
                 "the mark in the table tells what was written; it is asked before the next try",
                 look_at,
             ) from error
+
+    def _unfit_properties(self, error: Exception) -> str | None:
+        """The table's properties, where an error may be of one: only what needs it looks at it."""
+        names = ", ".join(self._settings.properties)
+        # Not what has a class of its own, as an answer of a catalog that cannot be read.
+        is_value = type(error) is ValueError or isinstance(error, pa.ArrowException)
+        return f"sinks.{self.target.sink}.properties: {names}" if is_value and names else None
 
 
 def _summary(mark: Mark | None) -> dict[str, str]:

@@ -41,8 +41,18 @@ _NAME = re.compile(r"[^./:?#$@\x00-\x1f][^/:?#$@\x00-\x1f]{0,199}")
 #: So often a compaction is tried that a commit came in between of.
 _TRIES = 5
 
-#: Options of the table that are what exactly once stands on.
-_FIXED = ("bucket", "primary-key", "merge-engine", "sequence.field", "rowkind.field", "file.format")
+#: Options of the table that say which rows it has, or where they are: exactly once stands on them.
+_FIXED = frozenset(
+    {
+        *("bucket", "bucket-key", "primary-key", "partition", "file.format"),
+        *("merge-engine", "sequence.field", "rowkind.field", "ignore-update-before"),
+        *("type", "path", "branch", "row-tracking.enabled", "data-evolution.enabled"),
+        # Readers pass over what no compaction has merged yet.
+        "deletion-vectors.enabled",
+    }
+)
+#: Also before a dot and the name of a merge engine: `deduplicate.ignore-delete`.
+_IGNORES = "ignore-delete"
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from worker.main import main; main()"
 
@@ -99,12 +109,17 @@ class PaimonFollower(WorkerFollower):
                 where=place,
                 hint="warehouse: a folder",
             )
-        if fixed := sorted(settings.properties.keys() & set(_FIXED)):
+        fixed = [
+            name
+            for name in sorted(settings.properties)
+            if name in _FIXED or name.rpartition(".")[2] == _IGNORES
+        ]
+        if fixed:
             raise ConfigError(
                 f"sink {self.target.sink} sets what is not to be set",
                 where=f"{place}.properties",
                 got=", ".join(fixed),
-                hint="the number of buckets is buckets: …",
+                hint="leave it out; the number of buckets is buckets: …",
             )
 
     def caution(self) -> str | None:
@@ -174,3 +189,9 @@ class PaimonFollower(WorkerFollower):
 
     def _masked(self, text: str) -> str:
         return Mask(secrets_of("catalog", dict(self._settings.catalog)))(text)
+
+    def _to_be_looked_at(self, error: WorkerError) -> str | None:
+        # A value of an option is only looked at by what needs it.
+        is_value = error.kind == "ValueError" or "Unsupported" in str(error)
+        names = ", ".join(self._settings.properties)
+        return f"sinks.{self.target.sink}.properties: {names}" if is_value and names else None
