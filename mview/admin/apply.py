@@ -20,14 +20,18 @@ from mview.store.requests.paused import paused_tables
 _LOOK_S = 0.1
 
 
-def check_running(config: Config) -> None:
-    """Raise UserError unless a run has the store."""
+def check_running(config: Config, then: str = "") -> None:
+    """Raise UserError unless a run has the store.
+
+    Args:
+        then: the command that asks a run for what its start does not do by its files; "": it does.
+    """
     if Lease(Store(config.store).lease, SystemClock()).holder() is None:
         raise UserError(
             "nobody runs the store: there is no run to take views up",
             where=str(config.store),
             safe="nothing was changed",
-            hint="mview run FILE…, which takes them up at its start",
+            hint=f"mview run{config.option} FILE…, {_afterwards(then)}",
         )
 
 
@@ -37,6 +41,8 @@ def apply_views(
     remove: Sequence[str],
     say: Callable[[str], None],
     look: Callable[[float], None] = time.sleep,
+    *,
+    then: str = "",
 ) -> ApplyAnswer:
     """Ask the run for views, and wait until all of it is live, or refused.
 
@@ -45,12 +51,13 @@ def apply_views(
         remove: names of views that go, with their data.
         say: is told when the run has taken it up.
         look: waits between two looks.
+        then: see `check_running`.
 
     Raises:
         UserError: nobody runs the store.
         RetryableError: the run has ended meanwhile.
     """
-    check_running(config)
+    check_running(config, then)
     store = Store(config.store)
     log, lease = ApplyLog(store.applies), Lease(store.lease, SystemClock())
     file = log.ask(ApplyRequest(tuple(views), tuple(remove)))
@@ -72,7 +79,7 @@ def apply_views(
                     say(f"{table} is paused: its load waits for `mview resume {table}`")
                 waits = paused
             if not is_running:
-                raise _ended(log, file, taken)
+                raise _ended(config, log, file, taken, then)
             look(_LOOK_S)
     except KeyboardInterrupt:
         if not taken:
@@ -80,16 +87,21 @@ def apply_views(
         raise
 
 
-def _ended(log: ApplyLog, file: Path, taken: bool) -> RetryableError:
+def _ended(config: Config, log: ApplyLog, file: Path, taken: bool, then: str) -> RetryableError:
     if taken:
         return RetryableError(
             "the run has ended before all of it was live",
             safe="what was published stays right; the next run of this store does the rest",
-            hint="mview run FILE…",
+            hint=f"mview run{config.option} FILE…",
         )
     log.done(file)
     return RetryableError(
         "the run has ended before it looked at the request",
         safe="nothing was changed, and the request is taken back",
-        hint="mview run FILE…, which takes the views up at its start",
+        hint=f"mview run{config.option} FILE…, {_afterwards(then)}",
     )
+
+
+def _afterwards(then: str) -> str:
+    """What becomes of a request that no run does now, when one has begun."""
+    return f"and when it is live, {then}" if then else "which takes them up at its start"

@@ -49,7 +49,7 @@ def published(config: Config) -> Manifest:
         raise UserError(
             "nothing was published yet",
             where=str(config.store),
-            hint="run a view first: mview run VIEW.sql",
+            hint=f"run a view first: mview run{config.option} VIEW.sql",
         )
     return manifest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,11 +70,11 @@ def going(config: Config, names: Sequence[str], *, with_tables: bool = False) ->
     definitions = {name: light.definition for name, light in lights.items()}
     views = {name: 0 for name in names if name in lights}
     if not (named := [name for name in names if name not in lights]):
-        _not_run(store, only_views=False)
+        _not_run(config, only_views=False)
         return Going(views, {}, {}, [], _in_sinks(config, definitions, names))
     before = published(config)
-    kept = _droppable(store, before, named)
-    _not_run(store, only_views=before.views.keys() >= set(names))
+    kept = _droppable(config, before, named)
+    _not_run(config, only_views=before.views.keys() >= set(names))
     after = without(kept, before, named, with_tables)
     read = read_by(kept, after)
     views |= {name: before.views[name].rows for name in named if name in before.views}
@@ -126,7 +127,7 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
     if names:  # before anything is written, also the lease
         manifest = published(config)
         token = manifest.token
-        _droppable(store, manifest, names)
+        _droppable(config, manifest, names)
     at_servers = tuple(drop_lights(config, sorted(lights)) if lights else ())
     if not names:
         return Remains((), at_servers)
@@ -135,12 +136,12 @@ def drop(config: Config, names: Sequence[str], *, with_tables: bool = False) -> 
         Lease(store.lease, clock, above=token) as lease,
         fenced(lease),
     ):
-        _droppable(store, published(config), names)
+        _droppable(config, published(config), names)
         sinks = partial(open_sinks, config, fence=lease)
         manifest, _ = recover(
             store, lease, clock, sinks, Mask(secret_values(config)), leaving=names
         )
-        kept = _droppable(store, manifest, names)
+        kept = _droppable(config, manifest, names)
         # Before: a view that is in no manifest and asked for is told as one to come.
         left_asked = [name for name in asked_views(store) if name not in names]
         keep_asked(store, left_asked, asked_files(store))
@@ -176,15 +177,15 @@ def _left(
     ]
 
 
-def _not_run(store: Store, *, only_views: bool) -> None:
+def _not_run(config: Config, *, only_views: bool) -> None:
     """Refuse while a runner holds the store: it removes views itself, but no tables."""
     try:
-        Lease(store.lease, SystemClock()).check_free()
+        Lease(Store(config.store).lease, SystemClock()).check_free()
     except AlreadyRunningError as error:
         if only_views:
             error.hint = (
                 "take their files out of its folder, and have the run remove them: "
-                f"mview apply --prune; or {error.hint}"
+                f"mview apply{config.option} --prune; or {error.hint}"
             )
         raise
 
@@ -201,13 +202,13 @@ def _in_sinks(
     ]
 
 
-def _droppable(store: Store, manifest: Manifest, names: Sequence[str]) -> Kept:
+def _droppable(config: Config, manifest: Manifest, names: Sequence[str]) -> Kept:
     """The definitions of a manifest's views.
 
     Raises:
         UserError: a name is that of nothing, or a view that is not named reads a view that is.
     """
-    kept = load_definitions(store, manifest)
+    kept = load_definitions(Store(config.store), manifest)
     known = [*manifest.views, *map(str, manifest.source_tables)]
     for name in names:
         if name not in known:
@@ -219,7 +220,8 @@ def _droppable(store: Store, manifest: Manifest, names: Sequence[str]) -> Kept:
             raise UserError(
                 f"view {view} reads {min(read)}",
                 safe="nothing was changed",
-                hint=f"drop what reads it, too: mview drop {' '.join([*every, *names])}",
+                hint="drop what reads it, too: "
+                f"mview drop{config.option} {shlex.join([*every, *names])}",
             )
     return kept
 

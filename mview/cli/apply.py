@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import click
@@ -47,29 +48,36 @@ def apply(
     from mview.cli.render import applied_text, planned_text
     from mview.cli.results import Applied
     from mview.plan.definition import read_views
+    from mview.store.layout import Store
+    from mview.store.requests.asked import asked_views
 
     config = app.config(config_path)
-    check_running(config)
+    # A start takes up what the files have, and removes nothing.
+    again = f"mview apply{config.option} --prune {shlex.join(files)}".rstrip() if prune else ""
+    check_running(config, again)
     named = files or files_of_run(config)
     checker = Checker(config, False, app.output.note)
     given, unread = read_views(named)
     given = chosen(config, given, selectors)
     checked = checker.check(given, unread)
-    stored = () if checker.manifest is None or not prune else checker.manifest.views
-    remove = sorted(set(stored) - {view.name for view in given})
+    remove = []
+    if prune:  # also what is being built, and no manifest names yet
+        shown = () if checker.manifest is None else checker.manifest.views
+        there = {*shown, *asked_views(Store(config.store))}
+        remove = sorted(there - {view.name for view in given})
     planned = plan_run(config, checked, checker.manifest, checker.schemas).without(remove)
     app.output.line(planned_text(planned), fold=True)
     if planned.refuses:
         raise UserError(
             "a view is refused",
             safe="nothing was changed; the run goes on as it was",
-            hint=f"mview check {' '.join(named)}",
+            hint=f"mview plan{config.option} {shlex.join(named)}",
         )
     if remove:
         app.output.note(f"to be removed, with their data: {', '.join(remove)}")
         if not yes:
             click.confirm("Remove them?", abort=True, err=True)
-    answer = apply_views(config, given, remove, app.output.note)
+    answer = apply_views(config, given, remove, app.output.note, then=again)
     app.output.result(Applied(planned, answer), applied_text(answer), fold=True)
     if answer.state != "done" or answer.halted:
         sys.exit(ExitCode.CHECK_FAILED)

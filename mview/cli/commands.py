@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mview.admin.status import StoreStatus
     from mview.admin.verify import VerifyResult
     from mview.cli.checking import Checked, Checker
+    from mview.config import Config
     from mview.trial.files import TrialProject
     from mview.trial.trying import TrialOutcome
 
@@ -262,24 +263,25 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
     from mview.admin.status import status as store_status
     from mview.cli.render import status_text
 
-    told = store_status(app.config(config_path), epochs=epochs)
+    config = app.config(config_path)
+    told = store_status(config, epochs=epochs)
     app.output.result(told, status_text(told), fold=True)
     if check_freshness and (reasons := not_fresh(told)):
         raise FreshnessError(
             f"not fresh: {'; '.join(reasons)}",
             where=told.store,
             safe="what was published is right as of its epoch",
-            hint=_fresher(told),
+            hint=_fresher(told, config),
         )
 
 
-def _fresher(told: StoreStatus) -> str:
+def _fresher(told: StoreStatus, config: Config) -> str:
     """The command that helps where not all is fresh."""
     if not told.running:
-        return "nobody runs the store: mview run FILE…"
+        return f"nobody runs the store: mview run{config.option} FILE…"
     if any(view.degraded for view in told.views):
         return "mview quarantine list"
-    return "mview lag, and what the run says, tell what is waited for"
+    return f"mview lag{config.option}, and what the run says, tell what is waited for"
 
 
 @click.command()
@@ -573,10 +575,7 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
 
     config = app.config(config_path)
     what = going(config, names, with_tables=not keep_tables)
-    app.output.line(going_text(what), fold=True)
-    if not yes:
-        # On stderr: what --json prints is read by programs.
-        click.confirm("Drop that?", abort=True, err=app.output.as_json)
+    _ask(app, going_text(what), yes)
     left = drop_views(config, names, with_tables=not keep_tables)
     lines = [f"dropped: {', '.join([*what.views, *what.tables])}"]
     lines += [
@@ -585,6 +584,15 @@ def drop(app: App, names: tuple[str, ...], config_path: str, yes: bool, keep_tab
     ]
     lines += left.at_servers
     app.output.result(Dropped(what, left.damaged, left.at_servers), "\n".join(lines))
+
+
+def _ask(app: App, going: str, yes: bool) -> None:
+    """Tell what goes, and ask for it unless that was said already."""
+    app.output.line(going, fold=True)
+    if not yes:
+        if app.output.as_json:  # on stderr: what --json prints is read by programs
+            app.output.note(going)
+        click.confirm("Drop that?", abort=True, err=app.output.as_json)
 
 
 def _drop_environment(app: App, config_path: str, yes: bool) -> None:
@@ -600,9 +608,7 @@ def _drop_environment(app: App, config_path: str, yes: bool) -> None:
 
     store = Store(production_of(Store(app.config(config_path).store, any_format=True)))
     told = environment_status(store, name)
-    app.output.line("\n".join([f"goes:  environment {name}", *environment_lines([told])]))
-    if not yes:
-        click.confirm("Drop that?", abort=True, err=app.output.as_json)
+    _ask(app, "\n".join([f"goes:  environment {name}", *environment_lines([told])]), yes)
     drop_environment(store, name)
     what = Going(dict(told.views), {}, {}, [], [])
     app.output.result(Dropped(what, ()), f"dropped: environment {name}")

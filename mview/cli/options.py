@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,10 +32,12 @@ class App:
     Attributes:
         output: prints.
         environment: whose views the command is about; empty: production's.
+        options: without which other commands would be about another project; mostly empty.
     """
 
     output: Output = field(default_factory=Output)
     environment: str = ""
+    options: str = ""
 
     def config(self, path: str, *, begins: bool = False) -> Config:
         """Read the configuration; from then on its secrets are hidden in all output.
@@ -47,6 +50,8 @@ class App:
         from mview.config.file import load_config
         from mview.secrets import Mask
 
+        if path != default_config():
+            self.options = shlex.join(("--config", path))
         config = load_config(path)
         self.output.hide(Mask(secret_values(config)))
         if not self.environment:

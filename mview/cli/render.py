@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -420,8 +421,8 @@ def begun_text(begun: NewProject) -> str:
     lines += [f"written: {one_line(file)}" for file in begun.files]
     if begun.view:
         config = begun.files[0]
-        given = "" if config == default_config() else f" --config {config}"
-        lines += [f"mview {what} {begun.view}{given}" for what in ("check", "run")]
+        given = () if config == default_config() else ("--config", config)
+        lines += [shlex.join(("mview", what, begun.view, *given)) for what in ("check", "run")]
     elif not begun.is_readable:
         lines += ["nothing was written: no table can be read yet; then run the same command again"]
     return "\n".join(lines)

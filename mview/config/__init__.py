@@ -655,6 +655,11 @@ class Config(Settings):
         """The environment whose store this names; empty: it is production's."""
         return self._environment
 
+    @property
+    def option(self) -> str:
+        """What follows the name of a command that is about the same views."""
+        return f" --env {self._environment}" if self._environment else ""
+
     def of_environment(self, name: str, store: Path) -> Config:
         """The same for an environment: another store, views' tables nowhere but in it, no events.
 

@@ -71,6 +71,8 @@ _CRASHED = (
     "if the system ended it for lack of memory, lower spark.driver.memory or engine.memory; if a "
     f"function of yours crashes, mend it; {_ANEW}"
 )
+#: What an error's line begins with that says what helps: see `MviewError.render`.
+_HINT = "  next:"
 _UNKNOWN = f"{_ANEW}; a run with --debug prints the traceback, too"
 
 
@@ -238,12 +240,18 @@ def reads_halted(view: str, halted: str) -> ReadsHaltedError:
 
 
 def has_halted(view: str, epoch: int, why: str) -> UserError:
-    """The error of who reads a view at an epoch since it has halted."""
+    """The error of who reads a view at an epoch since it has halted.
+
+    Args:
+        why: what its error was told as, with what helps.
+    """
+    what, _, more = why.partition("\n")
+    hints = [line.strip() for line in more.splitlines() if line.startswith(_HINT)]
     return UserError(
-        f"view {view} has halted: {why.splitlines()[0]}",
+        f"view {view} has halted: {what}",
         where=f"epoch {epoch}",
         safe="its sink has the rows of its last good epoch",
-        hint=_NEXT,
+        hint=hints[0].removeprefix(_HINT.strip()).strip() if hints else _NEXT,
     )
 
 

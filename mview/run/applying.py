@@ -297,8 +297,11 @@ class Applying:
             if not all_built and not self._is_built(taken):
                 continue
             manifest, done = self._engine.manifest, dict.fromkeys(sorted(taken.removed), "gone")
+            kept = {view.name for view in self.kept.definitions}
             for name, fate in taken.fates.items():
-                if name in taken.names or fate.why:
+                if name not in kept:
+                    done[name] = "removed by a later request"
+                elif name in taken.names or fate.why:
                     done[name] = _told(name, fate, manifest)
             states = manifest.views.items()
             halted = {name: s.halted for name, s in states if s.stale and name in done}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,11 @@ from click.testing import CliRunner, Result
 
 from mview.admin import apply as asking
 from mview.catalog.definitions import digest_of, save_definition
+from mview.catalog.environments import in_environment
 from mview.cli import main
 from mview.clock import SystemClock
 from mview.config.file import load_config
+from mview.errors import UserError
 from mview.plan.definition import parse_view
 from mview.relation import RelationId
 from mview.schema import Column, TableSchema
@@ -135,6 +138,16 @@ def test_prune_removes_what_the_files_do_not_have_when_it_is_answered(run: Answe
     assert run.asked[0].remove == ("gone",)
 
 
+def test_prune_removes_what_is_still_being_built(run: Answering) -> None:
+    """No manifest names it yet: a prune that left it would have it be there when it is built."""
+    keep_asked(run.store, ["names", "building"])
+    run.answers = [DONE]
+    told = mview("apply", "views", "--prune", "--yes")
+    assert told.exit_code == 0, told.output
+    assert "to be removed, with their data: building" in told.stderr
+    assert run.asked[0].remove == ("building",)
+
+
 def test_without_prune_what_the_files_do_not_have_goes_on(run: Answering) -> None:
     publish(run.store, names="select id from shop.customers", gone="select id from names")
     run.answers = [DONE]
@@ -183,8 +196,44 @@ def test_a_run_that_ends(run: Answering, monkeypatch: pytest.MonkeyPatch) -> Non
     run.end = end
     told = mview("apply", "views")
     assert (told.exit_code, "before it looked" in told.stderr) == (1, True)
+    assert "next:    mview run FILE…, which takes them up at its start" in told.stderr
     assert not run.log.files()
     monkeypatch.undo()
+
+
+def test_what_no_start_does_is_asked_for_again_when_a_run_is_live(
+    run: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start removes nothing: to run the files alone would have the view go on."""
+    Path("my views").mkdir()
+    Path("my views/names.sql").write_text("select id, name from shop.customers")
+    again = "next: mview run FILE…, and when it is live, mview apply --prune 'my views'"
+    with monkeypatch.context() as nobody:
+        nobody.setattr(Lease, "holder", lambda self: None)
+        told = mview("apply", "my views", "--prune", "--yes")
+    assert again in " ".join(told.stderr.split())
+    with monkeypatch.context() as nobody:
+        run.end = lambda: nobody.setattr(Lease, "holder", lambda self: None)
+        told = mview("apply", "my views", "--prune", "--yes")
+    assert "before it looked" in told.stderr
+    assert again in " ".join(told.stderr.split())
+
+
+def test_an_environment_that_nobody_runs_is_named(run: Answering) -> None:
+    dev = in_environment(load_config(Path("mview.yml").resolve()), "dev")
+    with pytest.raises(UserError) as told:
+        asking.check_running(dev)
+    assert told.value.hint == "mview run --env dev FILE…, which takes them up at its start"
+
+
+def test_commands_that_are_advised_are_about_the_same_project(run: Answering) -> None:
+    Path("mview.yml").rename("my conf.yml")
+    Path("views/bad.sql").write_text("select nothing from shop.customers")
+    told = CliRunner().invoke(main, ["apply", "views", "-c", "my conf.yml"])
+    assert "next:    mview plan --config 'my conf.yml' views" in told.stderr
+    (advised,) = [line for line in told.stderr.splitlines() if "next:" in line]
+    words = shlex.split(advised.replace("next:", ""))
+    assert CliRunner().invoke(main, words[1:]).exit_code == 1  # the bad view, and no usage
 
 
 def test_a_run_that_ends_when_it_has_taken_the_views_up(

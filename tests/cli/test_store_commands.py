@@ -433,6 +433,8 @@ def test_drop_says_what_goes_and_asks(publish, monkeypatch):
     gone = mview("drop", "v", "--drop-tables", input="n\n").stdout
     assert "goes:  our copy of shop.orders, 1,234 rows" in gone
     assert "stays: view v, built anew" in mview("drop", "shop.orders", input="n\n").stdout
+    asked = mview("drop", "v", "--json", input="n\n")
+    assert (asked.stdout, asked.stderr.startswith("goes:  view v, 41 rows\n")) == ("", True)
     assert not dropped
     assert mview("drop", "v", input="y\n").exit_code == 0
     assert mview("drop", "v", "--yes", "--drop-tables").stdout.endswith("dropped: v, shop.orders\n")

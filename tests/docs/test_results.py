@@ -237,8 +237,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ManifestLog(own.manifests).publish(Manifest(1, 1, 100, 1, 1, views=shown))
 
     done = ApplyAnswer("done", {"rich": "built"}, ("shop.later",), {"w": "twice"}, epoch=7)
-    monkeypatch.setattr("mview.admin.apply.check_running", lambda config: None)
-    monkeypatch.setattr("mview.admin.apply.apply_views", lambda *_: done)
+    monkeypatch.setattr("mview.admin.apply.check_running", lambda *_: None)
+    monkeypatch.setattr("mview.admin.apply.apply_views", lambda *_, then: done)
     row = {"id": 4, "total": "100.00"}
     view = VerifyResult("rich", 3, 1, False, missing=[row], extra=[row])
     monkeypatch.setattr("mview.admin.verify.verify", lambda *_: [view])

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import stages, upkeep
-from mview.epoch.halts import told_of
+from mview.epoch.halts import has_halted, told_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import cost, maintain
 from mview.epoch.views.opening import open_sinks
@@ -464,3 +464,9 @@ def test_a_damaged_table_ends_the_run(built: Epochs, tmp_path: Path) -> None:
     damage(Store(world.config.store).mirror(rel("shop.orders")), "log")
     with pytest.raises(CorruptionError, match=r"(?s)Delta table.*mview drop shop\.orders"):
         recovered(world)
+
+
+def test_who_reads_a_halted_view_is_told_what_mends_that_view() -> None:
+    why = UserError("its table is gone", hint="make it again", got="next:\n  next: not this")
+    assert has_halted("v", 7, why.render()).hint == "make it again"
+    assert str(has_halted("v", 7, "the query fails").hint).startswith("correct the row")

@@ -38,10 +38,11 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     from mview.cli.results import Promoted
 
     config = app.config(config_path)
+    again = f"mview promote --env {name} {' '.join(views)}"
     given = promotable(config, name, views)
     if given and not plan_only:
         check_named(name, views, given)
-        check_running(config)
+        check_running(config, again)
     checker = Checker(config, False, app.output.note)
     planned = plan_run(config, checker.check(given), checker.manifest, checker.schemas)
     planned = replace(planned, not_given=())  # no files are given
@@ -64,7 +65,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
             safe="nothing was changed; its run goes on as it was",
             hint=f"mview promote --env {name} --plan",
         )
-    answer = apply_views(config, given, (), app.output.note)
+    answer = apply_views(config, given, (), app.output.note, then=again)
     app.output.result(Promoted(name, planned, answer), applied_text(answer), fold=True)
     app.output.note(
         "production has the views by these texts: a run or apply of files with other ones changes "

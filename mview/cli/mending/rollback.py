@@ -41,13 +41,14 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
 
     config = app.config(config_path)
     former = load_former(Store(config.store), published(config), view)
+    again = f"mview rollback {view}"
     if not plan_only:
         try:
-            check_running(config)
+            check_running(config, again)
         except UserError as error:  # a run alone takes the newer text of the files
             error.hint = (
-                f"begin a run (mview run FILE…), then mview rollback {view}; or put the text that "
-                f"`mview rollback {view} --plan` prints into the view's file, and run that"
+                f"{error.hint}; or put the text that `{again} --plan` prints into the view's file, "
+                "and run that"
             )
             raise
     checker = Checker(config, False, app.output.note)
@@ -65,7 +66,7 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
         app.output.result(RolledBack(former.sql, planned, None), former.sql.strip())
         return
     app.output.line(former.sql.strip())
-    answer = apply_views(config, [former], (), app.output.note)
+    answer = apply_views(config, [former], (), app.output.note, then=again)
     app.output.result(RolledBack(former.sql, planned, answer), applied_text(answer), fold=True)
     if former.file and not is_in_its_file(former):
         app.output.note(
