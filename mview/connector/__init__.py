@@ -58,10 +58,15 @@ def load(group: Group, name: str) -> Any:
 
 
 class Look(NamedTuple):
-    """A question of `mview doctor`: `ask` says what is right, or raises what is not."""
+    """A question of `mview doctor`: `ask` says what is right, or raises what is not.
+
+    Attributes:
+        table: the one whose changes it asks for; empty: it is of more than that.
+    """
 
     about: str
     ask: Callable[[], str]
+    table: str = ""
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from mview.admin.init.files import configuration
 from mview.cli import main
 from mview.config.file import load_config
 from mview.secrets import reveal
@@ -107,7 +108,9 @@ def test_nothing_is_written_where_one_of_its_files_is(folder, url, there):
         (["sqlite:///:memory:"], "the URL names no database"),
         (["mariadb://user@host"], "the URL names no database"),
         (["postgresql://user@host:5432/"], "the URL names no database"),
-        (["oracle://h/d"], "no connector named 'oracle' among databases"),
+        (["oracle://h/d"], "allowed: postgresql://user@host:5432/database, mariadb://"),
+        (["postgres://h/d"], "next:    did you mean 'postgresql'?"),
+        (["kafka://h:9092/d"], "give the URL of the database whose changes are in Kafka"),
         (["sqlite:///none.db"], "there is no file none.db"),
         (["sqlite:///srv/shop.db"], "begins after three slashes: sqlite:////srv/shop.db"),
         (["sqlite:///my shop.db", "--name", "My-Shop"], "cannot be the name of a connection"),
@@ -372,3 +375,57 @@ def test_servers(request, folder, monkeypatch, kind):
         assert config.changes["crm"].source == kind
         checked = mview("check", "sql", "--config", "mview.yml")
         assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_the_first_view_is_one_that_check_accepts(request, folder, monkeypatch, kind):
+    server = request.getfixturevalue(kind)
+    made = {
+        "postgresql": "CREATE TABLE a (id int PRIMARY KEY) PARTITION BY HASH (id); "
+        "CREATE UNLOGGED TABLE b (id int PRIMARY KEY); "
+        'CREATE TABLE d ("X" int PRIMARY KEY, x int)',
+        "mariadb": "CREATE TABLE a (id int PRIMARY KEY) WITH SYSTEM VERSIONING; "
+        "CREATE TABLE b (id int PRIMARY KEY, c int, FOREIGN KEY (c) REFERENCES c (id) "
+        "ON DELETE CASCADE)",
+    }[kind]
+    with server.new_database() as database:
+        server.execute(f"CREATE TABLE c (id int PRIMARY KEY); {made}", database)
+        settings = server.settings(database)
+        monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
+        url = f"{kind}://{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        result = mview("init", url, "--name", "crm", "--json")
+        assert result.exit_code == 0, result.stderr
+        told = json.loads(result.stdout)
+        first, second = told["missing"]
+        assert (first.split()[1], second.split()[1]) == ("crm.a", "crm.b")
+        assert all("None" not in table["partly"] for table in told["tables"])
+        checked = mview("check", "sql")
+        assert checked.exit_code == 0, checked.output
+        assert checked.stdout.startswith("c: ok, key id, reads crm.c; ")
+
+
+@pytest.mark.service
+def test_tidb_is_followed_by_ticdc(folder, monkeypatch, mariadb):
+    """The server is asked by MySQL's protocol, which both speak."""
+    with mariadb.new_database() as database:
+        mariadb.execute("CREATE TABLE orders (id int PRIMARY KEY)", database)
+        settings = mariadb.settings(database)
+        monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
+        where = f"{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        result = mview("init", f"tidb://{where}", "--name", "crm", "--json")
+        assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["files"] == ["mview.yml", "sql/orders.sql"]
+    assert told["missing"] == []
+    config = load_config(folder / "mview.yml")
+    assert config.connections["crm"].drivername == "mysql+pymysql"
+    changes = config.changes["crm"]
+    assert (changes.source, changes.format, changes.topic) == ("kafka", "ticdc", "crm")
+    feed = "/crm?protocol=canal-json&enable-tidb-extension=true&partition-num=3"
+    assert feed in (folder / "mview.yml").read_text()
+
+
+def test_topics_are_named_as_debezium_names_them():
+    told = configuration("crm", {"database": "Größe 😀"}, "mssql")
+    assert yaml.safe_load(told)["changes"]["crm"]["topic"] == "crm.Gr__e___.{schema}.{table}"

@@ -119,3 +119,40 @@ def test_rows_that_a_foreign_key_changes_are_in_no_binary_log(maria: Source, rul
     maria.database.check_log("held")
     error = refused(maria, "moved", "is not in the log")
     assert "DROP FOREIGN KEY `m`" in str(error.hint)
+
+
+def test_who_may_only_read_is_told_of_foreign_keys(
+    maria: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REFERENTIAL_CONSTRAINTS of MariaDB has no row for who has no other right than SELECT."""
+    maria.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY); CREATE TABLE `ON DELETE CASCADE` (id INT PRIMARY KEY,"
+        " t INT COMMENT '\n  CONSTRAINT c FOREIGN KEY x ON DELETE CASCADE', k INT,"
+        " FOREIGN KEY (t) REFERENCES t (id)); "
+        "CREATE TABLE `5% ``m` (id INT PRIMARY KEY, k INT, note TEXT, "
+        "CONSTRAINT `a``b` FOREIGN KEY (k) REFERENCES `ON DELETE CASCADE` (id),"
+        "CONSTRAINT `c%%d e` FOREIGN KEY (k) REFERENCES t (id) ON DELETE CASCADE);"
+        "CREATE OR REPLACE USER logs_reader@'%' IDENTIFIED BY 'r'"
+    )
+    monkeypatch.setenv("LOGS_READER", "r")
+    database = maria.settings.database
+    try:
+        maria.execute(f"GRANT SELECT ON `{database}`.* TO logs_reader@'%'")
+        settings = maria.settings.model_dump(exclude={"name"})
+        settings |= {"username": "logs_reader", "password": "${env:LOGS_READER}"}
+        reader = Source("mariadb", settings, maria.execute)
+        reader.database.check_log("t")
+        reader.database.check_log("ON DELETE CASCADE")
+        hint = str(refused(reader, "5% `m", "is not in the log").hint)
+        assert hint.startswith("ALTER TABLE `5% ``m` DROP FOREIGN KEY `c%%d e`, ")
+        maria.execute(
+            f"REVOKE SELECT ON `{database}`.* FROM logs_reader@'%'; "
+            "GRANT SELECT (id, k) ON `5% ``m` TO logs_reader@'%'"
+        )
+        # What a connection may see of its database is what it might when it was made.
+        reader = Source("mariadb", settings, maria.execute)
+        hint = str(refused(reader, "5% `m", "this user may not see them").hint)
+        maria.execute(hint.partition(";")[0])
+        refused(reader, "5% `m", "is not in the log")
+    finally:
+        maria.execute("DROP USER logs_reader@'%'")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mview.clock import SourceMs
 from mview.connector import Look
-from mview.errors import ConfigError, UserError
+from mview.errors import ConfigError, UserError, ask_all
 from mview.relation import TableName
 from mview.schema import Column, TableSchema
 from mview_connectors import silence
@@ -50,11 +50,12 @@ _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
-_CASCADES = """
-SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
-WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s AND
-    (DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION'))
-"""
+#: A foreign key in what SHOW CREATE TABLE prints: its name, and what it says.
+_FOREIGN_KEY = re.compile(
+    r"^ *CONSTRAINT (`(?:[^`]|``)+`|\S+) FOREIGN KEY ((?:`(?:[^`]|``)*`|[^`\n])*)", re.MULTILINE
+)
+_NAMES = re.compile(r"`(?:[^`]|``)*`")
+_CHANGES_ROWS = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET )")
 
 #: MariaDB says NULL by its name, MySQL by itself.
 _DEFAULTS = """
@@ -194,13 +195,16 @@ class MysqlDatabase(SqlDatabase):
         try:
             self.query(f"SELECT 1 FROM {self.relation(table)} LIMIT 0")
         except DeniedError:
-            ((user,),) = self.query("SELECT CURRENT_USER()")
-            name, _, host = str(user).rpartition("@")
-            relation = ".".join(map(self.quote, self._named(table)))
-            return f"GRANT SELECT ON {relation} TO '{name}'@'{host}'"
+            return self._grant("SELECT", table)
         except UserError:
             pass  # which says so itself
         return ""
+
+    def _grant(self, right: str, table: str) -> str:
+        ((user,),) = self.query("SELECT CURRENT_USER()")
+        name, _, host = str(user).rpartition("@")
+        relation = ".".join(map(self.quote, self._named(table))).replace("%%", "%")
+        return f"GRANT {right} ON {relation} TO '{name}'@'{host}'"
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """What the binary log has, and for how long."""
@@ -211,8 +215,7 @@ class MysqlDatabase(SqlDatabase):
             is_on, form, image = self.query(_BINARY_LOG)[0]
             if not int(is_on):
                 return "this server writes none: that of another one is read"
-            for table in tables[:1]:
-                self.check_log(table)
+            ask_all([partial(self.check_log, table) for table in tables])
             said = f"binlog_format {form}, binlog_row_image {image}"
             return f"{said}; {self.log_is_kept(load_ms())}"
 
@@ -282,17 +285,33 @@ class MysqlDatabase(SqlDatabase):
 
     def check_cascades(self, table: str) -> None:
         """Raise where a foreign key changes rows by itself: the server writes no log of that."""
-        for (name,) in self.query(_CASCADES, self._named(table)):
-            hint = (
-                f"ALTER TABLE {self.relation(table)} DROP FOREIGN KEY {self.quote(str(name))}, and "
-                "add it with ON DELETE RESTRICT ON UPDATE RESTRICT"
-            )
+        for name, rule in _FOREIGN_KEY.findall(self._definition(table)):
+            if not _CHANGES_ROWS.search(_NAMES.sub("", rule)):
+                continue
+            relation = self.relation(table).replace("%%", "%")
             raise UserError(
-                f"table {self.place(table)} has the foreign key {name} with CASCADE or SET NULL: "
-                "what it changes is not in the log",
+                f"table {self.place(table)} has the foreign key {name.strip('`')} with CASCADE or "
+                "SET NULL: what it changes is not in the log",
                 safe="nothing was changed at the source",
-                hint=hint.replace("%%", "%"),
+                hint=f"ALTER TABLE {relation} DROP FOREIGN KEY {name}, and add it with ON DELETE "
+                "RESTRICT ON UPDATE RESTRICT",
             )
+
+    def _definition(self, table: str) -> str:
+        """The statement that makes it.
+
+        REFERENTIAL_CONSTRAINTS of MariaDB hides foreign keys from who may only SELECT.
+        """
+        try:
+            return str(self.query(f"SHOW CREATE TABLE {self.relation(table)}")[0][1])
+        except DeniedError:
+            raise UserError(
+                f"table {self.place(table)} may have foreign keys that change rows by themselves, "
+                "and this user may not see them",
+                got="SELECT is granted on some of its columns only",
+                safe="nothing was changed at the source",
+                hint=f"{self._grant('REFERENCES', table)}; it lets nobody read a row",
+            ) from None
 
     @cached_property
     def database(self) -> str:

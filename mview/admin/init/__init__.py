@@ -15,17 +15,27 @@ from pathlib import Path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from mview.admin.init.files import BY_DEBEZIUM, OWN_LOGS, configuration, debezium, first_view
+from mview.admin.init.files import (
+    BY_DEBEZIUM,
+    BY_TICDC,
+    OWN_LOGS,
+    configuration,
+    debezium,
+    first_view,
+)
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
-from mview.connector import Installed
+from mview.connector import Examined, Installed, load
 from mview.errors import ConfigError, MistakesError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 
 #: What may stand in the name of a connection, as SQL has it without quotes.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: URLs as they may be, for messages.
-_URLS = "postgresql://user@host:5432/database, mariadb://…, mssql://…, sqlite:///file.db"
+_URLS = (
+    "postgresql://user@host:5432/database, mariadb://…, mysql://…, tidb://…, mssql://…, "
+    "sqlite:///file.db"
+)
 #: Drivers that are installed with mview's extras, where the URL names none.
 _DRIVERS = {
     "postgresql": "psycopg",
@@ -33,6 +43,12 @@ _DRIVERS = {
     "mariadb": "pymysql",
     "mssql": "pyodbc",
 }
+#: Servers that speak another's protocol, by the word that their URL begins with.
+_SPOKEN = {"tidb": "mysql"}
+_OF_A_BROKER = (
+    "give the URL of the database whose changes are in Kafka; how its topics are named in the file "
+    "is in docs/sources.md"
+)
 #: Rows and bytes of a chunk that no table is larger than: a plan of one asks for the estimate only.
 _ALL = 1 << 62
 
@@ -111,7 +127,7 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         )
     settings, password = _settings(parsed, name, folder)
     file, view, connector = folder / "mview.yml", folder / "sql", folder / f"debezium-{name}.json"
-    dialect = parsed.get_backend_name()
+    dialect = make_url(url).get_backend_name()
     by_debezium = [connector] if dialect in BY_DEBEZIUM else []
     if triggers and dialect != "sqlite":
         raise ConfigError(
@@ -153,12 +169,13 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         missing = (f"SQLite does not note its changes yet: `{command}` has it do so",)
     if not good:
         return NewProject(name, tuple(tables), (), "", password, watched, missing)
-    called = re.sub(r"[^a-z0-9_]+", "_", good[0].name.lower()).strip("_") or "rows"
+    shown = _first(config, name, dialect, [t.name for t in good])
+    called = re.sub(r"[^a-z0-9_]+", "_", shown.lower()).strip("_") or "rows"
     first = view / f"{called}.sql"
     made = {
         file: configuration(name, settings, dialect),
         **{path: debezium(name, parsed) for path in by_debezium},
-        first: first_view(name, good[0].name),
+        first: first_view(name, shown),
     }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,6 +193,15 @@ def _parsed(url: str) -> URL:
             "this is no URL of a database",
             allowed=_URLS,
         ) from None
+    word = parsed.get_backend_name()
+    if word == "kafka":
+        raise ConfigError("a broker is no database", allowed=_URLS, hint=_OF_A_BROKER)
+    parsed = parsed.set(drivername=_SPOKEN.get(word, parsed.drivername))
+    try:
+        load("databases", parsed.get_backend_name())
+    except ConfigError as error:
+        close = error.hint if error.hint and error.hint.startswith("did you mean") else None
+        raise ConfigError(error.what, allowed=_URLS, hint=close) from None
     if parsed.password:
         raise ConfigError(
             "the URL has a password",
@@ -266,7 +292,7 @@ def _tables(config: Config, connection: str) -> list[FoundTable]:
                     schema = database.describe(table)
                 except UserError as error:
                     schema = database.describe(table, lambda _: False)
-                    partly = f"{error.what} ({error.where})"
+                    partly = f"{error.what} ({error.where})" if error.where else error.what
                 rows = database.plan(table, schema, _ALL, _ALL).rows
                 tables.append(FoundTable(table, rows, schema.key, partly=partly))
             except UserError as error:
@@ -281,9 +307,8 @@ def _install(
 
     A table that triggers cannot follow has no view to begin with: `check` would refuse it.
     """
-    changes = {name: ChangesSettings.model_validate({"connection": name, "source": "sqlite"})}
     readable = [table.name for table in tables if not table.why]
-    following = config.model_copy(update={"changes": changes})
+    following = _following(config, name, "sqlite")
     with closing(open_changelog(following, name, readable)) as changelog:
         assert isinstance(changelog, Installed)
         made = tuple(changelog.install())
@@ -340,11 +365,11 @@ def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tupl
     """
     if not tables and dialect == "sqlite":
         return ()
+    if dialect in BY_TICDC:  # which sends what a foreign key changes, too
+        return ()
     if dialect not in OWN_LOGS:
         return tuple(dict.fromkeys(_unsent(config, name, tables)))
-    changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
-    following = config.model_copy(update={"changes": changes})
-    with closing(open_changelog(following, name, tables)) as changelog:
+    with closing(open_changelog(_following(config, name, dialect), name, tables)) as changelog:
         try:
             changelog.check()
         except MistakesError as error:
@@ -352,6 +377,32 @@ def _missing(config: Config, name: str, dialect: str, tables: list[str]) -> tupl
         except UserError as error:
             return (_why(error),)
     return ()
+
+
+def _following(config: Config, name: str, dialect: str) -> Config:
+    changes = {name: ChangesSettings.model_validate({"connection": name, "source": dialect})}
+    return config.model_copy(update={"changes": changes})
+
+
+def _first(config: Config, name: str, dialect: str, tables: list[str]) -> str:
+    """The first table whose changes can be followed: `check` would refuse another one's view.
+
+    The first of all where there is none.
+    """
+    if dialect in BY_TICDC or dialect == "sqlite":
+        return tables[0]
+    if dialect not in OWN_LOGS:
+        return next((t for t in tables if not [*_unsent(config, name, [t])]), tables[0])
+    with closing(open_changelog(_following(config, name, dialect), name, [])) as changelog:
+        assert isinstance(changelog, Examined)
+        for look in changelog.looks(tables, None):
+            try:
+                if look.table:
+                    look.ask()
+                    return look.table
+            except UserError:
+                continue  # `_missing` has told it
+    return tables[0]
 
 
 def _unsent(config: Config, name: str, tables: list[str]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import yaml
 from sqlalchemy.engine import URL
@@ -11,6 +13,8 @@ from mview.plan.definition import parse_view
 from mview.relation import RelationId, TableName
 from mview.schema import quoted
 
+#: What the name of a topic cannot have, and Debezium writes otherwise.
+_NO_LETTER = re.compile(r"[^A-Za-z0-9._-]")
 #: Databases whose log is followed without Kafka; SQLite's is written by triggers.
 OWN_LOGS = ("postgresql", "mysql", "mariadb", "sqlite")
 
@@ -21,6 +25,8 @@ _MAKERS = {
     "mysql": "mysql.MySqlConnector",
     "mssql": "sqlserver.SqlServerConnector",
 }
+#: Databases whose changes TiCDC sends.
+BY_TICDC = ("tidb",)
 #: Where it is told how such a connector is begun.
 _CONNECTOR = "docs/sources.md, a connector of Debezium"
 #: Databases for which Debezium's settings are written.
@@ -34,6 +40,8 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
         changes = {"source": dialect, "T": "1 second"}
     elif dialect in BY_DEBEZIUM:
         changes = _by_debezium(name, settings, dialect)
+    elif dialect in BY_TICDC:
+        changes = _by_ticdc(name)
     body = {
         "store": "store",
         "connections": {name: settings},
@@ -50,7 +58,30 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
         text += "".join(f"# {line}\n" for line in [*told, *lines])
     elif dialect in BY_DEBEZIUM:
         text += f"# The connector that sends the changes: debezium-{name}.json ({_CONNECTOR})\n"
+    elif dialect in BY_TICDC:
+        text += (
+            "# The changefeed that sends the changes (docs/formats/ticdc.md; format.time.zone is "
+            f"TiCDC's --tz):\n# cdc cli changefeed create --sink-uri='kafka://localhost:9092/{name}"
+            "?protocol=canal-json&enable-tidb-extension=true&partition-num=3'\n"
+        )
     return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
+
+
+def _safe(name: str) -> str:
+    # Java counts a letter beyond the first 65,536 as two.
+    return _NO_LETTER.sub(lambda letter: "_" * (1 + (letter[0] > "\uffff")), name)
+
+
+def _by_ticdc(name: str) -> dict[str, object]:
+    """Changes that come by a changefeed, all in one topic."""
+    return {
+        "source": "kafka",
+        "format": "ticdc",
+        "bootstrap_servers": "localhost:9092",
+        "topic": name,
+        "T": "10 seconds",
+        "options": {"format.time.zone": "UTC"},
+    }
 
 
 def _by_debezium(name: str, settings: dict[str, object], dialect: str) -> dict[str, object]:
@@ -64,7 +95,7 @@ def _by_debezium(name: str, settings: dict[str, object], dialect: str) -> dict[s
         "source": "kafka",
         "format": "debezium",
         "bootstrap_servers": "localhost:9092",
-        "topic": f"{name}.{settings['database']}.{tables}",
+        "topic": f"{name}.{_safe(str(settings['database']))}.{tables}",
         "heartbeat_topic": f"__debezium-heartbeat.{name}",
         # A connector that begins has none but that of its heartbeats.
         "missing_topics": "wait",

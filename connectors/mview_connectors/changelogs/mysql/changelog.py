@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, LogReader, Look, Offsets, unknown_offsets
 from mview.connector.halts import altered, lost_key
-from mview.errors import MviewError, UserError
+from mview.errors import MviewError, UserError, ask_all
 from mview_connectors.changelogs.mysql.events import (
     INCIDENT,
     OTHER,
@@ -132,7 +132,10 @@ class MysqlChangelog(OwnLog):
 
     def check(self) -> None:
         """Refuse a server or tables whose changes cannot be followed; makes nothing."""
-        self._check_new(self._tables)
+        self._server.check_server(self._tables)
+        ask_all(
+            [partial(self._server.check_tables, [table], self._is_used) for table in self._tables]
+        )
 
     def _check_new(self, tables: Sequence[str]) -> None:
         self._server.check_server(self._tables)
@@ -155,7 +158,7 @@ class MysqlChangelog(OwnLog):
 
         return [
             Look(f"{section}: server", may_send),
-            *(Look(f"{server.place(table)}: log", partial(followed, table)) for table in tables),
+            *(Look(f"{server.place(t)}: log", partial(followed, t), t) for t in tables),
             Look(f"{section}: binary log", kept),
         ]
 

@@ -295,6 +295,14 @@ class MysqlServer(MysqlDatabase):
         Raises:
             UserError: with what to set or to grant.
         """
+        if "tidb" in self._version.lower():
+            raise ConfigError(
+                f"{self.server} is TiDB, which writes no binary log",
+                where=self.section,
+                safe="nothing was changed at the source",
+                hint="let TiCDC send its changes to Kafka, and set source: kafka and format: ticdc "
+                "(docs/formats/ticdc.md); `mview init tidb://…` writes such a file",
+            )
         ask_all(
             [
                 self._check_log,

@@ -92,7 +92,7 @@ class PostgresqlChangelog(OwnLog):
         ask_all(
             [
                 self._server.check_server,
-                partial(self._server.check_tables, self._tables),
+                *(partial(self._server.check_tables, [table]) for table in self._tables),
                 partial(self._server.check_publication, self._publication, self._tables),
             ]
         )
@@ -128,7 +128,7 @@ class PostgresqlChangelog(OwnLog):
         section = self._settings.section
         return [
             Look(f"{section}: server", may_send),
-            *(Look(f"{server.place(table)}: log", partial(followed, table)) for table in tables),
+            *(Look(f"{server.place(t)}: log", partial(followed, t), t) for t in tables),
             Look(f"{section}: publication", published),
             Look(f"{section}: slot {slot}", kept),
         ]
