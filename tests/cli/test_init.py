@@ -12,6 +12,7 @@ import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
+from mview_connectors.changelogs.mysql.server import MysqlServer
 
 from mview.admin.init.files import configuration
 from mview.cli import main
@@ -429,3 +430,26 @@ def test_tidb_is_followed_by_ticdc(folder, monkeypatch, mariadb):
 def test_topics_are_named_as_debezium_names_them():
     told = configuration("crm", {"database": "Größe 😀"}, "mssql")
     assert yaml.safe_load(told)["changes"]["crm"]["topic"] == "crm.Gr__e___.{schema}.{table}"
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("kind", ["tidb", "mariadb"])
+def test_tidb_has_no_log_of_mysql(request, folder, monkeypatch, kind):
+    server = request.getfixturevalue(kind)
+    if kind == "mariadb":  # as if it were one
+        version = {"version": "8.0.11-TiDB-v7.5.0"}
+        monkeypatch.setattr(MysqlServer, "variables", property(lambda _: version))
+    with server.new_database() as database:
+        server.execute("CREATE TABLE orders (id int PRIMARY KEY)", database)
+        settings = server.settings(database)
+        password = settings.get("password")
+        monkeypatch.setenv("CRM_PASSWORD", reveal(password, "tests") if password else "")
+        where = f"{settings['username']}@{settings['host']}:{settings['port']}/{database}"
+        result = mview("init", f"mysql://{where}", "--name", "crm", "--json")
+        assert result.exit_code == 0, result.output
+        (missing,) = json.loads(result.stdout)["missing"]
+        assert "is TiDB, which writes no binary log" in missing
+        assert "mview init tidb://" in missing
+        looked = json.loads(mview("doctor", "sql", "--json").stdout)
+        told = [finding for finding in looked if "is TiDB" in str(finding)]
+        assert {finding["state"] for finding in told} == {"wrong"}

@@ -93,6 +93,34 @@ def test_ticdc_without_the_extension_is_stated() -> None:
     assert not made("ticdc", enable_tidb_extension="false").in_band_heartbeats
 
 
+@pytest.mark.parametrize("extension", ["true", "false"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"version": 1, "database": "d", "table": "t", "type": "INSERT", "commitTs": 1, "data": {}},
+        {"version": 1, "type": "WATERMARK", "commitTs": 429918007904436226},
+        {"payload": {"op": "m", "source": {"connector": "TiCDC"}}, "schema": {}},
+    ],
+)
+def test_other_protocols_of_ticdc_are_told(body: Any, extension: str) -> None:
+    with pytest.raises(DecodeError, match="is not of canal-json") as caught:
+        decoded("ticdc", body, enable_tidb_extension=extension)
+    assert "protocol=canal-json; no other one" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("op", ["c", "d", "m", None])
+def test_debezium_messages_of_ticdc_are_refused_by_either_way(op: str | None) -> None:
+    row = {"id": 1}
+    body = {"op": op, "before": row, "after": row, "ddl": "DROP TABLE t"}
+    body["source"] = {"connector": "TiCDC", "db": "d", "table": "t", "ts_ms": 0}
+    message = Message("t/0", 1, b'{"id": 1}', json.dumps(body).encode())
+    decoder = made("debezium")
+    for decode in (decoder.decode, lambda one: decoder.decode_block([one]) or decoder.decode(one)):
+        with pytest.raises(DecodeError, match="of TiCDC, with protocol=debezium") as caught:
+            list(decode(message))
+        assert caught.value.where == "t/0, offset 1"
+
+
 @pytest.mark.parametrize("more", [{"onlyHandleKey": True}, {"claimCheckLocation": "s3://b/1"}])
 def test_ticdc_without_the_row_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(DecodeError, match="without its row") as caught:

@@ -44,7 +44,10 @@ _WATERMARK = "TIDB_WATERMARK"
 #: Bits of a TSO below its milliseconds.
 _LOGICAL_BITS = 18
 
-_PROTOCOL_HINT = "create the changefeed with protocol=canal-json"
+_PROTOCOL_HINT = (
+    "create the changefeed with protocol=canal-json; no other one of TiCDC is read: simple, "
+    "debezium, open-protocol, avro, canal, maxwell, csv"
+)
 _EXTENSION_HINT = (
     'set format.enable.tidb.extension: "false" and a heartbeat topic, and run again; or add '
     "enable-tidb-extension=true to the changefeed's sink"
@@ -76,6 +79,8 @@ class TicdcFormat:
         if message.value is None:
             return ()
         body = parse_object(message, _PROTOCOL_HINT)
+        if "database" not in body or "version" in body:
+            raise undecodable(message, "a message is not of canal-json", _PROTOCOL_HINT)
         if not self._extended:
             if "_tidb" in body:
                 raise undecodable(message, "a message has '_tidb'", _EXTENDED_HINT)

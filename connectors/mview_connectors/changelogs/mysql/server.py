@@ -203,6 +203,7 @@ class MysqlServer(MysqlDatabase):
         Raises:
             ConfigError: a right is missing, or there is no log.
         """
+        self._refuse_tidb()
         server = self._identity()
         clock = self.clock()
         file, place, *_ = self._log_end()
@@ -295,14 +296,7 @@ class MysqlServer(MysqlDatabase):
         Raises:
             UserError: with what to set or to grant.
         """
-        if "tidb" in self._version.lower():
-            raise ConfigError(
-                f"{self.server} is TiDB, which writes no binary log",
-                where=self.section,
-                safe="nothing was changed at the source",
-                hint="let TiCDC send its changes to Kafka, and set source: kafka and format: ticdc "
-                "(docs/formats/ticdc.md); `mview init tidb://…` writes such a file",
-            )
+        self._refuse_tidb()
         ask_all(
             [
                 self._check_log,
@@ -313,6 +307,16 @@ class MysqlServer(MysqlDatabase):
                 self._check_replication,
             ]
         )
+
+    def _refuse_tidb(self) -> None:
+        if "tidb" in self._version.lower():
+            raise ConfigError(
+                f"{self.server} is TiDB, which writes no binary log",
+                where=self.section,
+                safe="nothing was changed at the source",
+                hint="let TiCDC send its changes to Kafka, and set source: kafka and format: ticdc "
+                "(docs/formats/ticdc.md); `mview init tidb://…` writes such a file",
+            )
 
     def _check_log(self) -> None:
         """By a setting that everybody may see: who has no right yet is told it with the rights."""

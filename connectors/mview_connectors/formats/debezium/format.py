@@ -40,7 +40,7 @@ from mview_connectors.formats.debezium import block
 from mview_connectors.formats.debezium.avro import AvroEncoding, check_avro
 from mview_connectors.formats.debezium.encoding import JsonEncoding, Opened
 from mview_connectors.formats.debezium.envelope import read
-from mview_connectors.formats.debezium.source import is_first, parts_of
+from mview_connectors.formats.debezium.source import is_first, parts_of, refuse_ticdc
 from mview_connectors.formats.debezium.values import MODES, DebeziumValues
 from mview_connectors.formats.messages import (
     format_options,
@@ -102,6 +102,8 @@ class DebeziumFormat:
         if body is None:
             return ()
         op = body.get("op")
+        if op is None or op == _NO_CHANGE:
+            refuse_ticdc(message, body.get("source"))
         if op is None:
             return _other(message, body, self._encoding)
         if op == _NO_CHANGE:

@@ -43,4 +43,16 @@ def parts_of(message: Message, source: Mapping[str, Any], kind: Kind) -> tuple[A
             return (*parts, source["event_serial_no"] or 0, sub)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise undecodable(message, "the 'source' of a change has no readable position") from None
+    refuse_ticdc(message, source)
     return ()
+
+
+def refuse_ticdc(message: Message, source: Any) -> None:
+    """Refuse TiCDC's own kind of Debezium's messages: decimals are doubles, and no time is told."""
+    if type(source) is dict and source.get("connector") == "TiCDC":
+        raise undecodable(
+            message,
+            "a message is of TiCDC, with protocol=debezium: its values are not exact",
+            "create the changefeed with protocol=canal-json, and set format: ticdc "
+            "(docs/formats/ticdc.md)",
+        )
