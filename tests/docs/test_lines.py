@@ -117,6 +117,7 @@ _ENVIRONMENTS = (
 )
 _QUARANTINE = "tests/e2e/test_quarantine.py::test_the_command"
 _SERVERS = "tests/cli/test_init.py::test_servers"
+_TIDB = "tests/cli/test_init.py::test_tidb_is_followed_by_ticdc"
 _SQL_SERVER = "tests/cli/test_init.py::test_sql_server_is_followed_by_debezium"
 #: Lines that need more than the shop (Spark, a server, a load that goes on): who runs them.
 ELSEWHERE = {
@@ -125,6 +126,8 @@ ELSEWHERE = {
     "init mariadb://mview@localhost/crm": _SERVERS,
     "init mssql://mview@erp.example.org/erp": _SQL_SERVER,
     "init postgresql://mview@localhost/crm": _SERVERS,
+    "init tidb://": _TIDB,
+    "init tidb://root@host:4000/shop": _TIDB,
     "pause shop.orders": "tests/cli/test_loads.py::test_a_load_is_paused_and_goes_on",
     "plan --env dev sql": _ENVIRONMENTS,
     "promote --env dev spent": _ENVIRONMENTS,
