@@ -49,6 +49,7 @@ def apply(
     from mview.cli.results import Applied
     from mview.plan.definition import read_views
     from mview.store.layout import Store
+    from mview.store.requests.applies import ApplyLog
     from mview.store.requests.asked import asked_views
 
     config = app.config(config_path)
@@ -61,9 +62,12 @@ def apply(
     given = chosen(config, given, selectors)
     checked = checker.check(given, unread)
     remove = []
-    if prune:  # also what is being built, and no manifest names yet
+    if prune:  # also what is being built, or waits to be: no manifest names it yet
+        store = Store(config.store)
         shown = () if checker.manifest is None else checker.manifest.views
-        there = {*shown, *asked_views(Store(config.store))}
+        requests = ApplyLog(store.applies).waiting().values()
+        waiting = [view.name for request in requests for view in request.views]
+        there = {*shown, *asked_views(store), *waiting}
         remove = sorted(there - {view.name for view in given})
     planned = plan_run(config, checked, checker.manifest, checker.schemas).without(remove)
     app.output.line(planned_text(planned), fold=True)

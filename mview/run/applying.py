@@ -501,7 +501,7 @@ def _told(name: str, fate: Fate, manifest: Manifest) -> str:
     """What became of a view, for people."""
     state = manifest.views.get(name)
     if state is None or not state.built_epoch:
-        return "waits for its tables" if state is None or not state.stale else "not built: halted"
+        return "not built yet" if state is None or not state.stale else "not built: halted"
     if state.stale:
         return "not built: halted"
     if not fate.why:

@@ -49,8 +49,8 @@ class Answering:
                 self.end()
                 return
             answer = self.answers.pop(0)
-            if not self.asked:
-                self.asked.append(self.log.read(file))
+            if (request := self.log.read(file)) not in self.asked:
+                self.asked.append(request)
             self.log.note(file, answer)
             if answer.state != "taken":
                 self.log.done(file)
@@ -141,11 +141,13 @@ def test_prune_removes_what_the_files_do_not_have_when_it_is_answered(run: Answe
 def test_prune_removes_what_is_still_being_built(run: Answering) -> None:
     """No manifest names it yet: a prune that left it would have it be there when it is built."""
     keep_asked(run.store, ["names", "building"])
-    run.answers = [DONE]
+    waiting = run.log.ask(ApplyRequest((parse_view("select id from shop.customers", "asked"),)))
+    run.answers = [DONE, DONE]
     told = mview("apply", "views", "--prune", "--yes")
     assert told.exit_code == 0, told.output
-    assert "to be removed, with their data: building" in told.stderr
-    assert run.asked[0].remove == ("building",)
+    assert "to be removed, with their data: asked, building" in told.stderr
+    assert not waiting.exists()
+    assert run.asked[-1].remove == ("asked", "building")
 
 
 def test_without_prune_what_the_files_do_not_have_goes_on(run: Answering) -> None:
