@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +22,17 @@ from mview.rows.values import Row, are_few, row_values
 
 Positions = npt.NDArray[np.int64]
 Same = Callable[[Sequence[pa.ChunkedArray], Sequence[pa.ChunkedArray]], Flags]
+T = TypeVar("T")
+V = TypeVar("V")
 
 #: Among so many times as many rows the wanted ones are few: to sort all takes longer than to search
 #: without, and to put a few in order takes less than to go through all. Nor are rows sorted that
 #: stand in runs of so many: those of a table in memory, say.
 _FEW = 8
+
+#: Rows from which on to have them hashed, sorted and compared on all cores saves more than threads
+#: take: these calls of numpy and Arrow are long, and leave the interpreter to others.
+_MANY = 1 << 18
 
 
 def row_codes(parts: Sequence[pa.Table]) -> list[Positions]:
@@ -229,8 +238,10 @@ def some_pairs(rows: pa.Table, others: pa.Table, same: Same) -> tuple[Positions,
     Returns:
         Two arrays of one length, ascending in the rows of `rows`.
     """
-    ours, theirs = (SortedIndex.build(hash_rows(side.columns)) for side in (rows, others))
-    places = np.searchsorted(theirs.hashes, ours.hashes)
+    cores = os.cpu_count() or 1 if rows.num_rows > _MANY else 1
+    ours, theirs = _each(cores, _indexed, (rows, others))
+    needles = np.array_split(ours.hashes, cores)
+    places = np.concatenate([*_each(cores, theirs.hashes.searchsorted, needles)])
     again = np.append(False, ours.hashes[1:] == ours.hashes[:-1])[: rows.num_rows]
     if again.any():
         ranks = np.arange(len(again))
@@ -239,10 +250,26 @@ def some_pairs(rows: pa.Table, others: pa.Table, same: Same) -> tuple[Positions,
     ranks = ranks[theirs.hashes[places[ranks]] == ours.hashes[ranks]]
     partner = np.full(rows.num_rows, -1, dtype=np.int64)
     partner[ours.at(ranks)] = theirs.at(places[ranks])
-    paired = np.flatnonzero(partner >= 0)
-    there = others.take(pa.array(partner[paired]))
-    paired = paired[same(rows_at(rows, paired).columns, there.columns)]
+
+    def which_are(places: Positions) -> Positions:
+        there = others.take(pa.array(partner[places]))
+        return places[same(rows_at(rows, places).columns, there.columns)]
+
+    parts = np.array_split(np.flatnonzero(partner >= 0), cores)
+    paired = np.concatenate([*_each(cores, which_are, parts)])
     return paired, partner[paired]
+
+
+def _indexed(rows: pa.Table) -> SortedIndex:
+    return SortedIndex.build(hash_rows(rows.columns))
+
+
+def _each(cores: int, call: Callable[[T], V], of: Iterable[T]) -> Iterator[V]:
+    """What a function makes of each of some things, on so many cores."""
+    if cores == 1:
+        return map(call, of)
+    with ThreadPoolExecutor(cores) as pool:
+        return pool.map(call, of)
 
 
 @dataclass(frozen=True)

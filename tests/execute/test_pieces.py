@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -74,11 +75,14 @@ def test_pieces_find_what_the_whole_finds(name: str, most: int, signs: bool) -> 
 @pytest.mark.parametrize("hashes", ["", "all hashes collide"])
 @pytest.mark.parametrize("signs", [True, False])
 @pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("cores", [1, 3])
 def test_rows_that_are_paired_first_leave_what_adding_up_leaves(
-    name: str, signs: bool, hashes: str, monkeypatch: pytest.MonkeyPatch
+    cores: int, name: str, signs: bool, hashes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw, schema, added = random.Random(f"{name} {signs}"), SCHEMAS[name], []
     monkeypatch.setattr(slices, "_FEW", 0)
+    monkeypatch.setattr(match, "_MANY", 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
     if hashes:
         monkeypatch.setattr(match, "hash_rows", lambda cs: np.zeros(len(cs[0]), np.int64))
         monkeypatch.setattr(match, "is_exact", lambda types: False)

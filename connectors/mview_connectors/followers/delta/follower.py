@@ -202,9 +202,7 @@ class DeltaFollower:
         with self._failing("committing"):
             log, step = self._log(), Step(token["step"], token["epoch"], token["after"])
             facts = {"epoch": step.epoch, "version": token["base"] + 1}
-            # Of an older version's token nobody knows what it was made on.
-            identity = token.get("identity", "")
-            if log.commit(token["base"], identity, token["actions"], _now()):
+            if log.commit(token["base"], token["identity"], token["actions"], _now()):
                 with suppress(Exception):  # tried again after the next commit
                     self._checkpoint(log)
                 return facts
@@ -225,7 +223,7 @@ class DeltaFollower:
                 return State.COMMITTED
             if token is None:
                 return State.UNKNOWN
-            if (token["base"], token.get("identity")) != (log.head.version, log.identity):
+            if (token["base"], token["identity"]) != (log.head.version, log.identity):
                 return State.UNKNOWN
             # What is staged is removed as a whole, from the first file on.
             first = next(iter(_added(token)), None)
