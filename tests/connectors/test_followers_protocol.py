@@ -147,6 +147,16 @@ def test_a_folder_that_cannot_be_made_is_told_by_who_asks_and_by_who_writes(
 
 
 @pytest.mark.parametrize("name", FOLDERS)
+def test_a_url_with_one_slash_is_no_folder_beside_the_run(name: str, tmp_path: Path) -> None:
+    sink = {"type": name, **dict.fromkeys(FOLDERS[name], "s3:/lake/x")}
+    config = small_config(tmp_path, sinks={"s": sink})
+    views = [parse_view("CREATE MATERIALIZED VIEW v WITH (sinks = 's') AS SELECT 1", "v")]
+    (option,) = FOLDERS[name]
+    told = f"sinks.s.{option}: must be a folder, or a URL: s3://…, with two slashes"
+    assert told in str(check_followers(config, views)["v"])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
 def test_who_asks_makes_no_folder(name: str, tmp_path: Path) -> None:
     with closing(follower_of(name, tmp_path / "b" / "lake")) as asking:
         asking.probe()

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator
+
+from mview.config import Filled
 from mview.errors import RetryableError, TargetError
 from mview.follower import FollowerTarget
 
 #: What to look at where a table names files that are not there: others may have deleted them.
 LOST = "the table: files of it are gone. Drop what is left of it, and it is filled anew"
+
+
+#: `s3:/bucket/path` is no URL, and as a folder would lie beside the run.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
+
+
+def _no_half_url(place: str) -> str:
+    if half := _ONE_SLASH.match(place):
+        raise ValueError(f"must be a folder, or a URL: {half[1]}://…, with two slashes")
+    return place
+
+
+#: A setting: a folder, or a URL.
+Place = Annotated[Filled, AfterValidator(_no_half_url)]
 
 
 def folder_of(place: str) -> Path | None:

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from mview.config import Duration
 from mview.follower import DAY, FollowerSettings
+from mview_connectors.followers.folders import Place
 from mview_connectors.references import by_reference
 
 #: The properties of a table that say whose it is, and what it is made of.
@@ -20,7 +21,7 @@ class DeltaSettings(FollowerSettings):
     hidden = ("options",)
 
     #: The tables lie below it: a folder, `s3://bucket/path`, `abfss://…`, `gs://…`.
-    path: Annotated[str, Field(min_length=1)]
+    path: Place
     #: Of the object store, by the names that Delta's Rust library has (`aws_region`, …).
     options: Annotated[dict[str, str], AfterValidator(by_reference)] = Field(
         default_factory=dict, repr=False

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from mview.changelog import KIND
 from mview.clock import steady_clock
-from mview.config import Duration, Filled
+from mview.config import Duration
 from mview.errors import ConfigError, RetryableError, TargetError, UserError, of_the_system
 from mview.files.durable import force, is_aside, put_if_absent
 from mview.files.modes import make_shared_folder, readers_of, share
@@ -50,7 +50,7 @@ from mview.follower import (
 from mview.rows.match import row_codes
 from mview.schema import type_name
 from mview_connectors.followers.files.formats import FORMATS, Writer
-from mview_connectors.followers.folders import check_folder, folder_of
+from mview_connectors.followers.folders import Place, check_folder, folder_of
 from mview_connectors.formats.written import json_keys
 
 #: The epoch of a change, beside KIND, in the files of mode changelog.
@@ -66,7 +66,7 @@ class FilesSettings(FollowerSettings):
     """A folder of files as a sink; `table` is the folder in `path`."""
 
     #: A folder on a disk of this machine, or one that is mounted.
-    path: Filled
+    path: Place
     #: Of the files.
     format: Literal["parquet", "csv", "jsonl"] = "parquet"
     #: mode upsert: files of the content; a step writes those anew that it changes, each in memory.

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from mview.config import Duration
 from mview.follower import FollowerSettings
+from mview_connectors.followers.folders import Place
 
 
 class HudiSettings(FollowerSettings):
@@ -16,7 +17,7 @@ class HudiSettings(FollowerSettings):
     #: Readers dislike many commits.
     every: Duration = 10_000
     #: The folder that tables are in; of this machine, or mounted.
-    path: Annotated[str, Field(min_length=1)]
+    path: Place
     #: Rows are spread over so many by their key; another number has the table made anew.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
     #: How long what was replaced stays.

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from mview.config import Count, Duration
 from mview.errors import ConfigError
 from mview.follower import DAY, FollowerSettings
+from mview_connectors.followers.folders import Place
 from mview_connectors.references import by_reference
 
 #: `bucket(16, k)`, `day(at)`, …; a column's name alone is its identity.
@@ -48,7 +49,7 @@ class IcebergSettings(FollowerSettings):
     #: Readers and catalogs dislike many commits.
     every: Duration = 10_000
     #: A folder, or a URL as `s3://bucket/path`. A catalog in a SQLite file is made in a folder.
-    warehouse: Annotated[str, Field(min_length=1)] | None = None
+    warehouse: Place | None = None
     #: pyiceberg's properties of a catalog and of its storage; instead of the SQLite file.
     catalog: Annotated[
         dict[str, str], AfterValidator(by_reference), AfterValidator(_of_a_known_type)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from mview.config import Count, Duration
 from mview.follower import DAY, FollowerSettings
+from mview_connectors.followers.folders import Place
 from mview_connectors.references import by_reference
 
 #: Catalogs that pypaimon has.
@@ -41,7 +42,7 @@ class PaimonSettings(FollowerSettings):
     #: Readers and file systems dislike many commits.
     every: Duration = 10_000
     #: A folder, or a URL that pypaimon reaches.
-    warehouse: Annotated[str, Field(min_length=1)] | None = None
+    warehouse: Place | None = None
     #: pypaimon's options of a catalog and of its storage.
     catalog: Annotated[
         dict[str, str], AfterValidator(by_reference), AfterValidator(_of_a_known_metastore)
