@@ -184,8 +184,17 @@ def _follower(
     most = Memory(config.engine.memory).whole
 
     def position() -> int | None:
+        # First: what is noted was committed before.
+        noted = CursorLog(store.follower(view, sink)).latest().epoch
         mark = follower.position() if follower.capabilities.marks else None
-        return mark.epoch if mark else CursorLog(store.follower(view, sink)).latest().epoch
+        if mark is not None and mark.epoch < (noted or 0):
+            raise UserError(
+                f"sink {sink} of view {view} has gone back: somebody has put an older copy there",
+                got=f"it stands at epoch {mark.epoch}; epoch {noted} was committed",
+                safe="the view is right",
+                hint="the next change of the view brings it right, and so does the start of a run",
+            )
+        return mark.epoch if mark else noted
 
     try:
         if target.settings.mode != "upsert" or not follower.capabilities.reads:

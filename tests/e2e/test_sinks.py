@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -128,6 +129,24 @@ def test_one_is_down_and_the_other_goes_on(shop: Shop) -> None:
     told = verified_text(verify(config, [both]))
     assert "totals, sink there: DIFFERS from the view" in told
     assert told.count("OK") == 2
+
+
+@pytest.mark.days(5)
+def test_a_copy_from_before_is_told_and_brought_right(shop: Shop) -> None:
+    """It is the view of its epoch, which is not the one that was brought there."""
+    file, copy = shop.root / "there.db", shop.root / "copy.db"
+    config, followed = config_with(shop, there=sqlite_sink(file)), view("there")
+    run_once(config, followed)
+    shutil.copy(file, copy)
+    shop.insert("lines", {"order_id": 901, "line": 1, "product": "newer", "amount": "1.00"})
+    run_once(config)
+    shutil.copy(copy, file)
+    [_, told] = verify(config, [followed])
+    assert not told.equal
+    assert "sink there of view totals has gone back" in told.error
+    run_once(config)
+    assert rows_of(file, "totals") == expected(config)
+    assert all(result.equal for result in verify(config, [followed]))
 
 
 def test_a_sink_is_compared_beside_a_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
