@@ -37,10 +37,12 @@ def place_of(message: Message) -> str:
     return noted or f"{message.partition}, offset {message.offset}"
 
 
-def reload_hint(table: str | None = None) -> str:
-    """What gets a user past a message that cannot be taken: it stays in the log."""
-    what = f"`mview drop {table}`" if table else "`mview drop` the tables that it brings"
-    return f"{what} and run again: what is loaded anew begins after the message"
+def reload_hint() -> str:
+    """What gets a user past a message of which nobody knows the table: it stays in the log."""
+    return (
+        "`mview drop` the tables that it brings and run again: what is loaded anew begins after "
+        "the message"
+    )
 
 
 def events_of(

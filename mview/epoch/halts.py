@@ -214,8 +214,8 @@ def _takes_files(folder: Path) -> bool:
 
 def reads_halted_table(view: str, table: RelationId, error: MviewError) -> MviewError:
     """The error of a view whose table halts by an error."""
-    hint = error.hint or f"`mview apply` or the next run loads {table} anew, where that can be done"
-    told = DecodeError(**{**error.parts, "safe": SAFE, "hint": hint})
+    first = f"{error.hint}; then " if error.hint else ""
+    told = DecodeError(**{**error.parts, "safe": SAFE, "hint": f"{first}{_loaded_anew(table)}"})
     return about(told, f"view {view}, which reads {table}")
 
 
@@ -226,8 +226,12 @@ def needs_halted_table(view: str, table: RelationId, why: str) -> UserError:
         f"view {view} reads table {table}, which has halted: {what}",
         got=dedent(more),
         safe=SAFE,
-        hint=f"`mview apply` or the next run loads {table} anew, where that can be done",
+        hint=_loaded_anew(table),
     )
+
+
+def _loaded_anew(table: RelationId) -> str:
+    return f"`mview apply` or the next run loads {table} anew, where that can be done"
 
 
 def reads_halted(view: str, halted: str) -> ReadsHaltedError:

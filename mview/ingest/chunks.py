@@ -157,7 +157,6 @@ def check_table(database: Database, table: TableSpec) -> None:
 
     Asked after a read: what changed before or during it has changed by then.
     """
-    hint = f"`mview drop {table.name}` and run again: it is loaded anew, as it is now"
     safe = "nothing of this chunk was taken"
     try:
         now = database.describe(table.source_name, table.schema.names.__contains__)
@@ -167,7 +166,6 @@ def check_table(database: Database, table: TableSpec) -> None:
         changed = {
             "what": f"{table.name} cannot be read any more: {error.what}",
             "safe": safe,
-            "hint": hint if error.hint is None else f"{error.hint}; else {hint}",
         }
         raise UserError(**{**error.parts, **changed}) from None
     columns = {column.name: column for column in now.columns}
@@ -179,7 +177,6 @@ def check_table(database: Database, table: TableSpec) -> None:
                 got="it is gone" if there is None else f"{there.source_type or there.type}",
                 allowed=f"{column.source_type or column.type}, as it was when the load began",
                 safe=safe,
-                hint=hint,
             )
     if now.key != table.schema.key:
         raise UserError(
@@ -187,7 +184,6 @@ def check_table(database: Database, table: TableSpec) -> None:
             got=", ".join(now.key),
             allowed=", ".join(table.schema.key),
             safe=safe,
-            hint=hint,
         )
 
 

@@ -437,7 +437,7 @@ def _other_case(schema: str, table: str, message: Message, own: str) -> DecodeEr
         got=schema,
         allowed=f"{own}, as under 'connections'",
         safe="nothing after it was taken; published epochs are untouched",
-        hint=f"write the name under 'connections' as the server does; then {reload_hint(table)}",
+        hint=f"write the name under 'connections' as the server does; then {reload_hint()}",
     )
 
 

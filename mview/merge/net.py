@@ -328,7 +328,6 @@ def _after_truncate(rows: pa.Table, high_water: Mapping[str, str]) -> tuple[pa.T
             got=f"other partitions: {', '.join(sorted(ahead or others)[:3])}",
             allowed="a topic of one partition for a table that is truncated",
             safe="nothing of this epoch was published",
-            hint="`mview drop` the table and run again: it is loaded anew",
         )
     return rows.filter(pc.greater(rows[by], at)), True
 
@@ -357,7 +356,6 @@ def _check_moves(rows: pa.Table, newest: Mapping[str, int]) -> None:
             got=f"other partitions: {', '.join(sorted(others)[:3])}",
             allowed="a topic of one partition for a table whose keys change",
             safe="nothing of this epoch was published",
-            hint="`mview drop` the table and run again: it is loaded anew",
         )
 
 
@@ -478,7 +476,7 @@ def _never_read(row: pa.Table, name: str, schema: TableSchema) -> UserError:
         allowed="whole rows in every message",
         safe="nothing of this epoch was published",
         hint="in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL (MySQL, MariaDB: "
-        "binlog_row_image=FULL); then `mview drop` the table and run again: it is loaded anew",
+        "binlog_row_image=FULL)",
     )
 
 
@@ -494,7 +492,7 @@ def _check_not_null(rows: pa.Table, schema: TableSchema) -> None:
                 f"column {column.name!r} is NOT NULL and a change brings NULL",
                 where=row_text(key),
                 safe="nothing of this epoch was published",
-                hint="if the column is nullable now: `mview drop` the table and run again",
+                hint="correct what writes it, unless the column is nullable now",
             )
 
 

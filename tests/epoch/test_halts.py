@@ -21,11 +21,18 @@ from pyspark.sql import SparkSession
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
 from mview.epoch import stages, upkeep
-from mview.epoch.halts import has_halted, told_of
+from mview.epoch.halts import has_halted, reads_halted_table, told_of
 from mview.epoch.recover import forget_folders, recover
 from mview.epoch.views import cost, maintain
 from mview.epoch.views.opening import open_sinks
-from mview.errors import CorruptionError, FencedError, MviewError, RetryableError, UserError
+from mview.errors import (
+    CorruptionError,
+    DecodeError,
+    FencedError,
+    MviewError,
+    RetryableError,
+    UserError,
+)
 from mview.execute.turns import aside
 from mview.files.waiting import Waiting
 from mview.relation import RelationId
@@ -470,3 +477,15 @@ def test_who_reads_a_halted_view_is_told_what_mends_that_view() -> None:
     why = UserError("its table is gone", hint="make it again", got="next:\n  next: not this")
     assert has_halted("v", 7, why.render()).hint == "make it again"
     assert str(has_halted("v", 7, "the query fails").hint).startswith("correct the row")
+
+
+@pytest.mark.parametrize(
+    ("mends", "told"), [("correct the row", "correct the row; then "), (None, "")]
+)
+def test_what_mends_a_table_comes_before_it_is_loaded_anew(mends: str | None, told: str) -> None:
+    """A run goes on meanwhile: no advice that begins with its end, or that drops anything."""
+    error = DecodeError("a value does not fit", hint=mends)
+    halted = reads_halted_table("v", rel("shop.t"), error)
+    assert halted.hint == (
+        f"{told}`mview apply` or the next run loads shop.t anew, where that can be done"
+    )

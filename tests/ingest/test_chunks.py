@@ -133,7 +133,7 @@ def test_a_table_that_changes_while_it_is_loaded(
     with pytest.raises(UserError) as caught:
         read_chunk(shop.config, shop.table, 0, lambda seconds: None)
     assert said in str(caught.value)
-    assert "`mview drop shop.t` and run again" in str(caught.value.hint)
+    assert "drop" not in str(caught.value.hint)  # who reads the table loads it anew
 
 
 def test_a_column_that_was_added_is_not_seen(shop: Shop) -> None:

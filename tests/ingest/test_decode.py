@@ -191,7 +191,7 @@ def test_rows_that_a_connector_reads_anew_halt_as_they_tell_of_no_deletes(table:
         with pytest.raises(DecodeError, match=r"reads shop\.orders anew") as caught:
             decode_split([read(5, snapshot=kind)], decoder, {"orders": table})
         assert caught.value.where == "log, offset 5, table orders"
-        assert "`mview drop shop.orders`" in str(caught.value.hint)
+        assert caught.value.hint == "wait until the connector's snapshot is done"
         # What stands before the load's begin is in the chunks.
         begun = replace(table, since={"log": 6})
         assert decode_split([read(5, snapshot=kind)], decoder, {"orders": begun}) == []

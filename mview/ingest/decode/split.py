@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from mview.changelog import UNCHANGED, ChangeEvent, encode_position, to_ipc
 from mview.clock import END_OF_TIME, SourceMs
-from mview.connector import Format, Message, TableHalt, events_of, reload_hint
+from mview.connector import Format, Message, TableHalt, events_of
 from mview.errors import DecodeError, shown
 from mview.ingest.decode.block import decode_block
 from mview.ingest.decode.statements import moves_rows
@@ -269,7 +269,7 @@ def _check_order(event: ChangeEvent, table: TableSpec) -> None:
         safe=_SAFE,
         hint=f"debezium: message.key.columns=<schema>.{table.name.sql_name}:"
         f"{','.join(table.schema.key)}; or declare the message's key under connections."
-        f"{table.connection}.tables.{table.source_name}.key; then {reload_hint(str(table.name))}",
+        f"{table.connection}.tables.{table.source_name}.key",
     )
 
 
@@ -279,7 +279,7 @@ def _no_key(event: ChangeEvent, table: TableSpec) -> DecodeError:
         where=_place(event),
         safe=_SAFE,
         hint="the connector must send the key of the table, or whole rows as they were before "
-        "(PostgreSQL: REPLICA IDENTITY FULL); then " + reload_hint(str(table.name)),
+        "(PostgreSQL: REPLICA IDENTITY FULL)",
     )
 
 
@@ -307,7 +307,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
             "a create or update has no after-image",
             where=_place(event),
             safe=_SAFE,
-            hint=f"correct what writes it; then {reload_hint(str(table.name))}",
+            hint="correct what writes it",
         )
     if not event.after.keys() >= table.column_names:
         missing = [name for name in table.schema.names if name not in event.after]
@@ -316,7 +316,7 @@ def _changes(event: ChangeEvent, table: TableSpec) -> list[_Change]:
             where=_place(event),
             got=f"columns {', '.join(event.after)}",
             safe=_SAFE,
-            hint=f"was the column dropped or renamed? {reload_hint(str(table.name))}",
+            hint="if it was dropped or renamed, change the views that read it",
         )
     after = event.after
     if UNCHANGED in [after[name] for name in key_names]:
@@ -341,8 +341,7 @@ def _moved(event: ChangeEvent, table: TableSpec) -> DecodeError:
         got=shown(event.detail or "", 200),
         allowed="changes of rows, TRUNCATE TABLE, and statements that change columns",
         safe=_SAFE,
-        hint=f"if the table is there still: {reload_hint(str(table.name))}; else also remove the "
-        "views that read it",
+        hint="if the table is there no more, remove the views that read it",
     )
 
 
@@ -352,7 +351,6 @@ def _altered(event: ChangeEvent, table: TableSpec) -> DecodeError:
         f"table {table.name} {event.detail}",
         where=_place(event),
         safe=_SAFE,
-        hint=reload_hint(str(table.name)),
     )
 
 
@@ -362,7 +360,7 @@ def _unreadable(event: ChangeEvent, table: TableSpec) -> DecodeError:
         f"a change of {table.name} cannot be read: {event.detail}",
         where=_place(event),
         safe=_SAFE,
-        hint=f"correct the row at the source; then {reload_hint(str(table.name))}",
+        hint="correct the row at the source",
     )
 
 
@@ -374,8 +372,7 @@ def _read_again(event: ChangeEvent, table: TableSpec) -> DecodeError:
         where=_place(event),
         got="a row of a snapshot (op r)",
         safe=_SAFE,
-        hint=f"wait until the connector's snapshot is done; then `mview drop {table.name}` and run "
-        "again: the table is loaded anew, from after the snapshot",
+        hint="wait until the connector's snapshot is done",
     )
 
 
@@ -457,7 +454,7 @@ def _check_not_null(changes: list[_Change], batch: pa.Table, table: TableSpec) -
             f"column {table.name}.{name} is NOT NULL and a change brings NULL",
             where=_place(changes[place].event),
             safe=_SAFE,
-            hint="if the column is nullable now: " + reload_hint(str(table.name)),
+            hint="correct what writes it, unless the column is nullable now",
         )
 
 
@@ -551,8 +548,7 @@ def _not_sent(event: ChangeEvent, name: str, table: TableSpec) -> DecodeError:
         where=_place(event),
         allowed="messages with the whole row",
         safe=_SAFE,
-        hint=f"PostgreSQL: ALTER TABLE {table.source_name} REPLICA IDENTITY FULL; then "
-        + reload_hint(str(table.name)),
+        hint=f"PostgreSQL: ALTER TABLE {table.source_name} REPLICA IDENTITY FULL",
     )
 
 
@@ -591,14 +587,12 @@ def _misfit(
                 got=shown(value),
                 safe=_SAFE,
                 hint="correct the row at the source, or change how the column is read (`types` of "
-                "the table with PostgreSQL, `format.` options of a connector); then "
-                + reload_hint(str(table.name)),
+                "the table with PostgreSQL, `format.` options of a connector)",
             )
     return DecodeError(
         f"the values of column {table.name}.{name} cannot be read together",
         where=_place(changes[0].event),
         safe=_SAFE,
-        hint=reload_hint(str(table.name)),
     )
 
 

@@ -424,7 +424,11 @@ class Rereads:
             self._halts[file] = table, replace(why, what=told)
             return
         again = f"mview backfill {table}"
-        hint = f"{hint}; once it can be read: {again}" if hint else f"mend that, then {again}"
+        if hint:
+            hint = f"{hint}; once it can be read: {again}"
+        else:
+            anew = f"`mview drop {table}` has the next run load it as it is then"
+            hint = f"{anew}; or mend that, then {again}"
         self._log.refuse(file, replace(why, hint=hint))
         self._say(f"{table} is not read anew: {why.text}; it is as it was, and followed on")
 
