@@ -349,7 +349,7 @@ def test_what_cannot_be_is_told(shop: Shop) -> None:
             in_environment(config, name)
     told = command(config, "status", "--env", "dev")
     assert told.exit_code == ExitCode.CHECK_FAILED
-    assert "mview run --env dev" in told.output
+    assert "--env dev FILE…" in told.output
     dev = in_environment(config, "dev")
     with pytest.raises(UserError, match=r"has not loaded shop\.away") as error:
         run_once(dev, parse_view("select id from shop.away", "v"))
