@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mview.errors import DecodeError, MviewError, UserError
+from mview.errors import DataLostError, DecodeError, MviewError, UserError
 
 #: What is said of the data of a table that has halted.
 SAFE = "the views that need the table keep the rows of their last good epoch, all others go on"
@@ -40,8 +40,11 @@ class TableHalt:
     @classmethod
     def of(cls, error: MviewError, *, altered: bool = False) -> TableHalt:
         """The halt of a table by an error."""
+        # Of a log that has lost changes there is nothing to mend first: its hint is for who has no
+        # other log, and so no run any more.
+        first = None if isinstance(error, DataLostError) else error.hint
         where, got, hint = (
-            "" if part is None else str(part) for part in (error.where, error.got, error.hint)
+            "" if part is None else str(part) for part in (error.where, error.got, first)
         )
         return cls(error.what, where, got, hint, altered, error.code)
 

@@ -163,11 +163,8 @@ def check_table(database: Database, table: TableSpec) -> None:
     except ConfigError:
         raise
     except UserError as error:
-        changed = {
-            "what": f"{table.name} cannot be read any more: {error.what}",
-            "safe": safe,
-        }
-        raise UserError(**{**error.parts, **changed}) from None
+        what = f"{table.name} cannot be read any more: {error.what}"
+        raise UserError(**{**error.parts, "what": what, "safe": safe}) from None
     columns = {column.name: column for column in now.columns}
     for column in table.schema.columns:
         there = columns.get(column.name)

@@ -423,14 +423,14 @@ class ScopedFormat:
                 and schema != own
                 and str(schema).lower() == str(own).lower()
             ):
-                raise _other_case(str(schema), table, message, str(own))
+                raise _other_case(str(schema), message, str(own))
             is_ours = schema is None or own is None or schema == own
             name = str(TableName("" if is_ours else str(schema), table))
             self._names[schema, table] = name
         return name
 
 
-def _other_case(schema: str, table: str, message: Message, own: str) -> DecodeError:
+def _other_case(schema: str, message: Message, own: str) -> DecodeError:
     return DecodeError(
         "a change is of a database whose name differs in case from the connection's",
         where=place_of(message),

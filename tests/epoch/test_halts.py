@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
+from mview.connector import TableHalt
 from mview.epoch import stages, upkeep
 from mview.epoch.halts import has_halted, reads_halted_table, told_of
 from mview.epoch.recover import forget_folders, recover
@@ -27,6 +28,7 @@ from mview.epoch.views import cost, maintain
 from mview.epoch.views.opening import open_sinks
 from mview.errors import (
     CorruptionError,
+    DataLostError,
     DecodeError,
     FencedError,
     MviewError,
@@ -489,3 +491,10 @@ def test_what_mends_a_table_comes_before_it_is_loaded_anew(mends: str | None, to
     assert halted.hint == (
         f"{told}`mview apply` or the next run loads shop.t anew, where that can be done"
     )
+
+
+def test_a_log_that_has_lost_changes_has_nothing_to_be_mended_first() -> None:
+    """Alone it ends the run, and says to drop its tables; beside others these are loaded anew."""
+    lost = DataLostError("changes are gone", hint="`mview drop` the tables and run again")
+    halted = reads_halted_table("v", rel("shop.t"), TableHalt.of(lost).error())
+    assert str(halted.hint).startswith("`mview apply` or the next run loads shop.t anew")

@@ -427,8 +427,9 @@ class Rereads:
         if hint:
             hint = f"{hint}; once it can be read: {again}"
         else:
-            anew = f"`mview drop {table}` has the next run load it as it is then"
-            hint = f"{anew}; or mend that, then {again}"
+            hint = (
+                f"if it stays so, `mview drop {table}` and run again; else mend that, then {again}"
+            )
         self._log.refuse(file, replace(why, hint=hint))
         self._say(f"{table} is not read anew: {why.text}; it is as it was, and followed on")
 

@@ -369,11 +369,11 @@ class SqliteChangelog:
 
     def _check_table(self, name: str, then: dict[str, Any], now: dict[str, Any] | None) -> None:
         place, what = self._server.place(name), ""
-        first = f"{self._server.command}, then "
+        mends: str | None = self._server.command
         if now is None:
             what = "or its triggers were dropped or altered"
         elif now["made"] != then["made"]:
-            what, first = "or its triggers were made anew", ""
+            what, mends = "or its triggers were made anew", None
         else:
             gone = [c for c, kind in then["columns"].items() if now["columns"].get(c) != kind]
             if gone:
@@ -384,7 +384,7 @@ class SqliteChangelog:
                 f"table {place} {what} since it was loaded",
                 where=self._server.server,
                 safe=SAFE,
-                hint=f"{first}run again: {place} is loaded anew",
+                hint=mends,
             )
             self._halts[name] = TableHalt.of(error, altered=True)
 
