@@ -622,6 +622,20 @@ def test_check_names_what_is_missing(make_log):
     assert "T covers" in str(caught.value)
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_is_refused(make_log, kafka, policy):
+    """A delete that is compacted away before it is read leaves a gap as a transaction's end does."""
+    log = make_log()
+    log.beat(1)
+    log.open(tables=("orders",)).check()
+    topic = kafka.create_topic(f"{log.prefix}.shop.squeezed", **{"cleanup.policy": policy})
+    with pytest.raises(ConfigError, match="the topic is compacted") as caught:
+        log.open(tables=("orders", "squeezed")).check()
+    text = str(caught.value.render())
+    assert f"cleanup.policy={policy}" in text
+    assert f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete" in text
+
+
 def test_a_broker_that_is_away(make_log, monkeypatch):
     monkeypatch.setattr("mview_connectors.changelogs.kafka.client._PATIENCE", 0.5)
     with socket.socket() as closed:

@@ -48,6 +48,7 @@ from mview_connectors.changelogs.kafka.errors import (
     IDLE,
     behind,
     check_senders,
+    check_whole,
     gone,
     no_heartbeats,
     no_topic,
@@ -138,11 +139,13 @@ class KafkaChangelog:
     # --- Changelog -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise unless the broker answers, all topics exist, and heartbeats come."""
+        """Raise unless the broker answers, all topics exist, none is compacted, heartbeats come."""
         self._look()
         absent = self._topics.absent(self._known)
         if absent and not self._waits_for_topics:
             raise self._no_topic(absent[0])
+        for topic, settings in self._client.settings_of(self._known).items():
+            check_whole(topic, settings)
         if self._registry is not None:
             self._registry.check()
         self._check_heartbeats()
@@ -232,7 +235,8 @@ class KafkaChangelog:
                 return "not there yet: it comes with the first change"
             raise self._no_topic(TableTopics(self._settings, [table]).names[0])
         load = 0 if load_ms is None else load_ms()
-        kept = [told_retention(topic, self._client.settings_of(topic), load) for topic in topics]
+        settings = self._client.settings_of(topics)
+        kept = [told_retention(topic, settings.get(topic, {}), load) for topic in topics]
         return "; ".join(kept)
 
     def begin(self, known: Offsets | None = None) -> Offsets:

@@ -180,19 +180,23 @@ class KafkaClient:
         except KafkaException as error:
             self._away(error.args[0], "the list of topics")
 
-    def settings_of(self, topic: str) -> dict[str, str]:
-        """The settings of a topic by name, as far as they are told to this user."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        (future,) = self._connected().describe_configs([resource]).values()
-        try:
-            told = future.result(_PATIENCE + 1)
-        except KafkaException as error:
-            if error.args[0].code() in FORBIDDEN:
-                return {}
-            self._away(error.args[0], f"topic {topic}")
-        except TimeoutError:
-            self._away(None, f"topic {topic}")
-        return {name: str(entry.value) for name, entry in told.items()}
+    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics by name, of those whose settings are told to this user."""
+        asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics}
+        if not asked:
+            return {}
+        futures = self._connected().describe_configs([*asked.values()], request_timeout=_PATIENCE)
+        told: dict[str, dict[str, str]] = {}
+        for name, resource in asked.items():
+            try:
+                settings = futures[resource].result(_PATIENCE + 1)
+                told[name] = {entry: str(value.value) for entry, value in settings.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in FORBIDDEN:
+                    self._away(error.args[0], f"topic {name}")
+            except TimeoutError:
+                self._away(None, f"topic {name}")
+        return told
 
     def ends(self, partitions: Iterable[str], *, committed: bool = True) -> dict[str, int]:
         """The offset after the last message that may be read (no open transaction is before it).

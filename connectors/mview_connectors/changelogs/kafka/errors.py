@@ -225,6 +225,31 @@ def told_age(settings: ChangesSettings, age: int) -> str:
     return f"the last one is {age / 1000:.1f} s old"
 
 
+def check_whole(topic: str, settings: Mapping[str, str]) -> None:
+    """Make sure that a topic keeps all changes until they are read, or says that it does not.
+
+    Compaction takes messages out of the middle, where offsets have gaps anyway: nobody sees later
+    that a delete is missing.
+
+    Args:
+        topic: its name.
+        settings: its settings; empty: they are not told to this user.
+
+    Raises:
+        ConfigError: it is compacted.
+    """
+    policy = settings.get("cleanup.policy", "")
+    if "compact" in policy:
+        raise ConfigError(
+            "the topic is compacted: deletes that were not read yet would go",
+            where=topic,
+            got=f"cleanup.policy={policy}",
+            allowed="cleanup.policy=delete",
+            hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete. Where "
+            "it was compacted while nobody read it, `mview verify --source` tells what differs",
+        )
+
+
 def told_retention(topic: str, settings: Mapping[str, str], load_ms: int) -> str:
     """For how long a topic keeps messages, in words.
 
@@ -238,13 +263,7 @@ def told_retention(topic: str, settings: Mapping[str, str], load_ms: int) -> str
     """
     if not settings:
         return f"{topic} is there; what it keeps is not told to this user (DESCRIBE_CONFIGS)"
-    if "compact" in settings.get("cleanup.policy", ""):
-        raise ConfigError(
-            "the topic is compacted: deletes that were not read yet would go",
-            where=topic,
-            got=f"cleanup.policy={settings['cleanup.policy']}",
-            hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
-        )
+    check_whole(topic, settings)
     kept = int(settings.get("retention.ms", -1))
     if 0 <= kept < load_ms:
         raise ConfigError(
