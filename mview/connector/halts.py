@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mview.connector.messages import of_one_table
 from mview.errors import DataLostError, DecodeError, MviewError, UserError
 
 #: What is said of the data of a table that has halted.
@@ -46,7 +47,7 @@ class TableHalt:
         where, got, hint = (
             "" if part is None else str(part) for part in (error.where, error.got, first)
         )
-        return cls(error.what, where, got, hint, altered, error.code)
+        return cls(error.what, where, got, of_one_table(hint), altered, error.code)
 
     @property
     def text(self) -> str:

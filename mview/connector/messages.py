@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +44,11 @@ def reload_hint() -> str:
         "`mview drop` the tables that it brings and run again: what is loaded anew begins after "
         "the message"
     )
+
+
+def of_one_table(hint: str) -> str:
+    """A hint without what loads all tables anew: who halts one says how that is loaded anew."""
+    return _RELOAD.sub("", hint)
 
 
 def events_of(
@@ -102,5 +108,8 @@ def block_of(decoder: Format, messages: Sequence[Message]) -> EventBlock | None:
         return None
     return block
 
+
+#: How `reload_hint` stands behind what is to be mended first.
+_RELOAD = re.compile(f"[;,] (then|or) {re.escape(reload_hint())}")
 
 _SAFE = "nothing after it was taken; published epochs are untouched"

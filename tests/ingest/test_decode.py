@@ -328,6 +328,16 @@ def test_a_table_halts_alone_and_gives_nothing_of_what_was_read() -> None:
         assert (halt.what, halt.code) == (caught.value.what, caught.value.code)
 
 
+def test_a_halted_table_is_not_to_be_dropped() -> None:
+    """The message says which table it is of: the next load of that one begins after it."""
+    body = {"op": "c", "after": None, "source": {"table": "orders", "ts_ms": 1}}
+    listed = [Message("log/0", 1, b"{}", json.dumps(body).encode())]
+    decoder = load("formats", "debezium")({"format.skipped.operations": "none"})
+    halts: dict[RelationId, TableHalt] = {}
+    decode_split(listed, decoder, {"orders": LIVE}, halts=halts)
+    assert halts[rel("shop.orders")].hint == "correct what writes log"
+
+
 def test_changes_that_cannot_be_taken_are_rejected_and_the_others_given() -> None:
     """Against all there is: what was rejected is what was made wrong, and nothing else."""
     random = Random(daily())

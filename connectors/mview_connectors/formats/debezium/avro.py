@@ -114,8 +114,8 @@ class AvroEncoding:
                 f"there is no {where}: {error}",
                 "restore the schema there, or set format.registry.url to the registry of the "
                 "connector (Apicurio: apicurio.registry.use-id=contentId), and run again: reading "
-                "goes on at this message. Where the schema is lost, let the connector register it "
-                "anew",
+                "goes on at this message, unless its table has halted. Where the schema is lost, "
+                "let the connector register it anew",
             ) from None
         if kind != "AVRO":
             raise undecodable(message, f"{where} is none of Avro", _HINT, allowed="AVRO")
