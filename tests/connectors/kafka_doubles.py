@@ -35,3 +35,7 @@ class KeepsNothing:
 
     def forget(self) -> None:
         """There is nothing."""
+
+    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Those that topics have by default."""
+        return {topic: {"cleanup.policy": "delete"} for topic in topics}

@@ -229,9 +229,6 @@ class MemoryKafka(KeepsNothing):
     def topics(self) -> list[str]:
         return sorted({partition.rpartition("/")[0] for partition in self.logs})
 
-    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        return {topic: {"cleanup.policy": "delete"} for topic in topics}
-
     def ends(self, partitions: Iterable[str]) -> dict[str, int]:
         listed = list(partitions)
         for partition in listed:
