@@ -31,6 +31,15 @@ class Admin:
         self.asked.append([place.topic for place in places])
         return {place: self._answer(place.topic) for place in places}
 
+    def describe_configs(self, resources, **_):
+        futures = {resource: Future() for resource in resources}
+        for resource, future in futures.items():
+            if codes := self.codes.get(resource.name):
+                future.set_exception(KafkaException(KafkaError(codes.pop(0))))
+            else:
+                future.set_result({"cleanup.policy": SimpleNamespace(value="delete")})
+        return futures
+
     def poll(self, timeout):
         """There is nothing to say beside the answers."""
 
@@ -79,6 +88,29 @@ def test_other_errors_are_not_waited_for(ask):
         ask(admin)
     assert "authorization" in str(caught.value.got)
     assert len(admin.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.INVALID_REQUEST,
+        KafkaError._UNSUPPORTED_FEATURE,
+    ],
+)
+def test_settings_of_topics_that_are_not_told_stop_nobody(code):
+    client = KafkaClient(SETTINGS)
+    client._admin = Admin(b=[code])
+    assert client.settings_of(["a", "b"]) == {"a": {"cleanup.policy": "delete"}}
+
+
+def test_settings_of_topics_that_nobody_answers_for_are_waited_for():
+    client = KafkaClient(SETTINGS)
+    client._admin = Admin(b=[KafkaError._TRANSPORT])
+    with pytest.raises(AwayError) as caught:
+        client.settings_of(["a", "b"])
+    assert caught.value.where == "topic b"
 
 
 def test_why_there_is_no_answer_is_said_beside_it():

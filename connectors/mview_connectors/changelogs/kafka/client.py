@@ -74,6 +74,13 @@ _STREAM = {
     "fetch.queue.backoff.ms": 10,
 }
 
+#: What brokers of other makers say that tell no settings of topics.
+_UNTOLD = (
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.INVALID_REQUEST,
+    KafkaError._UNSUPPORTED_FEATURE,
+)
+
 _NO_OFFSET = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
 
 #: Seconds for which what the client said beside its answers tells why there is none.
@@ -181,7 +188,7 @@ class KafkaClient:
             self._away(error.args[0], "the list of topics")
 
     def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings of topics by name, of those whose settings are told to this user."""
+        """The settings of topics, by name; of those topics whose settings are told to us."""
         asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics}
         if not asked:
             return {}
@@ -192,7 +199,7 @@ class KafkaClient:
                 settings = futures[resource].result(_PATIENCE + 1)
                 told[name] = {entry: str(value.value) for entry, value in settings.items()}
             except KafkaException as error:
-                if error.args[0].code() not in FORBIDDEN:
+                if error.args[0].code() not in (*FORBIDDEN, *_UNTOLD):
                     self._away(error.args[0], f"topic {name}")
             except TimeoutError:
                 self._away(None, f"topic {name}")
