@@ -267,7 +267,7 @@ class Checker:
             raise
         except UserError as error:
             return Checked(definition, error=left_out(self.config, definition, error))
-        output = self._output_schema(plan)
+        output = self._output_schema(definition, plan)
         if output:
             self.schemas[definition.relation] = output
         return Checked(definition, plan, self._sink_error(definition, output))
@@ -316,36 +316,42 @@ class Checker:
             self.note(f"note: {error.what}; its columns are taken from the store")
             return {name: self._kept[name] for name in names}
 
-    def _output_schema(self, plan: ViewPlan) -> TableSchema | None:
+    def _output_schema(self, definition: ViewDefinition, plan: ViewPlan) -> TableSchema | None:
         """What who reads this view sees: as published, as its query over no rows, or names.
 
         Types that only Spark can tell are left open, and those that nobody asks for.
         """
-        name = plan.definition.name
+        name = definition.name
         published = self.manifest.views.get(name) if self.manifest else None
         is_as_published = published and plan.columns in ((), published.schema.names)
-        if published and is_as_published and published.definition == digest_of(plan.definition):
+        if published and is_as_published and published.definition == digest_of(definition):
             self._exact.add(name)
             return published.schema
         is_read = name in self._read and not is_as_published
-        if (is_read or plan.definition.sinks) and (exact := self._over_no_rows(plan)) is not None:
-            self._exact.add(name)
-            return exact
+        if is_read or definition.sinks:
+            exact = self._over_no_rows(definition, plan)
+            if exact is not None:
+                self._exact.add(name)
+                return exact
         if published and is_as_published:
             return published.schema
         self._guessed.add(name)
         columns = tuple(Column(name, pa.string()) for name in plan.columns)
         return TableSchema(columns, plan.key) if columns else None
 
-    def _over_no_rows(self, plan: ViewPlan) -> TableSchema | None:
-        """The columns of a view that runs in process; None: only Spark can tell."""
+    def _over_no_rows(self, definition: ViewDefinition, plan: ViewPlan) -> TableSchema | None:
+        """The columns of a view that runs in process; None: only Spark can tell.
+
+        Args:
+            definition: the view as it was written: that of `plan` may read parts.
+            plan: its plan.
+        """
         # Here: it brings DuckDB in.
         from mview.trial.world import TrialEngine, TrialWorld
 
         def no_spark(reason: str) -> NoReturn:
             raise UserError(reason)
 
-        definition = plan.definition
         if self._guessed & set(definition.read_views):
             return None
         tables = {name: self.schemas[name] for name in definition.table_names}

@@ -396,3 +396,34 @@ def test_a_view_over_one_that_is_not_built_knows_its_types(project, monkeypatch)
         "note: plans may change, as views that they read are not built yet (coded, codes): "
         "codes, counts, more_0, more_1, more_2 and 3 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "types"),
+    [
+        (
+            "select customer_id, name from shop.customers order by name, customer_id limit 3",
+            {"customer_id": "int64", "name": "string"},
+        ),
+        (
+            "select customer_id, count(distinct order_id) as n,"
+            " (select max(customer_id) from shop.customers) as m"
+            " from shop.orders group by customer_id",
+            {"customer_id": "int64", "n": "int64", "m": "int64"},
+        ),
+        (
+            "with t as (select customer_id, count(*) as n from shop.orders group by customer_id)"
+            " select n, count(*) as many from t group by n",
+            {"n": "int64", "many": "int64"},
+        ),
+    ],
+    ids=["top", "value", "cte"],
+)
+def test_a_view_of_parts_that_another_reads_or_a_sink_follows(project, monkeypatch, sql, types):
+    """Its parts are the engine's: nothing but its own text knows them."""
+    monkeypatch.chdir(project)
+    checker = Checker(load_config(project / "conf/mview.yml"), False, lambda note: None)
+    views = [parse_view(sql, "low"), parse_view("select * from low", "high")]
+    assert [view.error for view in checker.check(views)] == [None, None]
+    low = checker.schemas[RelationId("view", "low")]
+    assert {column.name: str(column.type) for column in low.columns} == types
