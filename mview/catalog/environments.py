@@ -104,6 +104,13 @@ def shared_tables(
     return tables
 
 
+#: What brings a table that production does not load by itself.
+_LOAD_IT = (
+    "have production load it with a view that reads it: `mview run FILE…`, or `mview apply FILE…` "
+    "where it runs"
+)
+
+
 def missing(config: Config, table: RelationId, state: TableState | None) -> MviewError | None:
     """Why an environment cannot have a table now; None: it can.
 
@@ -119,8 +126,7 @@ def missing(config: Config, table: RelationId, state: TableState | None) -> Mvie
             else f"{table}, which environment {name} reads, has halted in production",
             got=None if state is None else state.halted,
             safe="nothing was changed: an environment shares production's tables and loads none",
-            hint="have production load it with a view that reads it: `mview run FILE…`, or "
-            "`mview apply FILE…` where it runs; then the same command again",
+            hint=f"{_LOAD_IT}; then the same command again",
         )
     if state.phase == "loading":
         return RetryableError(
@@ -129,6 +135,15 @@ def missing(config: Config, table: RelationId, state: TableState | None) -> Mvie
             hint="run the same command again when it is loaded: mview status",
         )
     return None
+
+
+def waited_for(error: MviewError) -> str:
+    """What a run says that waits for a table which is `missing`: nobody has to begin it again."""
+    first = "" if isinstance(error, RetryableError) else f" {_LOAD_IT}."
+    return (
+        f"waiting: {error.what}; what is shown stays as it is.{first} This run goes on when the "
+        "table is loaded"
+    )
 
 
 def as_quarantined(config: Config, manifest: Manifest) -> Manifest:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mview.catalog.definitions import load_definitions
-from mview.catalog.environments import missing, production, shared_tables
+from mview.catalog.environments import missing, production, shared_tables, waited_for
 from mview.clock import last_tick, steady_clock
 from mview.config import Config
 from mview.epoch.engine import Engine
@@ -403,7 +403,7 @@ class _Following:
             raise error
         if error.what != self._waits:
             self._waits = error.what
-            self._say(f"waiting: {error.what}; what is shown stays as it is. {error.hint}")
+            self._say(waited_for(error))
 
     def _pinned(self, before_ms: int) -> int:
         """What `now()` is in the next epoch."""

@@ -17,6 +17,7 @@ from mview.catalog.environments import (
     keep_given,
     production,
     unpublished,
+    waited_for,
 )
 from mview.catalog.places import check_store
 from mview.catalog.sinks import sink_options
@@ -191,6 +192,11 @@ def test_tables_of_two_cuts_are_not_followed(
         return
     assert error is not None
     assert why in error.what
+    # A run that waits goes on by itself; only who halts needs somebody.
+    told = waited_for(error)
+    assert "command again" not in told
+    assert "This run goes on when the table is loaded" in told
+    assert ("mview apply FILE" in told) == ("halted" in why)
 
 
 def test_an_epoch_that_is_not_kept_may_have_been_another_one(tmp_path: Path) -> None:
