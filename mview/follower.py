@@ -17,8 +17,9 @@ Every method may be called again with the same arguments, also by another proces
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import orjson
@@ -152,12 +153,14 @@ class Step:
         epoch: after the step the target is what the view is at this epoch.
         after: the epoch at which the target must stand before; None: any, as all rows are replaced.
         rows: rows of the changes; -1: not known.
+        base: `Mark.step` of the mark that must stand before, for `admit`; empty: any, or unknown.
     """
 
     id: str
     epoch: int
     after: int | None
     rows: int = -1
+    base: str = field(default="", compare=False)
 
     @property
     def is_fill(self) -> bool:
@@ -189,13 +192,17 @@ class Mark:
         owner: see `FollowerTarget.owner`; empty: the target cannot hold it.
         fence: the token of the runner that wrote it; 0: the target cannot hold it.
         epoch: the target is the view at this epoch.
-        step: the id of the step; empty: the target cannot hold it.
+        step: the id of the step, or `#` and its `step_number`; empty: the target cannot hold it.
     """
 
     owner: str
     fence: int
     epoch: int
     step: str = ""
+
+    def is_by(self, step: str) -> bool:
+        """Whether a step of this id has left it, as far as the target can hold it."""
+        return self.step in ("", step, f"#{step_number(step)}")
 
     def to_text(self) -> str:
         """One line of JSON, for a property or a row."""
@@ -218,6 +225,11 @@ class Mark:
                 safe="nothing was written",
                 hint="drop the table there: it is filled anew",
             ) from None
+
+
+def step_number(step: str) -> int:
+    """A number of 62 bits made of a step's id, for targets that hold no text."""
+    return int.from_bytes(sha256(step.encode()).digest()[:8], "big") >> 2
 
 
 def mark_of(target: FollowerTarget, step: Step) -> Mark:
@@ -263,11 +275,14 @@ def admit(target: FollowerTarget, mark: Mark | None, step: Step) -> None:
     if mark is not None:
         check_owner(target, mark)
     stands = None if mark is None else mark.epoch
-    if (step.after is not None and stands != step.after) or (mark and mark.step == step.id):
+    elsewhere = step.after is not None and stands != step.after
+    if mark and mark.step and not elsewhere:
+        elsewhere = mark.is_by(step.id) or (bool(step.base) and not mark.is_by(step.base))
+    if elsewhere:
         raise ElsewhereError(
             f"the table {target.table} of sink {target.sink} does not stand where a step begins",
-            got=f"epoch {stands}",
-            allowed=f"epoch {step.after}",
+            got=f"epoch {stands}" + (f", step {mark.step}" if mark and mark.step else ""),
+            allowed=f"epoch {step.after}" + (f", step {step.base}" if step.base else ""),
             safe="nothing of the step was written",
         )
 
@@ -277,7 +292,7 @@ def state_by_mark(mark: Mark | None, step: Step) -> State:
 
     A mark without an id of steps speaks by its epoch.
     """
-    done = mark is not None and (mark.step == step.id if mark.step else mark.epoch >= step.epoch)
+    done = mark is not None and (mark.is_by(step.id) if mark.step else mark.epoch >= step.epoch)
     return State.COMMITTED if done else State.UNKNOWN
 
 
@@ -477,21 +492,6 @@ def failed(
         got=got[:500],
         safe=safe,
         hint=passes if look_at is None else f"look at {look_at}",
-    )
-
-
-def overtaken(target: FollowerTarget, got: str = "") -> RetryableError:
-    """The end of a step whose table another commit has changed.
-
-    Args:
-        target: the view and the sink.
-        got: how the target refused it.
-    """
-    return RetryableError(
-        f"the table {target.table} has changed since the step was staged",
-        where=f"sinks.{target.sink}",
-        got=got,
-        safe="nothing of the step was shown; it is staged again",
     )
 
 

@@ -7,8 +7,9 @@ its next number taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,12 +18,19 @@ from mview.errors import CorruptionError, FencedError
 from mview.files.durable import put_if_absent
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
+from mview.files.lines import append_line
 from mview.files.numbered import numbered, numbers_if_any
-from mview.files.records import record
+from mview.files.records import plain, record
 from mview.follower import Step, Token
 
 #: Files that are kept, for people who look for what happened.
 _KEPT = 3
+
+#: The ids of the steps that were committed, a line each; those of before the last such file.
+_STEPS, _OLDER_STEPS = "steps", "steps.older"
+
+#: Bytes of one of these files: the steps of some hours at one a second.
+_STEPS_BYTES = 1 << 20
 
 
 #: How a step brings a target on: by the changes since its mark, by the difference of what it has
@@ -117,7 +125,7 @@ class CursorLog:
             self.latest()
         assert self._newest is not None
         number = self._newest + 1
-        content = checked(asdict(cursor))
+        content = checked(plain(cursor))
         # Older files go when newer ones are there, so a low number may be free again.
         made = put_if_absent(self._file(number), content, check=self._fence.check)
         numbers = self.numbers()
@@ -131,6 +139,23 @@ class CursorLog:
         self._newest = number
         for old in numbers[:-_KEPT]:
             self._file(old).unlink(missing_ok=True)
+
+    def note(self, step: str) -> None:
+        """Note that a step was committed; what is lost in a power cut is compared, see `noted`."""
+        file = self.folder / _STEPS
+        append_line(file, step.encode())
+        if file.stat().st_size > _STEPS_BYTES:
+            file.replace(self.folder / _OLDER_STEPS)
+
+    def noted(self) -> Iterator[str]:
+        """The ids of the last steps, in the history that this store knows.
+
+        After a restore of the store's folder it is that of the backup. A target with the mark of
+        another step has rows of a time that is gone.
+        """
+        for name in (_STEPS, _OLDER_STEPS):
+            with suppress(FileNotFoundError):
+                yield from (self.folder / name).read_text(errors="replace").splitlines()
 
     def go_back(self, cursor: Cursor, newest: int) -> None:
         """Forget what a cursor says of epochs after the store's newest one.
@@ -146,6 +171,8 @@ class CursorLog:
             gone = replace(gone, intent=replace(intent, way="lost"))
         if cursor.epoch is not None and cursor.epoch > newest:
             gone = replace(gone, epoch=None, step="")
+            for name in (_STEPS, _OLDER_STEPS):
+                (self.folder / name).unlink(missing_ok=True)
         if gone != cursor:
             self.write(gone)
 

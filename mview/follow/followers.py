@@ -495,7 +495,8 @@ class _Thread:
         if self._source.schema is None:
             self._rest()
             return
-        following = self._following()
+        with self._at_work():  # what opens it imports its client, which may wait for another one
+            following = self._following()
         while not self._end.is_set():
             self._throttle()
             if self._end.is_set():

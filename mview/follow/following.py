@@ -19,6 +19,7 @@
 | unknown, aborted | staged again, under a new id |
 | of an epoch that the store has gone back from | aborted; committed: the cursor is nowhere |
 | the mark is behind the cursor (a backup was restored) | changes since then are brought again |
+| the same, of a step that this store does not know (the store was restored, too) | as elsewhere |
 | the mark is elsewhere, or behind what is kept | the difference is brought, or it is filled anew |
 | the mark is gone | filled anew |
 | the mark is another view's or store's | refused |
@@ -170,7 +171,8 @@ class Following:
                 safe="nothing of it was brought; other sinks go on",
                 hint="take a smaller engine.max_changes",
             )
-        intent = self._begin("changes", changes.epoch, epoch, changes.rows.num_rows)
+        rows = changes.rows.num_rows
+        intent = self._begin("changes", changes.epoch, epoch, rows, self.cursor.step)
         return self._stage(intent, changes.rows)
 
     def _stage(self, intent: Intent, changes: pa.Table) -> DoneStep:
@@ -198,7 +200,7 @@ class Following:
             return None
         if mark is None or mark.epoch >= content.epoch:
             return None  # nothing was there; or of another history, and targets count upwards
-        intent = self._begin("difference", content.epoch, mark.epoch, -1)
+        intent = self._begin("difference", content.epoch, mark.epoch, -1, mark.step)
         there = (pa.Table.from_batches([batch]) for batch in self._living(follower.read()))
         most, schema = target.settings.commit_bytes, rows_schema(target)
         changes = resync(content.parts, there, schema, target.schema.key, most)
@@ -206,9 +208,10 @@ class Following:
             return None
         return self._stage(intent, changes)
 
-    def _begin(self, way: Way, epoch: int, after: int | None, rows: int) -> Intent:
+    def _begin(self, way: Way, epoch: int, after: int | None, rows: int, base: str = "") -> Intent:
         tried = self.cursor.tried + 1
-        intent = Intent(Step(self._id(epoch, tried), epoch, after, rows), None, way, self._now())
+        step = Step(self._id(epoch, tried), epoch, after, rows, base)
+        intent = Intent(step, None, way, self._now())
         self.cursor = replace(self.cursor, tried=tried, intent=intent)
         # What takes long is on disk in any case, for those who look at the status.
         if self._follower.capabilities.durable_prepare or way != "changes":
@@ -240,6 +243,7 @@ class Following:
             intent=None,
         )
         self._cursors.write(self.cursor)
+        self._cursors.note(step.id)
 
     def _reader(self, tables: Iterator[pa.Table], *, with_kind: bool) -> pa.RecordBatchReader:
         schema = delta_schema(self._target) if with_kind else rows_schema(self._target)
@@ -332,9 +336,10 @@ class Following:
         cursor = self.cursor
         if mark is not None:
             check_owner(self._target, mark)
-            if mark.epoch == cursor.epoch and mark.step in ("", cursor.step):
+            if mark.epoch == cursor.epoch and mark.is_by(cursor.step):
                 return
-        if mark is not None and cursor.epoch is not None and mark.epoch < cursor.epoch:
+        is_behind = mark is not None and cursor.epoch is not None and mark.epoch < cursor.epoch
+        if mark is not None and is_behind and any(map(mark.is_by, self._cursors.noted())):
             # A backup of the target: all that was published since is brought again.
             moved = replace(cursor, epoch=mark.epoch, step=mark.step)
         elif cursor.epoch is None and mark is None:

@@ -14,6 +14,7 @@ import datetime as dt
 import itertools
 import os
 import random
+import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -771,6 +772,46 @@ class FollowerContract:
             world.sync()
             world.check()
 
+    def test_a_copy_of_a_time_that_is_gone(self, harness: FollowerHarness) -> None:
+        """A backup from before the store was restored is put back, beside a run and between two.
+
+        It is of other rows, also where it stands at an epoch that the store has again.
+        """
+        with self.filled(harness) as world:
+            restore = self._of_a_time_that_is_gone(world)
+            for number in range(4 if restore and world.faulty.capabilities.fills else 0):
+                for _ in range(number // 2):
+                    world.view.publish([world.row(79 + number)])
+                    world.sync()
+                assert restore is not None
+                restore()
+                if number % 2:
+                    world.start()
+                world.view.publish([world.row(2, f"{number}")])
+                raised_or_not(world.sync, MviewError)
+                world.sync()
+                world.check()
+
+    def _of_a_time_that_is_gone(self, world: World) -> Callable[[], None] | None:
+        """Restore the store, and go on; what puts back the target's backup of before."""
+        cursors, copy = world.folder / "cursor", world.folder / "copy"
+        shutil.copytree(cursors, copy)
+        epoch, rows = world.view.epoch, dict(world.view.content)
+        world.view.publish([world.row(77), world.row(1, "lost")])
+        world.sync()
+        restore = world.harness.backup(world.target())
+        world.view = MemoryView(world.schema)
+        world.view.epoch, world.view.content = epoch, rows
+        shutil.rmtree(cursors)
+        copy.rename(cursors)
+        world.fence -= 1
+        world.start()
+        world.view.publish([world.row(78)])
+        if restore is not None and world.faulty.capabilities.fills:
+            world.sync()
+            world.check()
+        return restore
+
     def test_a_backup_is_put_back_before_a_step_is_committed(
         self, harness: FollowerHarness
     ) -> None:
@@ -991,6 +1032,22 @@ class FollowerContract:
                 world.check()
 
     # --- all of it -------------------------------------------------------------------------------
+
+    def test_maintenance_while_a_step_is_staged(self, harness: FollowerHarness) -> None:
+        """What it was begun on may be gone by then: it is told as what passes, and staged again."""
+        with self.filled(harness, 60) as world:
+            history = {"history", "keep"} & type(world.target().settings).model_fields.keys()
+            world.options |= dict.fromkeys(history, "0s")
+            world.start()
+            for number in range(3):
+                _in_pieces(world)
+                world.view.publish([world.row(number, f"staged {number}")], [(40 + number,)])
+                if number == 2 and world.faulty.capabilities.fills:
+                    world.forget()
+                world.faulty.while_read = lambda: _maintain(world)
+                raised_or_not(world.sync, RetryableError)
+                world.sync()
+                world.check()
 
     def test_a_random_walk(self, harness: FollowerHarness) -> None:
         """Changes, faults, new processes, restored backups, gone changes, in any order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -27,6 +27,8 @@ class Faulty:
         self.inner = follower
         self.capabilities = follower.capabilities
         self._planned: dict[tuple[str, When], Callable[[], object]] = {}
+        #: Happens once, while rows are read: after a step was begun, before it is staged.
+        self.while_read: Callable[[], object] | None = None
         #: Faults that were hit.
         self.hit: list[tuple[str, When]] = []
 
@@ -55,6 +57,15 @@ class Faulty:
             self.hit.append((name, when))
             act()
 
+    def _read(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        def read() -> Iterator[pa.RecordBatch]:
+            act, self.while_read = self.while_read, None
+            if act is not None:
+                act()
+            yield from rows
+
+        return pa.RecordBatchReader.from_batches(rows.schema, read())
+
     # --- Follower --------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -76,12 +87,12 @@ class Faulty:
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """See `Follower`."""
-        token: Token = self._do("stage", lambda: self.inner.stage(step, delta))
+        token: Token = self._do("stage", lambda: self.inner.stage(step, self._read(delta)))
         return token
 
     def fill(self, step: Step, rows: pa.RecordBatchReader) -> Token:
         """See `Follower`."""
-        token: Token = self._do("fill", lambda: self.inner.fill(step, rows))
+        token: Token = self._do("fill", lambda: self.inner.fill(step, self._read(rows)))
         return token
 
     def commit(self, token: Token) -> Facts:

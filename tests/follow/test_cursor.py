@@ -40,6 +40,24 @@ def test_a_runner_that_was_paused_is_told(tmp_path: Path) -> None:
         new.write(Cursor(9))
 
 
+def test_steps_are_known_within_bounds_and_not_of_a_time_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mview.follow.cursor._STEPS_BYTES", 40)
+    log = CursorLog(tmp_path)
+    log.write(Cursor(9))
+    assert [*log.noted()] == []
+    for number in range(20):
+        log.note(f"step-{number:02}")
+    # At least the last one of the two files is full.
+    assert [*log.noted()] == [f"step-{number}" for number in (18, 19, 12, 13, 14, 15, 16, 17)]
+    log.go_back(log.latest(), 9)
+    assert [*log.noted()]
+    log.go_back(log.latest(), 8)
+    assert [*log.noted()] == []
+    assert log.latest() == Cursor()
+
+
 def test_a_torn_file_counts_for_nothing(tmp_path: Path) -> None:
     log = CursorLog(tmp_path)
     log.write(Cursor(1))

@@ -160,12 +160,17 @@ def test_what_is_done_about_a_step_that_was_left(
     [
         (None, ["commit", "abort", "fill", "commit"]),
         (Mark("store/v/s", 3, 1, "older"), ["commit", "abort", "stage", "commit"]),
+        (Mark("store/v/s", 3, 1, "lost"), ["commit", "abort", "fill", "commit"]),
     ],
 )
 def test_a_step_is_taken_back_whose_target_is_elsewhere_by_now(
     world: World, stands: Mark | None, calls: list[str]
 ) -> None:
-    """Its table was dropped, or a backup of it was restored, after the step was staged."""
+    """Its table was dropped, or a backup of it was restored, after the step was staged.
+
+    Of a backup with a step that the store does not know, which was restored, too, all is replaced.
+    """
+    world.cursors.note("older")
     world.view.publish([(1, "not in the backup")])
     world.sync()
     world.sink.calls.clear()

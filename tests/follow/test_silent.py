@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from mview_connectors.followers.sql.sqlite import SqliteFollower
 
+from mview.catalog.followers import open_follower
 from mview.clock import SystemClock
 from mview.errors import RetryableError
 from mview.files.fence import UNFENCED
@@ -89,6 +90,26 @@ def test_a_run_that_goes_on_shows_it(
         assert problem.tries == 1  # one silence is one
         silence.over.set()
         assert wait_for(world.is_noted, PATIENCE)
+
+
+def test_one_that_hangs_while_it_is_opened_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        assert over.wait(PATIENCE)
+        return open_follower(*arguments)
+
+    monkeypatch.setattr("mview.follow.followers.open_follower", held)
+    monkeypatch.setattr("mview.follow.followers._LOOK_S", 0.05)
+    world = World(tmp_path, patience="100 ms")
+    world.place()
+    with world.followed():
+        assert wait_for(lambda: read_problem(world.store.follower("v", "s")), PATIENCE)
+        over.set()
+        assert wait_for(world.is_noted, PATIENCE)
+    assert read_problem(world.store.follower("v", "s")) is None
 
 
 def test_a_pause_between_two_commits_is_no_silence(tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def reread(target: FollowerTarget, error: Exception) -> RetryableError:
     )
 
 
+def overtaken(target: FollowerTarget, got: str = "") -> RetryableError:
+    """The end of a step whose table another commit has changed.
+
+    Args:
+        target: the view and the sink.
+        got: how the target refused it.
+    """
+    return RetryableError(
+        f"the table {target.table} has changed since the step was staged",
+        where=f"sinks.{target.sink}",
+        got=got,
+        safe="nothing of the step was shown; it is staged again",
+    )
+
+
 def columns_changed(target: FollowerTarget, there: Iterable[str]) -> TargetError:
     """The refusal of a table whose columns are not those that it was made with.
 

@@ -46,10 +46,9 @@ from mview.follower import (
     failed,
     mark_of,
     not_ours,
-    overtaken,
 )
 from mview.schema import type_name
-from mview_connectors.followers.folders import LOST, check_folder, columns_changed
+from mview_connectors.followers.folders import LOST, check_folder, columns_changed, overtaken
 from mview_connectors.followers.workers import Worker, WorkerError, WorkerPool
 
 #: Options of the table: whose it is, and what it is made of.

@@ -40,7 +40,7 @@ from pydantic import AfterValidator, Field
 
 from mview.changelog import KIND
 from mview.config import Duration, Part
-from mview.errors import MviewError, RetryableError, UserError
+from mview.errors import ElsewhereError, MviewError, RetryableError, UserError
 from mview.follower import (
     Capabilities,
     Facts,
@@ -459,6 +459,7 @@ class ClickhouseFollower:
                 "table": name,
                 "epoch": step.epoch,
                 "after": step.after,
+                "base": step.base,
                 "generations": generations,
                 "rows": position,
             }
@@ -466,7 +467,7 @@ class ClickhouseFollower:
     def commit(self, token: Token) -> Facts:
         """Attach the staged part, once; on every shard."""
         with self._failing("committing"):
-            step = Step(token["id"], token["epoch"], token["after"])
+            step = Step(token["id"], token["epoch"], token["after"], base=token["base"])
             todo, left, self._left = [], [], []
             for server, generation in zip(self._servers(), token["generations"], strict=True):
                 # In this order; see the module.
@@ -478,8 +479,16 @@ class ClickhouseFollower:
                 self._check_control(control, step)
                 newest = control.generation
                 fits = generation > newest if step.is_fill else generation == newest
-                if staged is None or not fits:
+                if staged is None:
                     raise self._gone()
+                if not fits:
+                    raise ElsewhereError(
+                        f"the table {self.target.table} of sink {self.target.sink} was filled "
+                        "anew, or a copy of it put back, since the step was staged",
+                        got=f"generation {newest}",
+                        allowed=f"{generation}",
+                        safe="nothing of the step was written",
+                    )
                 todo.append((server, staged, generation))
             for server, (name, parts), generation in todo:
                 if parts != 1:

@@ -48,14 +48,13 @@ from mview.follower import (
     check_owner,
     failed,
     not_ours,
-    overtaken,
     refuse_types,
     unfit_keys,
 )
 from mview.schema import type_name
 from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.delta.settings import MADE_OF, OWNER, DeltaSettings
-from mview_connectors.followers.folders import check_folder, folder_of, reread
+from mview_connectors.followers.folders import check_folder, folder_of, overtaken, reread
 from mview_connectors.network import http_caution
 
 if TYPE_CHECKING:

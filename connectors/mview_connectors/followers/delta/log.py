@@ -34,7 +34,7 @@ from mview.delta.parquet import (
 )
 from mview.errors import RetryableError, TargetError
 from mview.files.numbered import NUMBERED
-from mview.follower import Mark, Step
+from mview.follower import Mark, Step, step_number
 from mview_connectors.followers.delta.objects import Objects
 from mview_connectors.followers.delta.settings import OWNER
 
@@ -166,12 +166,13 @@ class TableLog:
         epoch = self.head.transactions.get(self._owner, -1)
         if epoch < 0 or self.foreign:
             return None
-        return Mark(self.setting(OWNER) or "", self.fence, epoch)
+        step = self.head.transactions.get(f"{self._owner}#step")
+        return Mark(self.setting(OWNER) or "", self.fence, epoch, f"#{step}")
 
     def has(self, step: Step) -> bool:
         """Whether the newest step is this one."""
         stands = self.head.transactions.get(f"{self._owner}#step")
-        return self.head.version != NO_TABLE and not self.foreign and stands == _number(step.id)
+        return self.head.version != NO_TABLE and not self.foreign and stands == step_number(step.id)
 
     def marking(
         self, fence: int, step: Step | None = None, *, is_new: bool = False
@@ -183,7 +184,7 @@ class TableLog:
         """
         txns = {f"{self._owner}#fence": fence}
         if step is not None:
-            txns |= {self._owner: step.epoch, f"{self._owner}#step": _number(step.id)}
+            txns |= {self._owner: step.epoch, f"{self._owner}#step": step_number(step.id)}
         elif is_new or self.mark is None:
             txns |= {self._owner: -1, f"{self._owner}#step": -1}
         return [{"txn": {"appId": app, "version": number}} for app, number in txns.items()]
@@ -316,8 +317,3 @@ def _identity(commit: bytes | None) -> str:
 def _newest(names: re.Pattern[str], there: Iterable[str]) -> int:
     """The greatest version of the files of such names; NO_TABLE: there are none."""
     return max((int(match[1]) for name in there if (match := names.match(name))), default=NO_TABLE)
-
-
-def _number(step: str) -> int:
-    """A number of 62 bits made of a step's id: transactions have no texts."""
-    return int.from_bytes(hashlib.sha256(step.encode()).digest()[:8], "big") >> 2

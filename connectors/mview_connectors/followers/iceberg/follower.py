@@ -48,7 +48,6 @@ from mview.follower import (
     mark_of,
     new_rows,
     not_ours,
-    overtaken,
     refuse_types,
     unfit_keys,
 )
@@ -58,6 +57,7 @@ from mview_connectors.followers.folders import (
     check_folder,
     columns_changed,
     folder_of,
+    overtaken,
     reread,
 )
 from mview_connectors.followers.iceberg.settings import IcebergSettings
@@ -180,8 +180,7 @@ class IcebergFollower:
 
     def stage(self, step: Step, delta: pa.RecordBatchReader) -> Token:
         """Write new rows, positions of old ones, and the manifests of a snapshot."""
-        with self._failing("writing"):
-            table = self._begin(step)
+        with self._failing("writing"), self._standing(self._begin(step)) as table:
             writer, gone = self._writer(table), []
             for batch in batches(delta):
                 if self._settings.mode == "append":
@@ -196,8 +195,7 @@ class IcebergFollower:
 
     def fill(self, step: Step, rows: pa.RecordBatchReader) -> Token:
         """Write all rows, and a snapshot without the old ones."""
-        with self._failing("writing"):
-            table = self._begin(step)
+        with self._failing("writing"), self._standing(self._begin(step)) as table:
             writer = self._writer(table)
             for batch in batches(rows):
                 writer.add(batch)
@@ -260,11 +258,9 @@ class IcebergFollower:
         schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
         with self._failing("reading the table"):
             from mview_connectors.followers.iceberg.rows import as_types
-            from mview_connectors.followers.iceberg.snapshots import current
 
             table = self._required()
             self._check_ours(table, writes=False)
-            before = current(table)
             rows = table.scan().to_arrow_batch_reader()
 
         def read() -> Iterator[pa.RecordBatch]:
@@ -273,7 +269,7 @@ class IcebergFollower:
                     for batch in rows:
                         yield from as_types(pa.Table.from_batches([batch]), schema).to_batches()
                 except FileNotFoundError as error:
-                    if current(self._required()) != before:
+                    if self._has_moved(table):
                         raise reread(self.target, error) from error
                     raise
 
@@ -307,8 +303,9 @@ class IcebergFollower:
             self._check_ours(table)
             try:
                 done = work(table)
-            except CommitFailedException:
-                if tried == _TRIES:
+            except (CommitFailedException, FileNotFoundError) as error:
+                is_gone = isinstance(error, FileNotFoundError)
+                if tried == _TRIES or (is_gone and not self._has_moved(table)):
                     raise
                 continue
             self._table = table
@@ -347,6 +344,22 @@ class IcebergFollower:
         check_owner(self.target, Mark("", _fence(table), -1))
         admit(self.target, _mark(table), step)
         return table
+
+    @contextmanager
+    def _standing(self, table: Any) -> Iterator[Any]:
+        """For work on a table, of which maintenance may remove what newer snapshots do not have."""
+        try:
+            yield table
+        except FileNotFoundError as error:
+            if not self._has_moved(table):
+                raise
+            raise overtaken(self.target, " ".join(str(error).split())[:200]) from error
+
+    def _has_moved(self, table: Any) -> bool:
+        """Whether the table has another snapshot by now."""
+        from mview_connectors.followers.iceberg.snapshots import current
+
+        return bool(current(self._required()) != current(table))
 
     def _writer(self, table: Any) -> RowsWriter:
         from mview_connectors.followers.iceberg.index import ROW_BYTES

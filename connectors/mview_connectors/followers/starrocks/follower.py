@@ -33,7 +33,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field
 
 from mview.config import Count, Duration, Part
-from mview.errors import MviewError, RetryableError, UserError
+from mview.errors import ElsewhereError, MviewError, RetryableError, UserError
 from mview.follower import (
     DAY,
     Capabilities,
@@ -354,6 +354,7 @@ class StarrocksFollower:
                 "table": table,
                 "epoch": step.epoch,
                 "after": step.after,
+                "base": step.base,
                 "rows": count - 1,
             }
 
@@ -382,17 +383,19 @@ class StarrocksFollower:
                 "table": table,
                 "epoch": step.epoch,
                 "after": None,
+                "base": "",
                 "rows": count - 1,
             }
 
     def commit(self, token: Token) -> Facts:
         """Commit the transaction until it is seen; or turn the view to what was filled."""
         with self._failing("committing"):
-            step = Step(token["id"], token["epoch"], token["after"])
+            step = Step(token["id"], token["epoch"], token["after"], base=token["base"])
             table, self._left = token["table"], None
             if step.is_fill:
                 self._show(step, table)
             else:
+                self._check_shown(table)
                 mark = self._mark(table)
                 if mark is None or mark.step != step.id:
                     admit(self.target, mark, step)
@@ -480,6 +483,22 @@ class StarrocksFollower:
         if self._sql is not None:
             self._sql[1].close()
             self._sql = None
+
+    def _check_shown(self, table: str) -> None:
+        """Refuse a step on a table that nobody sees: somebody has put the view of before back.
+
+        Raises:
+            ElsewhereError: the view shows another one.
+        """
+        shown, _ = self._look()
+        if shown.table != table:
+            raise ElsewhereError(
+                f"the view {self.target.table} of sink {self.target.sink} shows another table "
+                "than the one on which a step was staged",
+                got=shown.table or "no such view",
+                allowed=table,
+                safe="nothing of the step is seen",
+            )
 
     # --- fills -----------------------------------------------------------------------------------
 
