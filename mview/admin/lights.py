@@ -15,7 +15,7 @@ from mview.catalog.followers import open_follower, table_in_sink
 from mview.clock import SystemClock
 from mview.config import Config
 from mview.errors import UserError
-from mview.follow.cursor import CursorLog
+from mview.follow.cursor import CursorLog, check_not_back
 from mview.follow.followers import read_problem
 from mview.follow.light.progress import ProgressLog
 from mview.follow.light.readers import end_left_readers, left_by_view
@@ -124,7 +124,10 @@ def sides(config: Config, kept: KeptLight, sink: str) -> Iterator[LightSides]:
     follower, target = open_follower(config, store, view.definition, sink, view.schema)
     try:
         status = _status(config, store, kept, sink, 0)
+        # First: what is noted was committed before.
+        noted = CursorLog(store.follower(view.name, sink, light=True)).latest().epoch
         mark = follower.position()
+        check_not_back(view.name, sink, mark, noted)
         if status.phase != "live" or mark is None:
             raise UserError(
                 f"sink {sink} of view {view.name} is not loaded yet",

@@ -31,7 +31,7 @@ from mview.errors import (
     known_error,
 )
 from mview.execute.pieces import differences
-from mview.follow.cursor import CursorLog
+from mview.follow.cursor import CursorLog, check_not_back
 from mview.ivm.rewrites.total_order import in_total_order
 from mview.memory import Memory
 from mview.plan.definition import ViewDefinition
@@ -187,13 +187,7 @@ def _follower(
         # First: what is noted was committed before.
         noted = CursorLog(store.follower(view, sink)).latest().epoch
         mark = follower.position() if follower.capabilities.marks else None
-        if mark is not None and mark.epoch < (noted or 0):
-            raise UserError(
-                f"sink {sink} of view {view} has gone back: somebody has put an older copy there",
-                got=f"it stands at epoch {mark.epoch}; epoch {noted} was committed",
-                safe="the view is right",
-                hint="the next change of the view brings it right, and so does the start of a run",
-            )
+        check_not_back(view, sink, mark, noted)
         return mark.epoch if mark else noted
 
     try:

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from mview.errors import CorruptionError, FencedError
+from mview.errors import CorruptionError, FencedError, UserError
 from mview.files.durable import put_if_absent
 from mview.files.fence import UNFENCED, Fence
 from mview.files.jsonfile import checked, read_checked
 from mview.files.lines import append_line
 from mview.files.numbered import numbered, numbers_if_any
 from mview.files.records import plain, record
-from mview.follower import Step, Token
+from mview.follower import Mark, Step, Token
 
 #: Files that are kept, for people who look for what happened.
 _KEPT = 3
@@ -178,3 +178,24 @@ class CursorLog:
 
     def _file(self, number: int) -> Path:
         return numbered(self.folder, number)
+
+
+def check_not_back(view: str, sink: str, mark: Mark | None, noted: int | None) -> None:
+    """Refuse to compare a sink that is the view of an epoch that it was once brought beyond.
+
+    Args:
+        view: the view that it follows.
+        sink: its name.
+        mark: of the target, read after the cursor.
+        noted: the epoch of the cursor.
+
+    Raises:
+        UserError: somebody has put an older copy there.
+    """
+    if mark is not None and mark.epoch < (noted or 0):
+        raise UserError(
+            f"sink {sink} of view {view} has gone back: somebody has put an older copy there",
+            got=f"it stands at epoch {mark.epoch}; epoch {noted} was committed",
+            safe="the view is right",
+            hint="the next change of the view brings it right, and so does the start of a run",
+        )

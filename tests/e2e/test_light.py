@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -104,6 +105,15 @@ def test_it_runs_by_itself_without_spark(tmp_path: Path) -> None:
     assert (now.view, now.sink, now.phase, now.error) == ("cheap", "there", "live", "")
     assert "cheap  sink there  cheap  live" in says(shop, "status")
     assert "OK" in says(shop, "verify", str(file))
+    there, copy = tmp_path / "there.db", tmp_path / "copy.db"
+    shutil.copy(there, copy)
+    shop.insert("lines", {"order_id": 998, "line": 1, "product": "newer", "amount": "1.00"})
+    run_once(config)
+    shutil.copy(copy, there)
+    (told,) = verify(config, [parse_view(VIEW, "cheap")])
+    assert "sink there of view cheap has gone back" in told.error
+    run_once(config)
+    assert rows_of(shop, "cheap") == expected(shop)
     store = Store(config.store)
     assert not [one for one in (store.mirrors, store.views, store.manifests) if one.exists()]
     says(shop, "drop", "-y", "cheap")

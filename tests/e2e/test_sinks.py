@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -25,6 +24,9 @@ from mview.follow.cursor import CursorLog
 from mview.follow.followers import read_problem
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.store.layout import Store
+from mview.testing.contract import normal
+from mview.testing.view import rows_of as contract_rows
+from tests.connectors.every_sink import places, section, target_of
 from tests.e2e.running import live, run_once
 from tests.e2e.shop import Shop
 from tests.e2e.test_processes import run
@@ -132,21 +134,33 @@ def test_one_is_down_and_the_other_goes_on(shop: Shop) -> None:
 
 
 @pytest.mark.days(5)
-def test_a_copy_from_before_is_told_and_brought_right(shop: Shop) -> None:
+@pytest.mark.service
+def test_a_copy_from_before_is_told_and_brought_right(
+    shop: Shop, request: pytest.FixtureRequest
+) -> None:
     """It is the view of its epoch, which is not the one that was brought there."""
-    file, copy = shop.root / "there.db", shop.root / "copy.db"
-    config, followed = config_with(shop, there=sqlite_sink(file)), view("there")
-    run_once(config, followed)
-    shutil.copy(file, copy)
-    shop.insert("lines", {"order_id": 901, "line": 1, "product": "newer", "amount": "1.00"})
-    run_once(config)
-    shutil.copy(copy, file)
-    [_, told] = verify(config, [followed])
-    assert not told.equal
-    assert "sink there of view totals has gone back" in told.error
-    run_once(config)
-    assert rows_of(file, "totals") == expected(config)
-    assert all(result.equal for result in verify(config, [followed]))
+    names = ("sqlite", "delta", "iceberg", "postgresql")
+    with places(shop.root / "places", request.getfixturevalue, names) as there:
+        config = config_with(shop, **{name: section(one) for name, one in there.items()})
+        followed = view(", ".join(names))
+        run_once(config, followed)
+        schema = published(config).views["totals"].schema
+        targets = {name: target_of(one, "totals", schema) for name, one in there.items()}
+        copies = [one.backup(targets[name]) for name, one in there.items()]
+        shop.insert("lines", {"order_id": 901, "line": 1, "product": "newer", "amount": "1.00"})
+        run_once(config)
+        for put_back in copies:
+            assert put_back is not None
+            put_back()
+        [_, *told] = verify(config, [followed])
+        for name, result in zip(names, told, strict=True):
+            assert not result.equal
+            assert f"sink {name} of view totals has gone back" in result.error
+        run_once(config)
+        stored = normal(contract_rows(StoredView(config, "totals").arrow()))
+        for name, one in there.items():
+            assert normal(one.read(targets[name]) or []) == stored
+        assert all(result.equal for result in verify(config, [followed]))
 
 
 def test_a_sink_is_compared_beside_a_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
