@@ -156,6 +156,7 @@ def test_a_sink_or_an_option_of_it_that_does_not_exist(check, properties, what, 
         ("partition: 'buckt(16, order_id)', warehouse: w", "buckt(16, order_id)"),
         ("partition: amount, warehouse: w", "amount"),
         ("partition: ''", "sink lake has no warehouse"),
+        ("warehouse: w, properties: {write.parquet.compression-codec: x}", "must be one of zstd"),
     ],
 )
 def test_an_option_of_a_sink_that_does_not_fit_the_columns(check, project, sink, what):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.follower import PaimonFollower, command
-from mview_connectors.followers.paimon.settings import PaimonSettings
+from mview_connectors.followers.paimon.settings import _FORMS, PaimonSettings
 from pydantic import ValidationError
 
 from mview.errors import ConfigError, FencedError, RetryableError, TargetError, UserError
@@ -319,13 +319,41 @@ def test_what_paimon_cannot_have_is_refused() -> None:
     ("name", "value"), [("target-file-size", "zz"), ("file.compression", "none-such")]
 )
 def test_a_value_that_no_option_has_names_the_properties(
-    harness: PaimonHarness, tmp_path: Path, name: str, value: str
+    harness: PaimonHarness,
+    tmp_path: Path,
+    name: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing passes by itself: somebody must mend them."""
+    """Nothing passes by itself: somebody must mend them. Here it is seen by its writer alone."""
+    monkeypatch.delitem(_FORMS, name)
     with a_world(harness, tmp_path, properties={name: value}) as world:
         world.view.publish([world.row(1)])
         told = str(raised(world.sync, TargetError))
         assert f"look at sinks.s.properties: {name}" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("target-file-size", "zz", "64 mb"),
+        ("target-file-size", "1 pb", "1GB"),
+        ("file.compression", "none-such", "snappy"),
+        ("file.compression.zstd-level", "high", "3"),
+        ("snapshot.num-retained.min", "all", "2"),
+        ("snapshot.time-retained", "long", "2 h"),
+        ("write-only", "yes", "true"),
+    ],
+)
+def test_a_value_that_no_option_has_is_seen_without_a_table(
+    harness: PaimonHarness, tmp_path: Path, name: str, bad: str, good: str
+) -> None:
+    with pytest.raises(ValidationError, match=rf"{name} must be .*, not '{bad}'"):
+        harness.settings(properties={name: bad})
+    with a_world(harness, tmp_path, properties={name: good}) as world:
+        world.view.publish([world.row(1)])
+        world.sync()
+        world.check()
 
 
 def test_without_the_environment_the_command_is_said(

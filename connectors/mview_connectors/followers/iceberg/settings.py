@@ -12,6 +12,7 @@ from mview.config import Count, Duration
 from mview.errors import ConfigError
 from mview.follower import DAY, FollowerSettings
 from mview_connectors.followers.folders import Place
+from mview_connectors.followers.properties import NUMBER, SWITCH, forms, of_forms, of_words
 from mview_connectors.references import by_reference
 
 #: `bucket(16, k)`, `day(at)`, …; a column's name alone is its identity.
@@ -23,6 +24,48 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 #: Catalogs that other programs see, too: pyiceberg also has one in the memory of its process.
 _TYPES = ("rest", "sql", "hive", "glue", "dynamodb", "bigquery")
+
+
+#: What pyiceberg reads of a table, and other engines.
+_FORMS = forms(
+    (
+        NUMBER,
+        (
+            "write.parquet.page-size-bytes",
+            "write.parquet.page-row-limit",
+            "write.parquet.dict-size-bytes",
+            "write.parquet.compression-level",
+            "write.target-file-size-bytes",
+            "write.summary.partition-limit",
+            "write.metadata.previous-versions-max",
+            "commit.manifest.target-size-bytes",
+            "commit.manifest.min-count-to-merge",
+            "commit.retry.num-retries",
+            "commit.retry.min-wait-ms",
+            "commit.retry.max-wait-ms",
+            "commit.retry.total-timeout-ms",
+            "history.expire.max-snapshot-age-ms",
+            "history.expire.min-snapshots-to-keep",
+        ),
+    ),
+    (
+        SWITCH,
+        (
+            "write.metadata.delete-after-commit.enabled",
+            "write.object-storage.enabled",
+            "write.object-storage.partitioned-paths",
+            "commit.manifest-merge.enabled",
+        ),
+    ),
+    (
+        of_words("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed"),
+        ("write.parquet.compression-codec",),
+    ),
+    (
+        of_words("gzip", "deflate", "zstd", "zstandard", "snappy", "bzip2", "null"),
+        ("write.avro.compression-codec",),
+    ),
+)
 
 
 def _of_a_known_type(catalog: dict[str, str]) -> dict[str, str]:
@@ -64,7 +107,9 @@ class IcebergSettings(FollowerSettings):
     #: Several with commas.
     partition: str = ""
     #: Properties of the table, as Iceberg names them.
-    properties: dict[str, str] = Field(default_factory=dict)
+    properties: Annotated[dict[str, str], AfterValidator(of_forms(_FORMS))] = Field(
+        default_factory=dict
+    )
     #: How long older snapshots stay.
     history: Duration = DAY
     #: Memory of the index of keys at the most; a larger table is searched in every step.

@@ -10,10 +10,72 @@ from pydantic import AfterValidator, Field
 from mview.config import Count, Duration
 from mview.follower import DAY, FollowerSettings
 from mview_connectors.followers.folders import Place
+from mview_connectors.followers.properties import (
+    NUMBER,
+    SIZE,
+    SWITCH,
+    TIME,
+    forms,
+    of_forms,
+    of_words,
+)
 from mview_connectors.references import by_reference
 
 #: Catalogs that pypaimon has.
 _METASTORES = ("filesystem", "rest", "jdbc")
+
+
+#: What Paimon reads of a table.
+_FORMS = forms(
+    (
+        SIZE,
+        (
+            "target-file-size",
+            "manifest.target-file-size",
+            "file.block-size",
+            "source.split.target-size",
+            "source.split.open-file-cost",
+            "write-buffer-size",
+            "page-size",
+        ),
+    ),
+    (
+        NUMBER,
+        (
+            "file.compression.zstd-level",
+            "target-file-row-num",
+            "num-sorted-run.compaction-trigger",
+            "num-sorted-run.stop-trigger",
+            "num-levels",
+            "snapshot.num-retained.min",
+            "snapshot.num-retained.max",
+            "manifest.merge-min-count",
+            "commit.max-retries",
+            "scan.manifest.parallelism",
+            "read.batch-size",
+        ),
+    ),
+    (
+        SWITCH,
+        (
+            "write-only",
+            "snapshot.ignore-empty-commit",
+            "metadata.iceberg.delete-after-commit.enabled",
+            "parquet.write-page-index.enabled",
+            "write-buffer-spillable",
+        ),
+    ),
+    (
+        TIME,
+        (
+            "snapshot.time-retained",
+            "commit.timeout",
+            "commit.min-retry-wait",
+            "commit.max-retry-wait",
+        ),
+    ),
+    (of_words("zstd", "snappy", "lz4", "gzip", "brotli", "none"), ("file.compression",)),
+)
 
 
 def _of_a_known_metastore(catalog: dict[str, str]) -> dict[str, str]:
@@ -52,7 +114,9 @@ class PaimonSettings(FollowerSettings):
     #: Rows are spread over so many by their key; another number has the table made anew.
     buckets: Annotated[int, Field(ge=1, le=10_000)] = 1
     #: Options of the table, as Paimon names them.
-    properties: dict[str, str] = Field(default_factory=dict)
+    properties: Annotated[dict[str, str], AfterValidator(of_forms(_FORMS))] = Field(
+        default_factory=dict
+    )
     #: How long older snapshots stay.
     history: Duration = DAY
     #: Maintenance joins no more bytes of files of a bucket than so many.
