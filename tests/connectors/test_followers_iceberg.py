@@ -153,8 +153,8 @@ def world(harness: IcebergHarness, tmp_path: Path) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("write.parquet.compression-codec", "none-such"),
-        ("write.metadata.previous-versions-max", "many"),
+        ("write.metadata.metrics.default", "none-such"),
+        ("write.avro.compression-codec", "ZSTD"),
     ],
 )
 def test_a_value_that_no_property_has_names_the_properties(
@@ -165,6 +165,45 @@ def test_a_value_that_no_property_has_names_the_properties(
         world.view.publish([world.row(1)])
         told = str(raised(world.sync, TargetError))
         assert f"look at sinks.s.properties: {name}" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("write.parquet.compression-codec", "none-such", "brotli"),
+        ("write.parquet.compression-codec", "none", "uncompressed"),
+        ("write.avro.compression-codec", "uncompressed", "null"),
+        ("write.metadata.previous-versions-max", "many", "7"),
+        ("write.parquet.compression-level", "-1", "3"),
+        ("write.metadata.delete-after-commit.enabled", "yes", "False"),
+    ],
+)
+def test_a_value_that_no_property_has_is_seen_without_a_table(
+    harness: IcebergHarness, tmp_path: Path, name: str, bad: str, good: str
+) -> None:
+    with pytest.raises(ValidationError, match=rf"{name} must be .*, not '{bad}'"):
+        harness.settings(properties={name: bad})
+    with a_world(harness, tmp_path, properties={name: good}) as world:
+        world.view.publish([world.row(1)])
+        world.sync()
+        world.check()
+
+
+@pytest.mark.parametrize(("enabled", "kept"), [("true", 3), ("false", 7)])
+def test_metadata_files_stay_where_the_table_says_so(
+    harness: IcebergHarness, tmp_path: Path, enabled: str, kept: int
+) -> None:
+    properties = {
+        "write.metadata.delete-after-commit.enabled": enabled,
+        "write.metadata.previous-versions-max": "2",
+    }
+    with a_world(harness, tmp_path, properties=properties) as world:
+        for number in range(5):
+            world.view.publish([world.row(number)])
+            world.sync()
+        # The table is made, moved on for the runner, then comes one for each commit.
+        files = list((harness.folder / "default" / "t" / "metadata").glob("*.metadata.json"))
+        assert len(files) == kept
 
 
 def table_of(world: World) -> Any:

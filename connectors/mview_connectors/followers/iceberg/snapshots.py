@@ -46,6 +46,7 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.utils.properties import property_as_bool
 
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
@@ -148,7 +149,8 @@ class Commit:
         before = {entry.metadata_file for entry in table.metadata.metadata_log}
         table.metadata = response.metadata
         table.metadata_location = response.metadata_location
-        if table.metadata.properties.get(TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED):
+        name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
+        if property_as_bool(table.metadata.properties, name, False):
             after = {entry.metadata_file for entry in table.metadata.metadata_log}
             remove(table, before - after)
         return table
