@@ -482,6 +482,8 @@ def _verified_block(result: VerifyResult) -> str:
         ("only in the sink", result.extra),
     ):
         lines += [f"  {title}: {row_text(row)}" for row in rows]
+    if result.sink:  # whoever has changed them: most sinks are not told of it
+        lines.append("  next: drop the table there; a run fills it anew")
     return "\n".join(lines)
 
 

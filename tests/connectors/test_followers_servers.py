@@ -127,6 +127,8 @@ class ServerContract(FollowerContract):
 
     #: Makes a column one of numbers without digits behind the point.
     alter: ClassVar[str]
+    #: Drops the table's primary key.
+    drop_key: ClassVar[str]
 
     def test_sessions_that_the_server_ends(self, harness: ServerHarness) -> None:
         """In the middle of a transaction, and between two."""
@@ -159,6 +161,20 @@ class ServerContract(FollowerContract):
             assert "amount" in str(told.value.render())
             assert "(12,0)" in str(told.value.render())
             harness.drop(world.target())
+            world.sync()
+            world.check()
+
+    def test_a_primary_key_that_somebody_has_dropped_is_told(self, harness: ServerHarness) -> None:
+        """MariaDB would add rows of keys that are there, without a word."""
+        with self.filled(harness) as world:
+            table = harness.quoted("t")
+            harness.execute(f"ALTER TABLE {table} {self.drop_key}")
+            world.start()
+            world.view.publish([world.row(1, "not twice")])
+            with pytest.raises(TargetError, match="told apart by its key") as told:
+                world.sync()
+            assert "primary key (k)" in str(told.value.render())
+            harness.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (k)")
             world.sync()
             world.check()
 
@@ -267,6 +283,7 @@ def sync_patiently(world: World) -> None:
 
 class TestPostgresql(ServerContract):
     alter = "ALTER COLUMN {} TYPE numeric(12,0)"
+    drop_key = "DROP CONSTRAINT t_pkey"
 
     @pytest.fixture
     def harness(self, postgresql: PostgresqlServer) -> Iterator[FollowerHarness]:
@@ -286,6 +303,7 @@ class TestPostgresql(ServerContract):
 
 class TestMariadb(ServerContract):
     alter = "MODIFY {} DECIMAL(12,0)"
+    drop_key = "DROP PRIMARY KEY"
 
     @pytest.fixture
     def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:

@@ -131,6 +131,12 @@ def test_one_is_down_and_the_other_goes_on(shop: Shop) -> None:
     told = verified_text(verify(config, [both]))
     assert "totals, sink there: DIFFERS from the view" in told
     assert told.count("OK") == 2
+    assert "next: drop the table there; a run fills it anew" in told
+    connection = sqlite3.connect(there)
+    connection.execute("drop table totals")
+    connection.close()
+    run_once(config)
+    assert all(result.equal for result in verify(config, [both]))
 
 
 @pytest.mark.days(5)

@@ -12,7 +12,7 @@ token there, first lets become what is to become of the step, and puts it there 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -159,6 +159,10 @@ class SqlFollower(ABC):
         """The types of the table's columns, as `spelled` has them; none: the database keeps any."""
         return {}
 
+    def key_there(self, connection: Any) -> Collection[str] | None:
+        """The columns of the table's primary key; None: nobody can have dropped it."""
+        return None
+
     def spelled(self, column_type: str) -> str:
         """A type of `column_type` in the words of the database's catalog."""
         return column_type
@@ -296,6 +300,17 @@ class SqlFollower(ABC):
             TargetError: which, and how it was made.
         """
         key, there = self.target.schema.key, self.types(connection)
+        unique_by = self.key_there(connection)
+        if unique_by is not None and set(unique_by) != set(key):
+            raise TargetError(
+                f"somebody has altered the table {self.target.table} of sink {self.target.sink}: "
+                "rows are not told apart by its key any more",
+                where=f"primary key ({', '.join(key)})",
+                got=", ".join(unique_by) or "no primary key",
+                safe="nothing was written there since this runner began",
+                hint="drop the table there: it is filled anew; or make the primary key again, and "
+                "look with `mview verify` at what was written meanwhile",
+            )
         for column in self.target.schema.columns:
             made = self.column_type(column.type, in_key=column.name in key) or ""
             if there.get(column.name, self.spelled(made)) != self.spelled(made):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,16 +111,31 @@ class MariadbFollower(SqlFollower):
 
     def types(self, connection: Any) -> dict[str, str]:
         """From the catalog."""
-        sql = (
-            "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
-            f"WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = "
-            + ("DATABASE()" if self._settings.namespace is None else self.mark)
+        rows = self._of_catalog(
+            connection, "COLUMN_NAME, TABLE_NAME, COLUMN_TYPE FROM information_schema.COLUMNS"
         )
-        more = () if self._settings.namespace is None else (self._settings.namespace,)
-        rows = self._query(connection, sql, (self.target.table, *more))
+        return {str(name): self.spelled(str(kind)) for name, _, kind in rows}
+
+    def _of_catalog(self, connection: Any, what: str, more: str = "") -> list[Any]:
+        """Rows of the catalog about the table; the second column is the table's name."""
+        space = self._settings.namespace
+        schema = "DATABASE()" if space is None else self.mark
+        sql = f"SELECT {what} WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = {schema}{more}"
+        arguments = (self.target.table,) if space is None else (self.target.table, space)
+        rows = self._query(connection, sql, arguments)
         # As in `tables`; where names fold there is but one.
-        exact = [row for row in rows if row[0] == self.target.table] or rows
-        return {str(name): self.spelled(str(kind)) for _, name, kind in exact}
+        return [row for row in rows if row[1] == self.target.table] or list(rows)
+
+    def key_there(self, connection: Any) -> Collection[str]:
+        """From the catalog: without one, rows would come twice, without a word."""
+        return [
+            str(row[0])
+            for row in self._of_catalog(
+                connection,
+                "COLUMN_NAME, TABLE_NAME FROM information_schema.STATISTICS",
+                " AND INDEX_NAME = 'PRIMARY'",
+            )
+        ]
 
     def spelled(self, column_type: str) -> str:
         """Without the width of integers, which some servers tell and which bounds nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -72,6 +72,15 @@ class PostgresqlFollower(SqlFollower):
             f"WHERE attrelid = to_regclass({self.mark}) AND attnum > 0 AND NOT attisdropped"
         )
         return dict(self._query(connection, sql, (self.table,)))
+
+    def key_there(self, connection: Any) -> Collection[str]:
+        """From the catalog."""
+        sql = (
+            "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
+            f"AND a.attnum = ANY (i.indkey) WHERE i.indrelid = to_regclass({self.mark}) "
+            "AND i.indisprimary"
+        )
+        return [str(name) for (name,) in self._query(connection, sql, (self.table,))]
 
     def spelled(self, column_type: str) -> str:
         """Without what is no type, and in full."""
