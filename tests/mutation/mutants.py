@@ -634,10 +634,11 @@ _FOLLOW = [
     *_of(
         "mview/follow/following.py",
         (
-            'mark.epoch == cursor.epoch and mark.step in ("", cursor.step)',
+            "mark.epoch == cursor.epoch and mark.is_by(cursor.step)",
             "mark.epoch == cursor.epoch",
         ),
         ("cursor.epoch is not None and mark.epoch < cursor.epoch", "cursor.epoch is not None"),
+        ("is_behind and any(map(mark.is_by, self._cursors.noted()))", "is_behind"),
         (
             "if state is State.PREPARED and token is not None and not is_lost:",
             "if state is State.PREPARED and not is_lost:",
