@@ -29,7 +29,13 @@ from mview.execute.local.expressions import (
     ordered,
     quoted,
 )
-from mview.execute.local.naming import check_names, check_using, name_columns, name_tables
+from mview.execute.local.naming import (
+    check_names,
+    check_using,
+    join_merged,
+    name_columns,
+    name_tables,
+)
 from mview.execute.refusal import NotAdmittedError, Reason
 from mview.plan.text.dialect import drop_hints
 from mview.schema import TableSchema, type_name
@@ -97,6 +103,7 @@ def translate(parsed: exp.Expr, tables: Mapping[str, Mapping[str, pa.DataType]])
         tree = qualify(tree, dialect="spark", schema=_names(known), sql=None)
     except OptimizeError as error:
         raise NotAdmittedError("name", str(error).splitlines()[0]) from None
+    join_merged(tree)
     text, result = _Queries(known).query(tree, _Scope({}, {}, None))
     return Translation(text, tuple(result.items()))
 

@@ -10,9 +10,13 @@ from sqlglot import exp
 
 from mview.execute.local.expressions import only
 from mview.execute.refusal import NotAdmittedError
+from mview.plan.functions.effects import conjuncts
 
 #: Where Spark looks among the aliases of the select list first.
 _ALIASES_FIRST = ("having", "order", "sort", "qualify")
+
+#: The mark of a join by USING.
+_MERGES = "merges"
 
 
 def name_tables(tree: exp.Expr, known: Mapping[str, Any]) -> None:
@@ -131,3 +135,41 @@ def check_using(tree: exp.Expr, known: Mapping[str, Mapping[str, Any]]) -> None:
             kinds = {table[name] for table in known.values() if name in table}
             if len(kinds) != 1 or name in aliases:
                 raise NotAdmittedError("clause", f"USING ({name}) over different columns")
+        join.meta[_MERGES] = bool(join.args.get("using"))
+
+
+def join_merged(tree: exp.Expr) -> None:
+    """Have every JOIN … USING go by what the joins before it have made of its columns.
+
+    Of `a FULL JOIN b USING (k) JOIN c USING (k)` the second k is that of b where a has no row, but
+    sqlglot resolves it to `a.k = c.k`.
+
+    Args:
+        tree: a query that is resolved; its joins are marked by `check_using`.
+    """
+    for select in tree.find_all(exp.Select):
+        merged: dict[str, exp.Expr] = {}
+        for join in select.args.get("joins") or ():
+            if join.meta.get(_MERGES):
+                _join_by(join, merged)
+
+
+def _join_by(join: exp.Join, merged: dict[str, exp.Expr]) -> None:
+    """Set the condition of a join, and note what it makes of its columns."""
+    pairs: list[exp.Expr] = []
+    for pair in conjuncts(join.args["on"]):
+        given, right = pair.left, pair.right
+        left = merged.get(right.name, given)
+        if isinstance(given, exp.Coalesce) and right.name not in merged:
+            raise NotAdmittedError("clause", f"USING ({right.name}) of several columns")
+        pairs.append(exp.EQ(this=left.copy(), expression=right.copy()))
+        if join.kind not in ("SEMI", "ANTI"):
+            merged[right.name] = _merged(join.side, left, right)
+    join.set("on", exp.and_(*pairs))
+
+
+def _merged(side: str, left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """The column that a join of that side makes of two."""
+    if side == "FULL":
+        return exp.Coalesce(this=left.copy(), expressions=[right.copy()])
+    return right if side == "RIGHT" else left

@@ -235,7 +235,7 @@ class _Binder:
     def _alias(self, node: exp.Column, stands_for: exp.Expr, hidden: frozenset[str]) -> exp.Expr:
         """What an alias stands for, which sees the aliases before it."""
         aliases, named = list(self.scope.aliases), self.scope.named
-        self.scope.named = aliases.index(node.name.lower())
+        self.scope.named = aliases.index(node.parts[0].name.lower())
         try:
             return self.bind(stands_for.copy(), hidden)
         finally:

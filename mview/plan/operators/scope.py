@@ -88,11 +88,15 @@ class Scope:
         raise self._unknown(column)
 
     def stands_for(self, column: exp.Column) -> exp.Expr | None:
-        """The expression of the alias that a name is, where no column has it."""
-        name = column.name.lower()
-        if column.table or name not in list(self.aliases)[: self.named] or self.find(column):
+        """The expression of the alias that a name is, or is a field of, where no column has it."""
+        name, *fields = column.parts
+        known = list(self.aliases)[: self.named]
+        if name.name.lower() not in known or self.find(column):
             return None
-        return self.aliases[name]
+        meant = self.aliases[name.name.lower()]
+        for part in fields:
+            meant = exp.Dot(this=exp.paren(meant), expression=part.copy())
+        return meant
 
     def find(self, column: exp.Column) -> Read | None:
         """What a name reads of this SELECT's relations; None when there is no such column."""

@@ -160,7 +160,7 @@ def _check_aliases(state: _Select, value: exp.Expr, is_item: bool) -> None:
     for call, what in calls:
         for alias, _ in _aliases_in(state, call):
             raise state.builder.text.error(
-                f"alias {alias.name!r} of the select list is used in {what}",
+                f"alias {alias.parts[0].name!r} of the select list is used in {what}",
                 span(alias),
                 hint=_NO_ALIAS,
             )
@@ -175,7 +175,7 @@ def _aliases_in(state: _Select, expression: exp.Expr) -> Iterator[tuple[exp.Colu
         if not isinstance(node, exp.Column) or node.meta.get("bound"):
             continue
         stands_for = state.scope.stands_for(node)
-        if stands_for is not None and node.name.lower() not in parameters:
+        if stands_for is not None and node.parts[0].name.lower() not in parameters:
             yield node, stands_for
 
 
@@ -233,6 +233,10 @@ def _expand_stars(builder: Builder, tree: exp.Select, scope: Scope) -> list[tupl
         )
         columns = scope.star(qualifier)
         if not columns:
+            if scope.find(exp.column(*reversed(item.parts[:-1]))) is not None:
+                raise Unsupported(
+                    "STRUCT_STAR", f"{qualifier}.*, the fields of a struct", "name the fields"
+                )
             known = [relation.alias for relation in scope.relations]
             hint = did_you_mean(qualifier or "", known)
             raise builder.text.error(f"unknown table {qualifier!r} of *", span(item), hint=hint)
@@ -433,7 +437,7 @@ def _check_key(state: _Select, item: exp.Expr) -> None:
     """Make sure that an item of the select list that rows are grouped by is made of no alias."""
     for alias, _ in _aliases_in(state, item):
         raise state.builder.text.error(
-            f"GROUP BY an expression that is made of alias {alias.name!r}",
+            f"GROUP BY an expression that is made of alias {alias.parts[0].name!r}",
             span(alias),
             hint=_NO_ALIAS,
         )

@@ -89,7 +89,7 @@ def did_you_mean(name: str, names: Iterable[str], only_close: Iterable[str] = ()
     Args:
         only_close: further names, which are told as the closest or not at all.
     """
-    known = sorted(set(names))
+    known = sorted({name for name in names if name})
     by_fold = {n.lower(): n for n in (*sorted(set(only_close)), *known)}
     if close := get_close_matches(name.lower(), by_fold, n=1, cutoff=0.5):
         return f"did you mean {by_fold[close[0]]!r}?"

@@ -84,6 +84,15 @@ QUERIES = [
     "SELECT l.id, r.v FROM l LEFT JOIN r ON l.id < r.v",
     "SELECT l.s, r.t, id FROM l JOIN r USING (id)",
     "SELECT id, l.s FROM l LEFT JOIN r USING (id)",
+    # The second USING is about what the first has made.
+    *(
+        f"SELECT id, l.s, x.k, y.s AS t FROM (SELECT * FROM l WHERE id > 2) l {one} "
+        f"(SELECT id, k FROM l WHERE id < 6) x USING (id) {other} l y USING (id)"
+        for one in ("LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
+        for other in ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
+    ),
+    "SELECT id, count(*) AS c FROM (SELECT * FROM l WHERE id > 3) x FULL JOIN r USING (id) "
+    "LEFT ANTI JOIN (SELECT id FROM l WHERE id = 1) y USING (id) GROUP BY id",
     "SELECT l.id, x.id AS other FROM l JOIN l AS x ON l.s = x.s AND l.id <> x.id",
     # Aliases with the name of a column: all but those in HAVING and ORDER BY are the column.
     "SELECT id, upper(s) AS s FROM l WHERE s <> 'b'",

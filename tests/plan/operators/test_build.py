@@ -57,6 +57,8 @@ NO_ALIAS = "Spark takes none there: write what it stands for, or name it in a su
         ("select id as a, a as b, count(*) as n from cust group by b", "a", NO_ALIAS),
         ("select id as a, a as b, count(*) as n from cust group by 1, 2", "a", NO_ALIAS),
         ("select id as a, a as b, count(*) as n from cust group by all", "a", NO_ALIAS),
+        ("select struct(id) as st, max(st.id) as m from cust group by id", "st.id", NO_ALIAS),
+        ("select sx.* from (select struct(id) as st from cust)", "sx.*", None),
     ],
 )  # fmt: skip
 def test_wrong_names_are_shown(sql: str, wrong: str, hint: str | None) -> None:
