@@ -531,7 +531,7 @@ def maintain(app: App, names: tuple[str, ...], config_path: str) -> None:
 
     All views, or those that are named. What is read stays as it is. It may run beside `mview run`.
     """
-    from mview.admin.maintain import maintain as maintain_views
+    from mview.admin.mending.maintain import maintain as maintain_views
     from mview.cli.render import maintained_text
 
     results = []

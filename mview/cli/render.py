@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mview.admin.drop import Going
     from mview.admin.init import NewProject
     from mview.admin.lights import LightStatus
-    from mview.admin.maintain import SinkMaintained
     from mview.admin.mending.environments import EnvironmentStatus
+    from mview.admin.mending.maintain import SinkMaintained
     from mview.admin.migrate import Migrated
     from mview.admin.status import SinkStatus, StoreStatus, TableStatus, ViewStatus
     from mview.admin.verify import VerifyResult

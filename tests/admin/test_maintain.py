@@ -135,7 +135,7 @@ def test_what_cannot_be_maintained_is_told_and_the_others_are(tmp_path: Path) ->
 def test_a_runner_that_begins_meanwhile_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mview.admin import maintain as admin
+    from mview.admin.mending import maintain as admin
 
     world = World(tmp_path)
     with world.running():

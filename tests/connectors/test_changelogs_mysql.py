@@ -885,6 +885,18 @@ class TestTables:
             log.open("u").check()
         log.run("DROP TABLE u")
 
+    def test_all_that_are_refused_are_told_at_once(self, log):
+        log.run("CREATE TABLE v (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
+        log.run("CREATE TABLE w (id int PRIMARY KEY, x text COMPRESSED)")
+        changelog = log.open("v", "t", "w")
+        for ask in (changelog.check, changelog.begin):
+            with pytest.raises(UserError) as caught:
+                ask()
+            versioned, compressed = caught.value.errors
+            assert versioned.hint.endswith("`v` DROP SYSTEM VERSIONING")
+            assert compressed.hint.endswith("`w` MODIFY the column without COMPRESSED")
+        log.run("DROP TABLE v; DROP TABLE w")
+
 
 class TestValues:
     def test_every_kind_of_change(self, log):

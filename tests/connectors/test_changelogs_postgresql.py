@@ -547,6 +547,18 @@ class TestTables:
             log.open("u").begin()
         assert log.slots == []
 
+    def test_all_that_are_refused_are_told_at_once(self, log):
+        log.run("CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
+        log.run("CREATE TABLE w (id int PRIMARY KEY); ALTER TABLE w REPLICA IDENTITY NOTHING")
+        changelog = log.open("u", "t", "w")
+        for ask in (changelog.check, changelog.begin):
+            with pytest.raises(UserError) as caught:
+                ask()
+            assert [error.hint for error in caught.value.errors] == [
+                'ALTER TABLE "public"."u" SET LOGGED',
+                'ALTER TABLE "public"."w" REPLICA IDENTITY DEFAULT',
+            ]
+
     def test_a_user_without_rights_is_told_what_to_grant(self, log):
         log.run("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN PASSWORD 'r'")
         log.run("GRANT SELECT ON t TO reader")

@@ -20,8 +20,8 @@ from mview.admin.doctor import Finding
 from mview.admin.explore.epochs import PastEpoch
 from mview.admin.explore.lag import Lag
 from mview.admin.init import NewProject
-from mview.admin.maintain import SinkMaintained
 from mview.admin.mending.backfill import Backfilled
+from mview.admin.mending.maintain import SinkMaintained
 from mview.admin.mending.quarantine import QuarantineAnswer, QuarantinedChange
 from mview.admin.migrate import Migrated
 from mview.admin.status import StoreStatus

@@ -14,9 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from mview.catalog.definitions import KeptLight, save_light
 from mview.catalog.followers import open_follower
 from mview.changelog import KIND
+from mview.cli import main
 from mview.config.file import load_config
 from mview.failpoints import FaultError
 from mview.files.fence import Unfenced
@@ -287,6 +290,27 @@ def test_it_becomes_what_the_batch_query_says(world: LightWorld) -> None:
     assert {file.name for file in folder.glob(f"*{seen.SUFFIX}")} == {
         name for progress in kept for name in seen.files_of(progress.seen)
     }
+
+
+@pytest.mark.parametrize("world", seeds(1, first=5), indirect=True)
+def test_its_sinks_are_maintained(world: LightWorld) -> None:
+    def maintain(*names: str) -> Result:
+        return CliRunner().invoke(main, ["maintain", *names, "-c", str(world.folder / "mview.yml")])
+
+    save_light(world.store, KeptLight(world.view.definition, world.view.source))
+    empty = maintain()
+    assert (empty.exit_code, empty.stdout.split(":")[0]) == (1, "v, sink s"), empty.output
+    assert "sink s of view v is not filled yet" in empty.output
+    world.change()
+    world.shop.flush()
+    while not world.step():
+        pass
+    for names in ([], ["v"]):
+        done = maintain(*names)
+        assert (done.exit_code, done.stdout) == (0, "v, sink s: nothing was to be done\n"), done
+    wrong = maintain("w")
+    assert wrong.exit_code == 1
+    assert "there is no view 'w'" in wrong.output
 
 
 @pytest.mark.parametrize("world", seeds(1, first=10), indirect=True)

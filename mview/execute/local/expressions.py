@@ -91,6 +91,28 @@ def ordered(node: exp.Ordered, value: Typed) -> str:
     return f"{value.sql} {direction} NULLS {nulls}"
 
 
+def _of_unknown(node: exp.In) -> str:
+    """What `IN (SELECT …)` is where it is not known; empty: no matter, it is a condition.
+
+    Raises:
+        NotAdmittedError: what Spark makes of it depends on how it simplifies what is around.
+    """
+    inner: exp.Expr = node
+    while isinstance(inner.parent, exp.Paren):
+        inner = inner.parent
+    unknown = "FALSE"
+    if isinstance(inner.parent, exp.Not):
+        inner, unknown = inner.parent, "TRUE"
+    while isinstance(inner.parent, exp.And | exp.Or | exp.Paren | exp.Alias):
+        inner = inner.parent
+    place = inner.parent
+    if isinstance(place, exp.Where | exp.Having | exp.Qualify | exp.Join):
+        return ""
+    if isinstance(place, exp.Select) or (isinstance(place, exp.If) and inner is place.this):
+        return unknown
+    raise NotAdmittedError("operator", "IN (SELECT …) within an expression")
+
+
 class Expressions:
     """Translates the expressions of one SELECT.
 
@@ -240,7 +262,10 @@ class Expressions:
         text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
         if kinds != [value.type] or value.type == NULL or is_list(value.type):
             raise NotAdmittedError("type", "IN (SELECT …) over different types")
-        return Typed(f"({value.sql} IN ({text}))", BOOLEAN)
+        made = f"({value.sql} IN ({text}))"
+        # Spark has false where SQL has NULL, which only a value shows.
+        unknown = _of_unknown(node)
+        return Typed(f"coalesce({made}, {unknown})" if unknown else made, BOOLEAN)
 
     def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:
         plain = type(node)(this=node.this, expression=node.expression)

@@ -158,6 +158,7 @@ def _join_by(join: exp.Join, merged: dict[str, exp.Expr]) -> None:
     """Set the condition of a join, and note what it makes of its columns."""
     pairs: list[exp.Expr] = []
     for pair in conjuncts(join.args["on"]):
+        assert isinstance(pair, exp.EQ)
         given, right = pair.left, pair.right
         left = merged.get(right.name, given)
         if isinstance(given, exp.Coalesce) and right.name not in merged:

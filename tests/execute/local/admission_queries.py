@@ -111,6 +111,12 @@ QUERIES = [
     "SELECT * FROM l WHERE k IN (SELECT v FROM r WHERE v IS NOT NULL) OR s = 'b'",
     "SELECT id FROM l WHERE k IN (SELECT CAST(k AS int) FROM r)",
     "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r)",
+    # As values they are false where they are not known.
+    "SELECT id, k IN (SELECT CAST(k AS int) FROM r) AS a, k NOT IN (SELECT CAST(k AS int) FROM r) "
+    "AS b, k IN (SELECT CAST(k AS int) FROM r WHERE id < 11) OR s = 'a' AS c FROM l",
+    "SELECT id, NOT (k IN (SELECT v FROM r)) AS a, k NOT IN (SELECT v FROM r) AND s > 'a' AS b, "
+    "CASE WHEN k NOT IN (SELECT v FROM r) THEN 1 WHEN k IN (SELECT v FROM r) THEN 2 ELSE 3 END "
+    "AS c FROM l",
     "SELECT id FROM l WHERE k NOT IN (SELECT CAST(k AS int) FROM r WHERE k IS NOT NULL)",
     "SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.k = l.k)",
     "SELECT id, (SELECT max(v) FROM r) AS most, (SELECT v FROM r WHERE v > 100) AS none FROM l",

@@ -80,6 +80,8 @@ def test_admits(sql: str) -> None:
         ("SELECT count(DISTINCT list) FROM shop.t", "count(array<int>)"),
         ("SELECT list = list FROM shop.t", "eq(array<int>, array<int>)"),
         ("SELECT list IN (SELECT list FROM shop.t) FROM shop.t", "IN (SELECT"),
+        ("SELECT (id IN (SELECT id FROM u)) IS NULL FROM shop.t", "IN (SELECT"),
+        ("SELECT id FROM shop.t WHERE NOT (n > 1 AND id IN (SELECT id FROM u))", "IN (SELECT"),
         ("SELECT array_contains(list, s) FROM shop.t", "array_contains"),
         ("SELECT log(10, f) FROM shop.t", "log"),
         ("SELECT try_cast(s AS double) FROM shop.t", "TRY_CAST"),

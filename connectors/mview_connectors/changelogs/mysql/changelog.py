@@ -132,14 +132,15 @@ class MysqlChangelog(OwnLog):
 
     def check(self) -> None:
         """Refuse a server or tables whose changes cannot be followed; makes nothing."""
-        self._server.check_server(self._tables)
-        ask_all(
-            [partial(self._server.check_tables, [table], self._is_used) for table in self._tables]
-        )
+        self._check_new(self._tables)
 
     def _check_new(self, tables: Sequence[str]) -> None:
-        self._server.check_server(self._tables)
-        self._server.check_tables(tables, self._is_used)
+        ask_all(
+            [
+                partial(self._server.check_server, self._tables),
+                partial(self._server.check_tables, tables, self._is_used),
+            ]
+        )
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """The server, each table, and for how long the log is kept."""

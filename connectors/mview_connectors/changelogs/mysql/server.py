@@ -68,7 +68,7 @@ WHERE TABLE_SCHEMA = %s AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_
 """
 
 _VERSIONED = """
-SELECT TABLE_NAME FROM information_schema.TABLES
+SELECT {number} FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'SYSTEM VERSIONED'
 """
 
@@ -407,31 +407,42 @@ class MysqlServer(MysqlDatabase):
             is_used: whether a column of a table is read.
 
         Raises:
-            UserError: with what to do.
+            UserError: with what to do, for all of them.
         """
         columns = self.state(tables).tables
-        for name in tables:
-            what = hint = ""
-            relation = self.relation(name)
-            self.check_cascades(name)
-            if self.query(_VERSIONED, self._named(name)):
-                what = "is system-versioned: its log has the rows that are history, too"
-                hint = f"ALTER TABLE {relation} DROP SYSTEM VERSIONING"
-            for column, kind, charset, *_ in columns.get(name, ()):
-                if not is_used(name, str(column)):
-                    continue
-                if charset is not None and charset not in CHARSETS:
-                    what = f"has column {column!r} in the character set {charset}"
-                    hint = f"ALTER TABLE {relation} CONVERT TO CHARACTER SET utf8mb4"
-                elif "compressed" in str(kind).lower().partition("/*")[2]:
-                    what = f"has column {column!r} that is compressed"
-                    hint = f"ALTER TABLE {relation} MODIFY the column without COMPRESSED"
-            if what:
-                raise UserError(
-                    f"table {self.place(name)} {what}",
-                    safe="nothing was changed at the source",
-                    hint=hint.replace("%%", "%"),
-                )
+        asked = " UNION ALL ".join(_VERSIONED.format(number=n) for n in range(len(tables)))
+        names = [part for name in tables for part in self._named(name)]
+        versioned = {int(number) for (number,) in self.query(asked, names)} if tables else set()
+        ask_all(
+            partial(
+                self._refuse_table,
+                name,
+                [column for column in columns.get(name, ()) if is_used(name, str(column[0]))],
+                number in versioned,
+            )
+            for number, name in enumerate(tables)
+        )
+
+    def _refuse_table(self, name: str, columns: Sequence[Sequence[Any]], versioned: bool) -> None:
+        what = hint = ""
+        relation = self.relation(name)
+        self.check_cascades(name)
+        if versioned:
+            what = "is system-versioned: its log has the rows that are history, too"
+            hint = f"ALTER TABLE {relation} DROP SYSTEM VERSIONING"
+        for column, kind, charset, *_ in columns:
+            if charset is not None and charset not in CHARSETS:
+                what = f"has column {column!r} in the character set {charset}"
+                hint = f"ALTER TABLE {relation} CONVERT TO CHARACTER SET utf8mb4"
+            elif "compressed" in str(kind).lower().partition("/*")[2]:
+                what = f"has column {column!r} that is compressed"
+                hint = f"ALTER TABLE {relation} MODIFY the column without COMPRESSED"
+        if what:
+            raise UserError(
+                f"table {self.place(name)} {what}",
+                safe="nothing was changed at the source",
+                hint=hint.replace("%%", "%"),
+            )
 
     def _writers(self) -> list[tuple[Any, ...]]:
         return self._allowed(_WRITERS, "PROCESS")

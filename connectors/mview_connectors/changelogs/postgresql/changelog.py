@@ -92,7 +92,7 @@ class PostgresqlChangelog(OwnLog):
         ask_all(
             [
                 self._server.check_server,
-                *(partial(self._server.check_tables, [table]) for table in self._tables),
+                partial(self._server.check_tables, self._tables),
                 partial(self._server.check_publication, self._publication, self._tables),
             ]
         )

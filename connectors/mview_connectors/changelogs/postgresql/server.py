@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from mview.clock import SourceMs
-from mview.errors import AwayError, ConfigError, DataLostError, UserError, counted, several
+from mview.errors import (
+    AwayError,
+    ConfigError,
+    DataLostError,
+    UserError,
+    ask_all,
+    counted,
+    several,
+)
 from mview.relation import TableName
 from mview_connectors import silence
 from mview_connectors.databases.postgresql import PostgresqlDatabase
@@ -316,12 +325,11 @@ class PostgresqlServer(PostgresqlDatabase):
         """Refuse tables of which no log has all changes.
 
         Raises:
-            UserError: with what to do.
+            UserError: with what to do, for all of them.
         """
         rows = {row[0]: row for row in self.query(_TABLES, self._wanted(tables))}
-        for name in tables:
-            if name in rows:
-                self._refuse_table(name, *rows[name][2:5])
+        there = [name for name in tables if name in rows]
+        ask_all(partial(self._refuse_table, name, *rows[name][2:5]) for name in there)
 
     def check_publication(self, publication: str, tables: Sequence[str]) -> list[str]:
         """Refuse a publication that lacks something that we may not add.
