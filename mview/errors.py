@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,11 +50,7 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    """A text that may be shown on a terminal, whatever value it quotes; line breaks stay.
-
-    >>> printable("a\x1b[31m")
-    'a\\\\x1b[31m'
-    """
+    """A text that may be shown on a terminal, whatever value it quotes; line breaks stay."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -62,12 +59,13 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def counted(number: int, noun: str) -> str:
-    """So many of something, for people.
+def typed(*names: object) -> str:
+    """Names as words of a command, as they are typed."""
+    return shlex.join(one_line(str(name)) for name in names)
 
-    >>> counted(1, "row"), counted(1200, "epoch")
-    ('1 row', '1,200 epochs')
-    """
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, for people: `1 row`, `1,200 epochs`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

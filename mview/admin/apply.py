@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import RetryableError, UserError
+from mview.errors import RetryableError, UserError, typed
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
 from mview.store.layout import Store
@@ -76,7 +76,7 @@ def apply_views(
             if answer is not None:
                 paused = paused_tables(store) & set(map(RelationId.of, answer.load))
                 for table in sorted(paused - waits, key=str):
-                    say(f"{table} is paused: its load waits for `mview resume {table}`")
+                    say(f"{table} is paused: its load waits for `mview resume {typed(table)}`")
                 waits = paused
             if not is_running:
                 raise _ended(config, log, file, taken, then)

@@ -29,6 +29,7 @@ from mview.errors import (
     UserError,
     concerning,
     known_error,
+    typed,
 )
 from mview.execute.pieces import differences
 from mview.follow.cursor import CursorLog, check_not_back
@@ -139,7 +140,7 @@ def _light(config: Config, view: str) -> list[VerifyResult]:
     """The sinks of a view in light mode against the query over its table as it is now."""
     kept = load_lights(Store(config.store)).get(view)
     if kept is None:
-        raise UserError(f"light view {view} was not run yet", hint=f"mview run {view}.sql")
+        raise UserError(f"light view {view} was not run yet", hint=f"mview run {typed(view)}.sql")
     from mview.execute.queries import limit_memory
 
     memory = Memory(config.engine.memory)

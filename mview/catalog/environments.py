@@ -9,7 +9,7 @@ from functools import partial
 from mview.catalog.definitions import digest_of, load_definition
 from mview.catalog.tables import lacking, source_tables
 from mview.config import Config
-from mview.errors import ConfigError, MviewError, RetryableError, UserError
+from mview.errors import ConfigError, MviewError, RetryableError, UserError, typed
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
@@ -183,7 +183,7 @@ def given_view(store: Store, name: str) -> ViewDefinition:
         store.given_view(name),
         partial(record, ViewDefinition),
         f"view {name} cannot be read as it was given to the environment",
-        f"give it to the environment again: mview run --env {store.root.name} FILE…",
+        f"give it to the environment again: mview run --env {typed(store.root.name)} FILE…",
         "nothing was changed",
     )
 

@@ -12,7 +12,7 @@ from mview.catalog.followers import follower_cautions
 from mview.catalog.unsent import check_defaults, unsent_cautions
 from mview.config import Config
 from mview.connector import Database
-from mview.errors import AwayError, ConfigError, MviewError, UserError
+from mview.errors import AwayError, ConfigError, MviewError, UserError, typed
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
 from mview.plan.uses import uses_of
@@ -190,7 +190,8 @@ def _check_loaded(config: Config, table: RelationId, schema: TableSchema) -> Non
             got=f"loaded: {', '.join(schema.names)}; key {', '.join(schema.key)}"
             + (f"; where {schema.where}" if schema.where else ""),
             safe="nothing was changed",
-            hint=f"`mview drop {table}` and run again: it is loaded anew; or take the setting back",
+            hint=f"`mview drop {typed(table)}` and run again: it is loaded anew; or take the "
+            "setting back",
         )
 
 
@@ -208,7 +209,7 @@ def left_out(config: Config, definition: ViewDefinition, error: UserError) -> Us
         named = _COLUMN.match(error.what)
         if settings is not None and named and not settings.reads(named[1]):
             place = f"connections.{table.connection}.tables.{table.name}"
-            hint = f"is it left out by {place}? Name it there, and `mview drop {table}`"
+            hint = f"is it left out by {place}? Name it there, and `mview drop {typed(table)}`"
             return UserError(**{**error.parts, "hint": hint})
     return error
 

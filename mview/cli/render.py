@@ -13,7 +13,7 @@ import yaml
 from mview.cli.display.progress import duration_text
 from mview.cli.options import default_config
 from mview.clock import utc_text
-from mview.errors import MviewError, counted, one_line, printable, row_text
+from mview.errors import MviewError, counted, one_line, printable, row_text, typed
 
 if TYPE_CHECKING:
     from mview.admin.against_source import TableVerified
@@ -365,7 +365,7 @@ def planned_text(planned: Planned) -> str:
             lines.append(f"          reads  {counted(view.rows, 'row')}, {took}")
         if view.rollback:
             to = "it has now" if view.fate == "changed" else "it had before its last change"
-            back = f"`mview rollback {one_line(view.view)}`"
+            back = f"`mview rollback {typed(view.view)}`"
             lines.append(f"          rollback  {back}, to the text that {to}")
     for name in planned.load:
         why = f" anew: {planned.anew[name]}" if name in planned.anew else ""
@@ -374,7 +374,7 @@ def planned_text(planned: Planned) -> str:
     of = f" --env {planned.environment}" if planned.environment else ""
     lines += [
         f"goes on   view {one_line(name)}: it is in the store and not in these files; "
-        f"to remove it: `mview drop{of} {one_line(name)}`"
+        f"to remove it: `mview drop{of} {typed(name)}`"
         for name in planned.not_given
     ]
     return "\n".join(lines)
@@ -446,7 +446,7 @@ def going_text(what: Going) -> str:
     lines += [
         f"stays: our copy of {one_line(name)}, {counted(rows, 'row')}, "
         "kept up though no view reads it; "
-        f"to remove it: `mview drop {one_line(name)}`"
+        f"to remove it: `mview drop {typed(name)}`"
         for name, rows in what.unread.items()
     ]
     lines += [f"stays: view {one_line(name)}, built anew by the next run" for name in what.rebuilt]

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from mview.changelog import OP, from_ipc
 from mview.connector import Format, Message, TableHalt
 from mview.epoch.engine import Engine
-from mview.errors import CorruptionError, DecodeError, counted
+from mview.errors import CorruptionError, DecodeError, counted, typed
 from mview.ingest.batches import Batch
 from mview.ingest.decode.split import OneMessage, decode_again
 from mview.ingest.mending.reject import (
@@ -290,7 +290,7 @@ class Quarantines:
         if change.is_overtaken:
             return []
         if change.needs_reread:
-            return replace(change.why, hint=f"mview backfill {name}")
+            return replace(change.why, hint=f"mview backfill {typed(name)}")
         try:
             decoded = self._decoded(name, change, files)
         except CorruptionError as error:
@@ -307,7 +307,7 @@ class Quarantines:
             return replace(
                 change.why,
                 what="an older change of the same key is in quarantine, and this one builds on it",
-                hint=f"mview quarantine retry {name}",
+                hint=f"mview quarantine retry {typed(name)}",
             )
         return rows
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from mview.clock import SystemClock
 from mview.config import Config, LoadSettings
+from mview.errors import typed
 from mview.ingest.spec import TableSpec
 from mview.relation import RelationId
 from mview.snapshot import Chunk
@@ -44,7 +45,7 @@ def held(
             if load.window is not None and not load.window.is_open(now_ms)
         ]
         if table in paused:
-            told[table] = f"paused; on it goes with: mview resume {table}"
+            told[table] = f"paused; on it goes with: mview resume {typed(table)}"
         elif shut:
             told[table] = f"read in its window only, {shut[0]}"
     return told

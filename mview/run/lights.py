@@ -8,7 +8,7 @@ from mview.catalog.definitions import KeptLight, digest_of, load_lights, save_li
 from mview.catalog.followers import check_followers
 from mview.catalog.tables import describe_tables
 from mview.config import Config
-from mview.errors import UserError, several
+from mview.errors import UserError, several, typed
 from mview.files.fence import Fence
 from mview.follow.light.readers import end_other_readers
 from mview.follow.light.view import LightView, open_light
@@ -39,7 +39,8 @@ def lights_of(
                 f"view {view.name} is kept in the {other} mode",
                 where=view.file,
                 safe="nothing was changed",
-                hint=f"`mview drop {view.name}` and run again: its tables in sinks are filled anew",
+                hint=f"`mview drop {typed(view.name)}` and run again: its tables in sinks are "
+                "filled anew",
             )
     wanted = {name: light.definition for name, light in kept.items()}
     wanted |= {view.name: view for view in given if view.mode == "light"}

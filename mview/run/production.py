@@ -30,7 +30,7 @@ from mview.config import Config
 from mview.epoch.engine import Engine
 from mview.epoch.tails import Since, changes_since
 from mview.epoch.without import without
-from mview.errors import CorruptionError, MviewError, RetryableError, UserError
+from mview.errors import CorruptionError, MviewError, RetryableError, UserError, typed
 from mview.ingest.batches import Batch, BatchOffsets, OnBatch
 from mview.ingest.live import Epochs
 from mview.ingest.spec import QuerySpec
@@ -196,7 +196,8 @@ class Production:
                 got=f"epoch {newest.epoch}",
                 allowed=f"epoch {at.epoch} as it was published, or a later one",
                 safe="the environment is as it was; production is not touched",
-                hint=f"begin the environment anew: `mview drop --env {name}`, then run it again",
+                hint=f"begin the environment anew: `mview drop --env {typed(name)}`, then run it "
+                "again",
             )
         return is_known or self._taken.get(at.epoch) == newest.token
 

@@ -13,7 +13,7 @@ from mview.catalog.definitions import is_another
 from mview.catalog.tables import as_they_are, describe_tables, lacking
 from mview.config import Config
 from mview.epoch.halts import SAFE, ReadsHaltedError, needs_halted_table
-from mview.errors import MviewError, UserError
+from mview.errors import MviewError, UserError, typed
 from mview.ingest.spec import open_changelog, open_database
 from mview.plan.definition import ViewDefinition
 from mview.relation import RelationId
@@ -122,7 +122,7 @@ def _needs(view: ViewDefinition, table: RelationId, error: UserError) -> UserErr
         allowed=error.allowed,
         safe=SAFE,
         hint=f"make {table} as it was and run again: it is loaded anew; or change the view, or "
-        f"`mview drop {view.name}`",
+        f"`mview drop {typed(view.name)}`",
     )
 
 
@@ -232,7 +232,7 @@ def with_column_told(
                 where=error.where,
                 allowed=", ".join(there),
                 safe=SAFE,
-                hint=f"change the view, or `mview drop {view.name}`; or give the table the "
+                hint=f"change the view, or `mview drop {typed(view.name)}`; or give the table the "
                 "column again; then run again",
             )
     return told

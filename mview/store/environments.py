@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mview.clock import Clock
-from mview.errors import MviewError, UserError
+from mview.errors import MviewError, UserError, typed
 from mview.plan.text.place import did_you_mean
 from mview.relation import RelationId
 from mview.store.history import ManifestLog
@@ -59,7 +59,7 @@ def check_there(store: Store, name: str) -> None:
             where=str(store.root),
             allowed=", ".join(names) or "none is there",
             safe="nothing was changed",
-            hint=did_you_mean(name, names) or f"begin one: mview run --env {name} FILE…",
+            hint=did_you_mean(name, names) or f"begin one: mview run --env {typed(name)} FILE…",
         )
 
 

@@ -25,7 +25,7 @@ from mview.delta.actions import NO_TABLE, TableVersion, table_actions
 from mview.delta.log import DeltaLog
 from mview.delta.parquet import DataFile, check_columns, describe, read_live
 from mview.delta.rewrite import Rewrite, Rewriter
-from mview.errors import ConfigError, CorruptionError, FencedError, TargetError, UserError
+from mview.errors import ConfigError, CorruptionError, FencedError, TargetError, UserError, typed
 from mview.files.durable import later
 from mview.files.marks import put_mark, read_mark, without_mark
 from mview.files.modes import make_shared_folder, readers_of, share
@@ -519,7 +519,7 @@ class DeltaSink:
                 where=str(self.folder),
                 got=f"{error}; perhaps another version of mview wrote it",
                 safe="the table was not changed",
-                hint=f"`mview run` builds the view anew; or `mview drop {self.target.view}`",
+                hint=f"`mview run` builds the view anew; or `mview drop {typed(self.target.view)}`",
             ) from None
 
     def _note(self) -> dict[str, Any]:
@@ -642,7 +642,7 @@ class DeltaSink:
             where=f"{self.folder}, version {version}",
             got=self._log.describe(version),
             safe="the last good epoch is kept; the other views go on",
-            hint=f"end the other writer; `mview repair {name}` takes back what it wrote",
+            hint=f"end the other writer; `mview repair {typed(name)}` takes back what it wrote",
         )
 
     def _fenced(self, version: int) -> FencedError:

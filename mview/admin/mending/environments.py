@@ -11,7 +11,7 @@ from mview.catalog.environments import given_view, is_as_given
 from mview.catalog.functions import declared_functions, with_functions
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import ConfigError, CorruptionError, UserError
+from mview.errors import ConfigError, CorruptionError, UserError, typed
 from mview.plan.definition import ViewDefinition, order_views
 from mview.plan.text.place import did_you_mean
 from mview.store.environments import check_there, followed, names_of, remove
@@ -122,7 +122,7 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
             f"environment {name} has no view yet",
             where=str(own.root),
             safe="nothing was changed",
-            hint=f"mview run --env {name} FILE…",
+            hint=f"mview run --env {typed(name)} FILE…",
         )
     for view in views:
         if view not in shown.views:
@@ -152,7 +152,7 @@ def promotable(config: Config, name: str, views: Sequence[str] = ()) -> list[Vie
                 f"view {definition.name} is not built in environment {name} as it was given",
                 got=shown.views[definition.name].halted or None,
                 safe="nothing was changed",
-                hint=f"mview status --env {name}",
+                hint=f"mview status --env {typed(name)}",
             )
     return order_views(changed)
 
@@ -197,7 +197,7 @@ def check_named(name: str, views: Sequence[str], given: Sequence[ViewDefinition]
             "name the views that production is to take",
             allowed=f"those that it does not have, or has otherwise: {', '.join(names)}",
             safe="nothing was changed",
-            hint=f"mview promote --env {name} {' '.join(names)}; a view may be newer in "
+            hint=f"mview promote --env {typed(name, *names)}; a view may be newer in "
             "production: --plan shows what would change",
         )
 

@@ -12,7 +12,7 @@ from mview.admin.content import published
 from mview.admin.mending.awaiting import is_run, wait_for_run, why_ended
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import CorruptionError, UserError, counted
+from mview.errors import CorruptionError, UserError, counted, typed
 from mview.ingest.mending.reject import message_of
 from mview.plan.definition import ViewDefinition
 from mview.plan.text.place import did_you_mean
@@ -175,7 +175,8 @@ def _check_alone(table: RelationId, changes: Mapping[str, Quarantined]) -> None:
             "where these are discarded",
             got=", ".join(builds[:10]),
             safe="nothing was changed",
-            hint=f"mview backfill {table}: it reads the table anew; or discard them by their ids",
+            hint=f"mview backfill {typed(table)}: it reads the table anew; or discard them by "
+            "their ids",
         )
 
 
@@ -324,5 +325,6 @@ def _needs_reread(table: RelationId, change: Quarantined) -> UserError:
         where=change.why.where or None,
         got=change.why.what,
         safe="nothing was changed",
-        hint=f"mview backfill {table}: it reads the table anew, and this change leaves quarantine",
+        hint=f"mview backfill {typed(table)}: it reads the table anew, and this change leaves "
+        "quarantine",
     )

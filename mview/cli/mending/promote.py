@@ -9,7 +9,7 @@ import click
 
 from mview.cli.completing import names
 from mview.cli.options import App, config_option, env_option, json_option
-from mview.errors import ExitCode, UserError, one_line
+from mview.errors import ExitCode, UserError, one_line, typed
 
 
 @click.command()
@@ -38,7 +38,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
     from mview.cli.results import Promoted
 
     config = app.config(config_path)
-    again = f"mview promote --env {name} {' '.join(views)}"
+    again = f"mview promote --env {typed(name, *views)}"
     given = promotable(config, name, views)
     if given and not plan_only:
         check_named(name, views, given)
@@ -63,7 +63,7 @@ def promote(app: App, views: tuple[str, ...], plan_only: bool, config_path: str)
         raise UserError(
             "production would refuse a view",
             safe="nothing was changed; its run goes on as it was",
-            hint=f"mview promote --env {name} --plan",
+            hint=f"mview promote --env {typed(name)} --plan",
         )
     answer = apply_views(config, given, (), app.output.note, then=again)
     app.output.result(Promoted(name, planned, answer), applied_text(answer), fold=True)

@@ -9,7 +9,7 @@ import click
 
 from mview.cli.completing import names
 from mview.cli.options import App, config_option, json_option
-from mview.errors import ExitCode
+from mview.errors import ExitCode, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _list_text(changes: Sequence[QuarantinedChange]) -> str:
         lines += [f"  got: {one_line(change.got)}"] if change.got else []
         lines.append(f"  where: {one_line(change.where)}, {change.bytes:,} bytes")
         lines += [f"  message: {one_line(change.message)}"] if change.message is not None else []
-        lines.append(f"  next: {ways[change.way].format(table=change.table, id=change.id)}")
+        lines.append(f"  next: {ways[change.way].format(table=typed(change.table), id=change.id)}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ import click
 
 from mview.cli.completing import names
 from mview.cli.options import App, config_option, json_option
-from mview.errors import ExitCode, UserError
+from mview.errors import ExitCode, UserError, typed
 
 if TYPE_CHECKING:
     from mview.plan.definition import ViewDefinition
@@ -41,7 +41,7 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
 
     config = app.config(config_path)
     former = load_former(Store(config.store), published(config), view)
-    again = f"mview rollback {view}"
+    again = f"mview rollback {typed(view)}"
     if not plan_only:
         try:
             check_running(config, again)
@@ -59,7 +59,7 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
         raise UserError(
             f"the former text of view {view} is refused",
             safe="nothing was changed; the run goes on as it was",
-            hint=f"mview rollback {view} --plan",
+            hint=f"{again} --plan",
         )
     app.output.line(f"{planned_text(planned)}\n", fold=True)
     if plan_only:

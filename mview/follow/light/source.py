@@ -38,6 +38,7 @@ from mview.errors import (
     RetryableError,
     counted,
     of_the_system,
+    typed,
 )
 from mview.files.fence import Fence
 from mview.files.records import plain, record
@@ -252,7 +253,8 @@ class LightSource:
     def _halted(self, halt: TableHalt) -> DecodeError:
         """A light view is not loaded anew by itself: its table in the sink would be emptied."""
         first = f"{halt.hint}; then " if halt.hint else ""
-        then = f"`mview drop {self._view.name}` and run again: its tables in sinks are filled anew"
+        drop = f"`mview drop {typed(self._view.name)}`"
+        then = f"{drop} and run again: its tables in sinks are filled anew"
         safe = "the table in the sink stays as it is"
         return DecodeError(**{**halt.error().parts, "safe": safe, "hint": f"{first}{then}"})
 
@@ -415,7 +417,9 @@ class LightSource:
         except DataLostError as error:
             self.close()
             view = self._view.name
-            hint = f"`mview drop {view}` and run it again: its tables in sinks are filled anew"
+            hint = (
+                f"`mview drop {typed(view)}` and run it again: its tables in sinks are filled anew"
+            )
             raise DataLostError(**{**error.parts, "hint": hint}) from error
         except MviewError:
             self.close()

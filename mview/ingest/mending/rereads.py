@@ -30,7 +30,7 @@ from mview.changelog import OP
 from mview.clock import steady_clock
 from mview.config import Config, secret_values
 from mview.connector import TableHalt
-from mview.errors import AwayError, MviewError, RetryableError, UserError, known_error
+from mview.errors import AwayError, MviewError, RetryableError, UserError, known_error, typed
 from mview.ingest.batches import Reloaded
 from mview.ingest.chunks import read_chunk
 from mview.ingest.spec import QuerySpec, TableSpec, chunk_bytes, open_database
@@ -104,7 +104,7 @@ def not_followed(table: RelationId) -> UserError:
     return UserError(
         f"changes of {table} are not followed, so it cannot be read anew",
         safe="nothing was changed: our copy is as it was when they were followed last",
-        hint=f"put {section} into the configuration and run again; or mview drop {table}",
+        hint=f"put {section} into the configuration and run again; or mview drop {typed(table)}",
     )
 
 
@@ -423,13 +423,12 @@ class Rereads:
             told = f"{table} cannot be read anew, as a snapshot of its connector asks: {why.what}"
             self._halts[file] = table, replace(why, what=told)
             return
-        again = f"mview backfill {table}"
+        again = f"mview backfill {typed(table)}"
         if hint:
             hint = f"{hint}; once it can be read: {again}"
         else:
-            hint = (
-                f"if it stays so, `mview drop {table}` and run again; else mend that, then {again}"
-            )
+            hint = f"if it stays so, `mview drop {typed(table)}` and run again; else mend that, "
+            hint += f"then {again}"
         self._log.refuse(file, replace(why, hint=hint))
         self._say(f"{table} is not read anew: {why.text}; it is as it was, and followed on")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
@@ -10,7 +9,7 @@ from typing import NoReturn
 from confluent_kafka import KafkaError
 
 from mview.config import ChangesSettings
-from mview.errors import AwayError, ConfigError, DataLostError
+from mview.errors import AwayError, ConfigError, DataLostError, typed
 from mview_connectors.network import Brokers
 
 UNKNOWN = (
@@ -100,7 +99,7 @@ def _anew(tables: Sequence[str]) -> str:
     """What loads the tables of a topic anew, whose changes are lost."""
     if not tables:
         return "`mview drop` the tables of this topic and run again: they are loaded anew"
-    return f"mview drop {shlex.join(tables)}; then run again: what is dropped is loaded anew"
+    return f"mview drop {typed(*tables)}; then run again: what is dropped is loaded anew"
 
 
 def behind(
