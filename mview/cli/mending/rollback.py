@@ -59,7 +59,7 @@ def rollback(app: App, view: str, plan_only: bool, config_path: str) -> None:
         raise UserError(
             f"the former text of view {view} is refused",
             safe="nothing was changed; the run goes on as it was",
-            hint=f"{again} --plan",
+            hint=f"mview rollback {typed(view)} --plan",
         )
     app.output.line(f"{planned_text(planned)}\n", fold=True)
     if plan_only:
