@@ -424,7 +424,11 @@ def begun_text(begun: NewProject) -> str:
         given = () if config == default_config() else ("--config", config)
         lines += [shlex.join(("mview", what, begun.view, *given)) for what in ("check", "run")]
     elif not begun.is_readable:
-        lines += ["nothing was written: no table can be read yet; then run the same command again"]
+        lines += [
+            "nothing was written: no table can be read yet; change one in the database, then run "
+            "the same command again; or write a mview.yml with the settings that are named: "
+            "docs/configuration.md"
+        ]
     return "\n".join(lines)
 
 

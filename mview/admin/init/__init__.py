@@ -25,7 +25,7 @@ from mview.admin.init.files import (
 )
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
-from mview.connector import Examined, Installed, load
+from mview.connector import Database, Examined, Installed, load
 from mview.errors import ConfigError, MistakesError, MviewError, UserError
 from mview.ingest.spec import open_changelog, open_database
 
@@ -63,6 +63,7 @@ class FoundTable:
         key: columns of its primary key.
         why: why it cannot be read or followed; empty: it can.
         partly: why a view cannot read all of its columns; empty: it can.
+        columns: those that it can read, where these are not all.
     """
 
     name: str
@@ -70,6 +71,7 @@ class FoundTable:
     key: tuple[str, ...] = ()
     why: str = ""
     partly: str = ""
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class NewProject:
     @property
     def is_readable(self) -> bool:
         """Whether there is a table for a first view."""
-        return any(not table.why and not table.partly for table in self.tables)
+        return any(not table.why for table in self.tables)
 
 
 def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = False) -> NewProject:
@@ -159,8 +161,8 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
             missing = _unfollowed(file, config.connections[name])
             return NewProject(name, tuple(tables), (), "", "", watched, missing)
         good = sorted(
-            (t for t in tables if not t.why and not t.partly),
-            key=lambda t: (-(t.rows or 0), t.name),
+            (t for t in tables if not t.why),
+            key=lambda t: (bool(t.partly), -(t.rows or 0), t.name),
         )
         missing = _missing(config, name, dialect, [t.name for t in good])
     if missing and dialect == "sqlite":
@@ -175,7 +177,7 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     made = {
         file: configuration(name, settings, dialect),
         **{path: debezium(name, parsed) for path in by_debezium},
-        first: first_view(name, shown),
+        first: first_view(name, shown, next(t.columns for t in good if t.name == shown)),
     }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,18 +288,28 @@ def _tables(config: Config, connection: str) -> list[FoundTable]:
     tables = []
     with closing(open_database(config, connection)) as database:
         for table in database.tables():
-            partly = ""
+            partly, columns = "", tuple[str, ...]()
             try:
                 try:
                     schema = database.describe(table)
                 except UserError as error:
                     schema = database.describe(table, lambda _: False)
                     partly = f"{error.what} ({error.where})" if error.where else error.what
+                    every = (*schema.names, *schema.unread)
+                    columns = tuple(c for c in every if _can_read(database, table, c))
                 rows = database.plan(table, schema, _ALL, _ALL).rows
-                tables.append(FoundTable(table, rows, schema.key, partly=partly))
+                tables.append(FoundTable(table, rows, schema.key, "", partly, columns))
             except UserError as error:
                 tables.append(FoundTable(table, why=_why(error)))
     return tables
+
+
+def _can_read(database: Database, table: str, column: str) -> bool:
+    try:
+        database.describe(table, lambda name: name == column)
+    except UserError:
+        return False
+    return True
 
 
 def _install(

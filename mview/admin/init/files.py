@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import orjson
 import yaml
@@ -147,13 +148,14 @@ def debezium(name: str, url: URL) -> str:
     return orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def first_view(connection: str, table: str) -> str:
-    """All rows of a table; its name is quoted where it must be."""
-    plain = f"SELECT *\nFROM {connection}.{table}\n"
+def first_view(connection: str, table: str, columns: Sequence[str] = ()) -> str:
+    """All rows of a table, with all columns or these; its name is quoted where it must be."""
+    listed = ", ".join(map(quoted, columns)) or "*"
+    plain = f"SELECT {listed}\nFROM {connection}.{table}\n"
     try:
         if parse_view(plain, "v").table_names == (RelationId("table", table, connection),):
             return plain
     except UserError:
         pass
     parts = [quoted(part) for part in TableName.of(table) if part]
-    return f"SELECT *\nFROM {connection}.{'.'.join(parts)}\n"
+    return f"SELECT {listed}\nFROM {connection}.{'.'.join(parts)}\n"
