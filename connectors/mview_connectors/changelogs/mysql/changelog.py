@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from mview.config import ChangesSettings, ConnectionSettings
 from mview.connector import Format, LogReader, Look, Offsets, unknown_offsets
 from mview.connector.halts import altered, lost_key
-from mview.errors import MviewError, UserError, ask_all
+from mview.errors import MviewError, UserError
 from mview_connectors.changelogs.mysql.events import (
     INCIDENT,
     OTHER,
@@ -135,12 +135,8 @@ class MysqlChangelog(OwnLog):
         self._check_new(self._tables)
 
     def _check_new(self, tables: Sequence[str]) -> None:
-        ask_all(
-            [
-                partial(self._server.check_server, self._tables),
-                partial(self._server.check_tables, tables, self._is_used),
-            ]
-        )
+        self._server.check_server(self._tables)
+        self._server.check_tables(tables, self._is_used)
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """The server, each table, and for how long the log is kept."""
