@@ -354,6 +354,14 @@ class Views:
         call = rng.choice(["count(*)", f"max({rng.choice(theirs)})", f"min({rng.choice(theirs)})"])
         where = rng.choice([f" where {rng.choice(theirs)} = {rng.choice(qualified)}"] * 3 + [""])
         value = self.name("c")
+        if rng.random() < 0.3:
+            test = f"{rng.choice(qualified)} {rng.choice(['in', 'not in'])} "
+            test += f"(select {rng.choice(theirs)} from {inner})"
+            more = rng.choice(["", f" and {self.predicate(qualified)}", " or 1 = 0"])
+            flag, row = self.name("b"), self.name("r")
+            tested = f"(select {items}, {test}{more} as {flag} from {source}) {row}"
+            shown = f"{', '.join(names)}, cast({flag} as bigint) as {value}"
+            return f"select {shown} from {tested}", [*names, value]
         return (
             f"select {items}, (select {call} from {inner}{where}) as {value} from {source}",
             [*names, value],
@@ -385,14 +393,16 @@ class Views:
         return sql, [*names, found]
 
     def using(self, depth: int) -> tuple[str, list[str]]:
-        kind = self.rng.choice(["join", "left join", "right join", "full join"])
+        kind, other = self.rng.choices(["join", "left join", "right join", "full join"], k=2)
         names = ["k", self.name("c"), self.name("c")]
-        group = self.rng.random() < 0.4
-        if group:
-            sql = f"select k, count(*) as {names[1]}, min(v) as {names[2]} from t {kind} u using (k) group by k"  # noqa: E501
-        else:
-            sql = f"select k, v as {names[1]}, w as {names[2]} from t {kind} u using (k)"
-        return sql, names
+        joined = f"t {kind} u using (k)"
+        if self.rng.random() < 0.5:
+            third = self.rng.choice(["select k, y from s join t on a = id", "select k, 1 from u"])
+            joined += f" {other} ({third}) {self.name('r')} using (k)"
+        if self.rng.random() < 0.4:
+            items = f"count(*) as {names[1]}, min(v) as {names[2]}"
+            return f"select k, {items} from {joined} group by k", names
+        return f"select k, v as {names[1]}, w as {names[2]} from {joined}", names
 
 
 def random_case(seed: int, depth: int, epochs: int = 4) -> Case:
