@@ -351,7 +351,10 @@ class Views:
         items, names = self.items(qualified)
         inner, name, more = self.source(depth - 1)
         theirs = [f"{name}.{c}" for c in more]
-        call = rng.choice(["count(*)", f"max({rng.choice(theirs)})", f"min({rng.choice(theirs)})"])
+        one = rng.choice(theirs)
+        call = rng.choice(
+            ["count(*)", f"max({one})", f"min({one})", f"coalesce(max({one}), -1)", "count(*) + 1"]
+        )
         where = rng.choice([f" where {rng.choice(theirs)} = {rng.choice(qualified)}"] * 3 + [""])
         value = self.name("c")
         if rng.random() < 0.3:

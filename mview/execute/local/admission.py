@@ -17,11 +17,14 @@ from sqlglot.optimizer.qualify import qualify
 from mview.execute.local.admitted.spark_types import (
     BOOLEAN,
     INT,
+    NULL,
     Typed,
+    common_type,
     duckdb_type,
     is_list,
     name_of,
 )
+from mview.execute.local.casts import cast
 from mview.execute.local.expressions import (
     Expressions,
     check_keys,
@@ -169,9 +172,11 @@ class _Queries:
         only(node, "this", "expression", "distinct", "with_", "order", "limit", "offset")
         left, columns = self.query(node.this, scope)
         right, others = self.query(node.expression, scope)
+        sides, columns = (columns, others), _widened(columns, others)
         kinds = list(columns.values())
-        if kinds != list(others.values()):
-            raise NotAdmittedError("type", "set operation over different types")
+        left, right = (
+            _as_kinds(text, side, kinds) for text, side in zip((left, right), sides, strict=True)
+        )
         distinct = bool(node.args.get("distinct"))
         if distinct or not isinstance(node, exp.Union):
             check_keys([Typed("", kind) for kind in kinds])
@@ -268,8 +273,9 @@ class _Queries:
 
     def _expressions(self, scope: _Scope) -> Expressions:
         def subquery(node: exp.Expr) -> tuple[str, list[pa.DataType]]:
-            # As a value only what stands alone: engines differ in values per row of the query.
-            alone = isinstance(node, exp.Subquery)
+            # As a value per row of the query, aggregates of one SELECT alone: of others, engines
+            # differ where there are several rows, or none.
+            alone = isinstance(node, exp.Subquery) and not _is_one_row(node.this)
             inside = _Scope({}, scope.ctes, None) if alone else scope
             text, columns = self.query(node, inside)
             return text, list(columns.values())
@@ -332,6 +338,50 @@ class _Queries:
         name = node.name
         columns = scope.ctes[name] if name in scope.ctes else self._tables[name]
         return f"{quoted(name)} AS {quoted(alias)}", alias, columns
+
+
+def _is_one_row(query: exp.Expr) -> bool:
+    """Whether a query is an aggregate over rows that its WHERE picks, which alone looks outside."""
+    given = {name for name, value in query.args.items() if value}
+    if not isinstance(query, exp.Select) or given - {"expressions", "from_", "joins", "where"}:
+        return False
+    from_, joins = query.args.get("from_"), query.args.get("joins") or []
+    tables = [part.this for part in (from_, *joins) if part is not None]
+    parts = [*query.expressions, *joins]
+    where = query.args.get("where")
+    if any(part.find(exp.Query) for part in (*tables, *parts, where) if part is not None):
+        return False
+    inside = {table.alias_or_name for table in tables}
+    columns = (column for part in parts for column in part.find_all(exp.Column))
+    values = query.expressions
+    return all(item.find(exp.AggFunc) and not item.find(exp.Window) for item in values) and all(
+        column.table in inside for column in columns
+    )
+
+
+def _widened(left: Columns, right: Columns) -> Columns:
+    """The columns of a set operation: of types that hold those of both sides."""
+    if len(left) != len(right):
+        raise NotAdmittedError("type", "set operation over other numbers of columns")
+    made = {}
+    for (name, kind), other in zip(left.items(), right.values(), strict=True):
+        common = kind if kind == other else common_type([Typed("", kind), Typed("", other)])
+        if common is None:
+            raise NotAdmittedError("type", "set operation over different types")
+        made[name] = common
+    return made
+
+
+def _as_kinds(text: str, columns: Columns, kinds: list[pa.DataType]) -> str:
+    """A side of a set operation, with the types that it has there."""
+    if list(columns.values()) == kinds:
+        return text
+    items = []
+    for (name, kind), wanted in zip(columns.items(), kinds, strict=True):
+        # A column of NULL alone has another type in DuckDB.
+        value = Typed("NULL" if kind == NULL else quoted(name), kind)
+        items.append(f"{cast(value, wanted)} AS {quoted(name)}")
+    return f"SELECT {', '.join(items)} FROM ({text}) AS s"
 
 
 def _item(select: exp.Select, item: exp.Expr, expressions: Expressions) -> Typed:

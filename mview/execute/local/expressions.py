@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from mview.errors import UserError
-from mview.execute.local.admitted.entries import Admitted
+from mview.execute.local.admitted.entries import Admitted, raised_by_casts
 from mview.execute.local.admitted.functions import ADMITTED
 from mview.execute.local.admitted.signatures import (
     ORDERED,
@@ -30,6 +30,7 @@ from mview.execute.local.admitted.spark_types import (
     TIMESTAMP_NTZ,
     TINYINT,
     Typed,
+    common_type,
     duckdb_type,
     is_decimal,
     is_float,
@@ -154,6 +155,7 @@ class Expressions:
             exp.GroupingId: self._grouping_id,
             exp.Concat: self._concat,
             exp.TsOrDsAdd: self._add_days,
+            exp.TimestampAdd: self._add_units,
             exp.Add: self._add,
             exp.Sub: self._add,
             exp.Filter: self._call,
@@ -260,9 +262,12 @@ class Expressions:
             return self._rule(_RULES[exp.In][0], node)
         value = self.translate(node.this)
         text, kinds = self._subquery(query.this if isinstance(query, exp.Subquery) else query)
-        if kinds != [value.type] or value.type == NULL or is_list(value.type):
+        kind = common_type([Typed("", kind) for kind in (value.type, *kinds)])
+        if len(kinds) != 1 or NULL in (value.type, *kinds) or kind is None or is_list(kind):
             raise NotAdmittedError("type", "IN (SELECT …) over different types")
-        made = f"({value.sql} IN ({text}))"
+        if kinds != [kind]:
+            text = f"SELECT {cast(Typed('v', kinds[0]), kind)} FROM ({text}) AS s(v)"
+        made = f"({cast(value, kind)} IN ({text}))"
         # Spark has false where SQL has NULL, which only a value shows.
         unknown = _of_unknown(node)
         return Typed(f"coalesce({made}, {unknown})" if unknown else made, BOOLEAN)
@@ -349,14 +354,28 @@ class Expressions:
         if not isinstance(node.expression, exp.Interval):
             return self._rule(_RULES[type(node)][0], node)
         only(node, "this", "expression")
-        value, (number, unit) = self.translate(node.this), fixed_interval(node.expression)
+        sign = "+" if isinstance(node, exp.Add) else "-"
+        return self._moved(node, self.translate(node.this), sign, node.expression)
+
+    def _moved(self, node: exp.Expr, value: Typed, sign: str, by: exp.Interval) -> Typed:
+        """A date or time, and a literal interval that is added to it or taken from it."""
+        number, unit = fixed_interval(by)
         if value.type not in (TIMESTAMP, TIMESTAMP_NTZ) and not (
             value.type == DATE and unit in ("DAY", "MONTH")
         ):
             raise _type_error(f"{_named(node)} of an interval in {unit}", [value])
-        sign = "+" if isinstance(node, exp.Add) else "-"
         text = f"{value.sql} {sign} INTERVAL '{number}' {unit}"
         return Typed(f"CAST({text} AS {duckdb_type(value.type)})", value.type)
+
+    def _add_units(self, node: exp.TimestampAdd) -> Typed:
+        """`timestampadd(unit, n, time)` of a literal number, and of a date as a time."""
+        only(node, "this", "expression", "unit")
+        value, number = self.translate(node.this), node.expression
+        if isinstance(number, exp.Neg) and isinstance(number.this, exp.Literal):
+            number = exp.Literal.string(f"-{number.this.name}")
+        if value.type == DATE:
+            value = Typed(cast(value, TIMESTAMP), TIMESTAMP)
+        return self._moved(node, value, "+", exp.Interval(this=number, unit=node.args["unit"]))
 
     def _rule(self, rule: Admitted, node: exp.Expr) -> Typed:
         values = [self.translate(part) for part in operands(rule, node)]
@@ -444,10 +463,10 @@ class Expressions:
         parts = []
         if keys := [self.translate(key) for key in node.args.get("partition_by") or ()]:
             check_keys(keys)
-            parts.append("PARTITION BY " + ", ".join(key.sql for key in keys))
+            parts.append("PARTITION BY " + ", ".join(raised_by_casts(key.sql) for key in keys))
         if order := node.args.get("order"):
             items = (ordered(item, self.translate(item.this)) for item in order.expressions)
-            parts.append("ORDER BY " + ", ".join(items))
+            parts.append("ORDER BY " + ", ".join(map(raised_by_casts, items)))
         if spec := node.args.get("spec"):
             parts.append(_frame(spec))
         if order and node.find(exp.ArrayAgg) is not None:

@@ -62,11 +62,25 @@ def _with_another_last(build: _Build, args: list[exp.Expr], dialect: Any) -> exp
         return None
 
 
+def _of_units(build: _Build) -> _Build:
+    """`datediff`, which of three arguments is `timestampdiff`: sqlglot takes the days of both."""
+
+    def built(args: list[exp.Expr], dialect: Any = None) -> exp.Expr:
+        other = SparkGrammar.FUNCTIONS["TIMESTAMPDIFF"]
+        return _build(other if len(args) == 3 else build, args, dialect)
+
+    return built
+
+
+_FUNCTIONS = {
+    **SparkGrammar.FUNCTIONS,
+    **{name: _of_units(SparkGrammar.FUNCTIONS[name]) for name in ("DATEDIFF", "DATE_DIFF")},
+}
+
+
 class _WholeParser(SparkGrammar):
     FUNCTIONS: ClassVar = {
-        name: _whole(name, build)
-        for name, build in SparkGrammar.FUNCTIONS.items()
-        if name not in _APART
+        name: _whole(name, build) for name, build in _FUNCTIONS.items() if name not in _APART
     }
 
     def _parse_function_call(self, *args: Any, **options: Any) -> exp.Expr | None:

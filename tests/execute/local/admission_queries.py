@@ -43,6 +43,20 @@ QUERIES = [
         f"FROM l {join} r ON {condition}"
         for join, condition in itertools.product(JOINS, CONDITIONS)
     ),
+    # Sides of other types, and columns of NULL alone.
+    "SELECT k, n FROM l UNION ALL SELECT k, v FROM r",
+    "SELECT id, NULL AS x, s FROM l UNION SELECT k, 0, NULL FROM r",
+    "SELECT n FROM l EXCEPT SELECT v FROM r UNION ALL SELECT 1.5D",
+    "SELECT d FROM l INTERSECT ALL SELECT TIMESTAMP '2024-01-02 00:00:00'",
+    "SELECT id FROM l WHERE k IN (SELECT id / 5 FROM r) OR n IN (SELECT v - 6 FROM r)",
+    "SELECT id FROM l WHERE d IN (SELECT TIMESTAMP_NTZ '2024-01-02 00:00:00' FROM r)",
+    # Aggregates of the rows that belong to one of the query.
+    "SELECT id, (SELECT max(v) FROM r WHERE r.k = l.k) AS m FROM l",
+    "SELECT id, (SELECT count(*) FROM r WHERE r.k = l.k) AS c, (SELECT max(k) FROM r) AS a FROM l",
+    "SELECT id, (SELECT coalesce(sum(v), -1) + count(v) FROM r WHERE r.k <=> l.k) AS c FROM l",
+    "SELECT id FROM l WHERE (SELECT min(v) FROM r WHERE r.k = l.k AND r.t = 'x') > 4",
+    "SELECT k, max((SELECT count(*) FROM r WHERE r.k = l.k)) AS c FROM l GROUP BY k",
+    "SELECT id, (SELECT count(*) FROM r JOIN r AS q ON q.k = r.k WHERE q.k = l.k) AS c FROM l",
     "SELECT k, s, count(*) AS c, sum(n) AS n FROM l GROUP BY ROLLUP (k, s)",
     "SELECT k, s, grouping_id() AS g, max(n) AS n, sum(k) AS t FROM l GROUP BY CUBE (k, s)",
     "SELECT k, s, grouping(s) AS g, count(*) AS c FROM l GROUP BY k, s WITH ROLLUP HAVING c > 0",

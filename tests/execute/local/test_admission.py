@@ -13,6 +13,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -258,7 +259,7 @@ LITERALS = {
     "regexp_extract": [
         *(("a_string", p, n) for p in PATTERNS for n in ("0", "1", "2")),
     ],
-    "unix_timestamp": [("a_timestamp",)],
+    "unix_timestamp": [("a_timestamp",), ("a_timestamp_ntz",), ("a_date",)],
     "make_date": [("a_int", m, d) for m, d in (("1", "1"), ("2", "29"), ("12", "31"), ("4", "31"))],
     "add_months": [("a_date", n) for n in ("0", "1", "-1", "11", "-12", "13", "1200")],
     "date_add": [("a_date", n) for n in ("0", "1", "-31", "365")],
@@ -369,6 +370,13 @@ OTHERS = [
     *("- a_smallint = 0", "- a_int > 3", "- a_bigint <> 1", "- a_tinyint IS NOT NULL"),
     *("a_int + 1 BETWEEN 1 AND 5", "a_smallint * 2S <=> 4S", "(a_int + 1) - 2 > 5"),
     "CASE WHEN a_int + 1 > 3 THEN 1 ELSE 1 END",
+    # Of three arguments it is a number of whole units.
+    *("datediff(day, a_timestamp, b_timestamp_ntz)", "date_diff(hour, a_date, b_timestamp)"),
+    *("datediff(day, a_timestamp_ntz, b_date) > 0", "datediff(a_timestamp, b_timestamp_ntz)"),
+    *("timestampadd(HOUR, 2, a_timestamp_ntz)", "dateadd(day, -1, a_date)"),
+    *("dateadd(MONTH, 1, a_timestamp)", "date_add(YEAR, -1, a_timestamp_ntz)"),
+    *("date_add(a_timestamp_ntz, 1)", "add_months(a_timestamp, 1)", "date_sub(a_timestamp, 3)"),
+    *("a_timestamp_ntz > TIMESTAMP '2024-02-29 01:02:03.5'", "date_trunc('DAY', a_timestamp_ntz)"),
     *("date_sub(a_date, 1)", "date_add(a_date, 30)", "substr(a_string, 1, 1)", "mod(a_int, 10)"),
 ]
 
@@ -826,6 +834,17 @@ def test_no_argument_is_dropped() -> None:
     assert admitted_text("percentile(a_double, 0.5, a_int)") is None
     assert admitted_text("listagg(a_string, ',', 1) WITHIN GROUP (ORDER BY a_string)") is None
     assert admitted_text("replace(a_string, 'a')") is None
+
+
+def test_what_may_raise_may_be_the_key_of_a_window(evaluator: LocalEvaluator) -> None:
+    """DuckDB refuses `error()` there, and only when it runs: each epoch would be one of Spark."""
+    none, tried = ROWS.slice(0, 0), 0
+    for call in (rule_cases[0][1] for rule_cases in ENTRIES if rule_cases):
+        over = f"PARTITION BY {call} ORDER BY {call}, id"
+        with suppress(NotAdmittedError):
+            evaluator.run(f"SELECT row_number() OVER ({over}) AS v FROM rows", {"rows": none}, None)
+            tried += 1
+    assert tried > 120
 
 
 def test_units_are_those_that_spark_knows() -> None:

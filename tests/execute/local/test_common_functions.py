@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.execute.local.common_functions import COMMON, OTHERS, of_the_time, place
+import pytest
+
+from mview.schema import parse_type
+from tests.execute.local.common_functions import COLUMNS, COMMON, OTHERS, of_the_time, place
 
 IN_PROCESS = 146
 
@@ -21,3 +24,11 @@ def test_functions_of_the_time() -> None:
     """What a view is refused is not told as a function of the epoch's time."""
     days, instants = {"current_date", "curdate"}, {"current_timestamp", "now", "localtimestamp"}
     assert of_the_time() == days | instants
+
+
+def test_times_without_a_zone_are_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of MySQL's DATETIME, PostgreSQL's timestamp, SQL Server and SQLite."""
+    with_zone = [place(text) for text in (*COMMON, *OTHERS)]
+    for name in ("at", "until"):
+        monkeypatch.setitem(COLUMNS, name, parse_type("timestamp_ntz"))
+    assert [place(text) for text in (*COMMON, *OTHERS)] == with_zone

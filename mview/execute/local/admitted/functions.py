@@ -76,7 +76,8 @@ _DECIMALS = (
 )
 # Spark goes to the nearest BIGINT from beyond, and takes NaN as 0.
 _WHOLE_OF = (
-    f"CASE WHEN abs({{0}}) < 9e15 THEN %s({{0}}) WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
+    "CASE WHEN abs({0}) < 9e15 THEN %s({0}) "
+    f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS DOUBLE) END"
 )
 _SIGN = "CASE WHEN {0} = 0 OR isnan({0}) THEN {0} WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 END"
 _LOGARITHM = "CASE WHEN {0} > 0 THEN strict_%s({0}) END"

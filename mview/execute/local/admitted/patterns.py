@@ -59,9 +59,9 @@ def extracted(values: list[Typed]) -> Signature | None:
     return Signature((STRING, STRING, INT)[: len(values)], STRING) if fits else None
 
 
-def unbroken(text: str) -> str:
-    """DuckDB text over the operand `{0}`; where that has ends of lines, Spark decides."""
+def unbroken(text: str, kind: str = "VARCHAR") -> str:
+    """DuckDB text of a type over the operand `{0}`; where that has ends of lines, Spark decides."""
     return (
         f"CASE WHEN NOT regexp_matches({{0}}, '{_BREAKS}') THEN {text} "
-        f"WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
+        f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {kind}) END"
     )

@@ -76,6 +76,16 @@ def one_of(kinds: Types, result: pa.DataType | None = None) -> Sign:
     return sign
 
 
+def as_times(kind: pa.DataType, result: pa.DataType) -> Sign:
+    """Dates and times, brought to one type of them."""
+
+    def sign(values: list[Typed]) -> Signature | None:
+        fits = all(value.type in DATES for value in values)
+        return Signature((kind,) * len(values), result) if fits else None
+
+    return sign
+
+
 def exactly(kinds: Types, result: pa.DataType) -> Sign:
     """Operands of exactly these types."""
 
@@ -493,16 +503,16 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def moved_date(values: list[Typed]) -> Signature | None:
-    """A date and a literal number of days."""
+    """A date, or the day of a time, and a literal number of days."""
     day, days = values
-    plain = day.type == DATE and days.type == INT and days.literal is not None
+    plain = day.type in DATES and days.type == INT and days.literal is not None
     fits = plain and abs(int(days.literal or 0)) <= _MAX_DAYS
     return Signature((DATE, INT), DATE) if fits else None
 
 
 def moved_months(values: list[Typed]) -> Signature | None:
-    """A date and a literal number of months."""
+    """A date, or the day of a time, and a literal number of months."""
     day, months = values
-    plain = day.type == DATE and months.type == INT and months.literal is not None
+    plain = day.type in DATES and months.type == INT and months.literal is not None
     fits = plain and abs(int(months.literal or 0)) <= _MAX_MONTHS
     return Signature((DATE, INT), DATE) if fits else None

@@ -152,4 +152,6 @@ def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return DOUBLE
     if DATE in pair and pair & {TIMESTAMP, TIMESTAMP_NTZ}:
         return (pair - {DATE}).pop()
+    if pair == {TIMESTAMP, TIMESTAMP_NTZ}:
+        return TIMESTAMP  # the zone is UTC
     return None

@@ -35,8 +35,9 @@ _NO_UPPER = (
 _NO_LOWER = r"\x{{130}}\x{{3a3}}\x{{1c89}}\x{{a7c0}}-\x{{a7ff}}\x{{10000}}-\x{{10ffff}}"
 
 
-def _where(condition: str, text: str) -> str:
-    return f"CASE WHEN {condition} THEN {text} WHEN {{0}} IS NOT NULL THEN {SPARK_DECIDES} END"
+def _where(condition: str, text: str, kind: str = "VARCHAR") -> str:
+    other = f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {kind})"
+    return f"CASE WHEN {condition} THEN {text} {other} END"
 
 
 def _cased(name: str, node: type[exp.Expr], other: str) -> Admitted:
@@ -141,12 +142,14 @@ TEXTS: tuple[Admitted, ...] = (
     binary("like", exp.Like, "{0} LIKE {1}", pattern),
     replace(
         binary("ilike", exp.ILike, "{0} ILIKE {1}", small_letters),
-        duckdb=_where(f"NOT regexp_matches({{0}}, '[{_NO_LOWER}]')", "lower({0}) LIKE lower({1})"),
+        duckdb=_where(
+            f"NOT regexp_matches({{0}}, '[{_NO_LOWER}]')", "lower({0}) LIKE lower({1})", "BOOLEAN"
+        ),
         defers=True,
     ),
     replace(
         binary("rlike", exp.RegexpLike, "{0} RLIKE {1}", matched),
-        duckdb=unbroken("regexp_matches({0}, {1})"),
+        duckdb=unbroken("regexp_matches({0}, {1})", "BOOLEAN"),
         defers=True,
     ),
     replace(

@@ -10,6 +10,7 @@ from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, unary,
 from mview.execute.local.admitted.signatures import (
     DATES,
     Sign,
+    as_times,
     dated,
     exactly,
     moved_date,
@@ -18,9 +19,18 @@ from mview.execute.local.admitted.signatures import (
 )
 from mview.execute.local.admitted.spark_types import BIGINT, DATE, DOUBLE, INT, STRING, TIMESTAMP
 
-_INSTANTS = (TIMESTAMP,)
 _DAYS = {"unit": ("DAY",)}
 _PART = one_of(DATES, INT)
+#: Of a date and of a time without a zone, Spark makes a time with one, and days of times.
+_DAY = as_times(DATE, DATE)
+#: Microseconds of units that are always as long, in UTC.
+_LONG = {
+    "WEEK": 604_800_000_000,
+    "DAY": 86_400_000_000,
+    "HOUR": 3_600_000_000,
+    "MINUTE": 60_000_000,
+    "SECOND": 1_000_000,
+}
 #: Formats of date_format, as sqlglot reads them and as DuckDB writes them.
 _FORMATS = {
     "yyyy-MM-dd": "%Y-%m-%d",
@@ -50,7 +60,7 @@ def _named(name: str, sign: Sign, duckdb: str) -> Admitted:
 
 def _truncated_time(unit: str) -> Admitted:
     name, text = f"date_trunc_{unit.lower()}", f"date_trunc('{unit}', {{0}})"
-    rule = unary(name, exp.TimestampTrunc, text, one_of(_INSTANTS))
+    rule = unary(name, exp.TimestampTrunc, text, as_times(TIMESTAMP, TIMESTAMP))
     return replace(rule, form={"unit": unit.lower()})
 
 
@@ -59,10 +69,22 @@ def _truncated_date(unit: str, word: str) -> Admitted:
         f"trunc_{word}",
         exp.DateTrunc,
         f"trunc({{0}}, {word})",
-        one_of((DATE,)),
+        _DAY,
         f"date_trunc('{unit}', {{0}})",
     )
     return replace(rule, form={"unit": word})
+
+
+def _apart_by(unit: str, micros: int) -> Admitted:
+    """How many whole units lie between two times."""
+    return Admitted(
+        f"timestampdiff_{unit.lower()}",
+        exp.TimestampDiff,
+        f"timestampdiff({unit}, {{1}}, {{0}})",
+        f"((epoch_us({{0}}) - epoch_us({{1}})) // {micros})",
+        as_times(TIMESTAMP, BIGINT),
+        form={"unit": unit.lower()},
+    )
 
 
 def _written(spark: str, duckdb: str) -> Admitted:
@@ -109,10 +131,10 @@ TIMES: tuple[Admitted, ...] = (
     unary("weekofyear", exp.WeekOfYear, "weekofyear({0})", _PART),
     *(_extracted(part, part) for part in ("year", "quarter", "month", "day", "week")),
     *(
-        unary(name, node, f"{name}({{0}})", one_of(_INSTANTS, INT))
+        unary(name, node, f"{name}({{0}})", as_times(TIMESTAMP, INT))
         for name, node in (("hour", exp.Hour), ("minute", exp.Minute), ("second", exp.Second))
     ),
-    unary("last_day", exp.LastDay, "last_day({0})", one_of((DATE,))),
+    unary("last_day", exp.LastDay, "last_day({0})", _DAY),
     *map(_truncated_time, ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")),
     *(_truncated_date(unit, word) for unit, words in _TRUNCATED.items() for word in words),
     *(_written(spark, duckdb) for spark, duckdb in _FORMATS.items()),
@@ -127,11 +149,16 @@ TIMES: tuple[Admitted, ...] = (
         "unix_micros",
         exp.UnixMicros,
         "unix_micros({0})",
-        one_of(_INSTANTS, BIGINT),
+        one_of((TIMESTAMP,), BIGINT),
         "epoch_us({0})",
     ),
     replace(
-        unary("unix_timestamp", exp.StrToUnix, "unix_timestamp({0})", one_of(_INSTANTS, BIGINT)),
+        unary(
+            "unix_timestamp",
+            exp.StrToUnix,
+            "unix_timestamp({0})",
+            as_times(TIMESTAMP, BIGINT),
+        ),
         duckdb="(epoch_us({0}) // 1000000)",
         fixed={"format": (_DEFAULT_FORMAT,)},
     ),
@@ -168,7 +195,8 @@ TIMES: tuple[Admitted, ...] = (
         exp.DateDiff,
         "datediff({0}, {1})",
         "({0} - {1})",
-        exactly((DATE, DATE), INT),
-        fixed={**_DAYS, "date_part_boundary": (True, False)},
+        as_times(DATE, INT),
+        fixed={"date_part_boundary": (True, False)},
     ),
+    *(_apart_by(unit, micros) for unit, micros in _LONG.items()),
 )
