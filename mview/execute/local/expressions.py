@@ -497,10 +497,11 @@ class Expressions:
             if node.args.get(name):
                 values.append(self.translate(node.args[name]))
         offset_fits = len(values) < 2 or (values[1].literal is not None and values[1].type == INT)
-        if not offset_fits or (len(values) == 3 and values[2].type != values[0].type):
+        kind, texts = values[0].type, [value.sql for value in values]
+        if not offset_fits or common_type([Typed("", kind), *values[2:]], shrink=True) != kind:
             raise _type_error(_SHIFTS[type(node)], values)
-        text = f"{_SHIFTS[type(node)]}({', '.join(v.sql for v in values)}){tail}"
-        return text, values[0].type
+        texts[2:] = [cast(value, kind) for value in values[2:]]
+        return f"{_SHIFTS[type(node)]}({', '.join(texts)}){tail}", kind
 
 
 def apply(rule: Admitted, values: list[Typed]) -> Typed:

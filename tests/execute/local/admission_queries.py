@@ -50,6 +50,9 @@ QUERIES = [
     "SELECT d FROM l INTERSECT ALL SELECT TIMESTAMP '2024-01-02 00:00:00'",
     "SELECT id FROM l WHERE k IN (SELECT id / 5 FROM r) OR n IN (SELECT v - 6 FROM r)",
     "SELECT id FROM l WHERE d IN (SELECT TIMESTAMP_NTZ '2024-01-02 00:00:00' FROM r)",
+    "SELECT id, lag(n, 1, 0) OVER (ORDER BY id) AS p, lead(id, 2, -1) OVER (ORDER BY d) q FROM l",
+    "SELECT k, sum(n) / count(*) AS a, sum(n) / sum(id) AS b, n * 100 / sum(n) OVER () AS c FROM l "
+    "GROUP BY k, n",
     # Aggregates of the rows that belong to one of the query.
     "SELECT id, (SELECT max(v) FROM r WHERE r.k = l.k) AS m FROM l",
     "SELECT id, (SELECT count(*) FROM r WHERE r.k = l.k) AS c, (SELECT max(k) FROM r) AS a FROM l",

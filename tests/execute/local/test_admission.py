@@ -263,6 +263,8 @@ LITERALS = {
     "make_date": [("a_int", m, d) for m, d in (("1", "1"), ("2", "29"), ("12", "31"), ("4", "31"))],
     "add_months": [("a_date", n) for n in ("0", "1", "-1", "11", "-12", "13", "1200")],
     "date_add": [("a_date", n) for n in ("0", "1", "-31", "365")],
+    "add_days": [("a_date", n) for n in ("0", "1", "365")],
+    "subtract_days": [("a_date", n) for n in ("0", "1", "365")],
     "like": [("a_string", p) for p in ("'a%'", "'_'", "'%b%'", "''", "'%'", "'__'", "'A'")],
 }
 

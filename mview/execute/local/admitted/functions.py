@@ -99,7 +99,9 @@ SCALARS: tuple[Admitted, ...] = (
     binary("subtract", exp.Sub, "{0} - {1}", plus, "subtract({0}, {1})"),
     binary("multiply", exp.Mul, "{0} * {1}", times, "multiply({0}, {1})"),
     binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
-    binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS),
+    replace(
+        binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS), defers=True
+    ),
     binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
     binary("mod", exp.Mod, "{0} % {1}", integers, _REST),
     unary("negate_integers", exp.Neg, "(- {0})", one_of(INTEGERS), _NEGATED),

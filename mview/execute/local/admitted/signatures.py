@@ -62,6 +62,9 @@ _MAX_PLACES = 10
 _MAX_DAYS = 100_000
 _MAX_MONTHS = 1_200
 
+#: Places of a quotient that Spark keeps at least.
+_LEAST_SCALE = 6
+
 DATES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 ORDERED = (BOOLEAN, STRING, BINARY, *INTEGERS, *DATES)
 
@@ -220,13 +223,19 @@ def decimal_quotient(values: list[Typed]) -> Signature | None:
     if not any(map(is_decimal, kinds)) or not all(map(is_exact_number, kinds)):
         return None
     left, right = (as_decimal(value, shrink=True) for value in values)
-    scale = max(6, left.scale + right.precision + 1)
-    precision = left.precision - left.scale + right.scale + scale
-    # Spark cuts scales where 38 digits do not hold all, and rounds to 38 places first.
-    if precision >= _MAX_DIGITS or scale + right.precision >= _MAX_DIGITS:
+    scale = max(_LEAST_SCALE, left.scale + right.precision + 1)
+    whole = left.precision - left.scale + right.scale
+    if whole + scale > _MAX_DIGITS:
+        scale = max(_MAX_DIGITS - whole, _LEAST_SCALE)
+    # Spark rounds to 38 places first. By fewer digits than are left then, that changes nothing, and
+    # Spark decides on what has no place in these types.
+    digits = min(right.precision, _MAX_DIGITS - scale)
+    if digits < max(right.scale, 1) or scale + right.scale > _MAX_DIGITS:
         return None
+    precision = min(whole + scale, _MAX_DIGITS)
     shifted = pa.decimal128(precision, scale + right.scale)
-    return Signature((shifted, right), pa.decimal128(precision, scale))
+    divisor = pa.decimal128(digits, right.scale)
+    return Signature((shifted, divisor), pa.decimal128(precision, scale))
 
 
 def averaged_decimals(values: list[Typed]) -> Signature | None:
@@ -508,6 +517,11 @@ def moved_date(values: list[Typed]) -> Signature | None:
     plain = day.type in DATES and days.type == INT and days.literal is not None
     fits = plain and abs(int(days.literal or 0)) <= _MAX_DAYS
     return Signature((DATE, INT), DATE) if fits else None
+
+
+def moved_day(values: list[Typed]) -> Signature | None:
+    """Operands of + and -: a date and a literal number of days."""
+    return moved_date(values) if values[0].type == DATE else None
 
 
 def moved_months(values: list[Typed]) -> Signature | None:

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from mview.execute.local.admitted.entries import SPARK_DECIDES, Admitted, unary, years_alike
+from mview.execute.local.admitted.entries import (
+    SPARK_DECIDES,
+    Admitted,
+    binary,
+    unary,
+    years_alike,
+)
 from mview.execute.local.admitted.signatures import (
     DATES,
     Sign,
@@ -14,6 +20,7 @@ from mview.execute.local.admitted.signatures import (
     dated,
     exactly,
     moved_date,
+    moved_day,
     moved_months,
     one_of,
 )
@@ -42,7 +49,14 @@ _FORMATS = {
     "dd": "%d",
     "HH": "%H",
     "HH:mm": "%H:%M",
+    "HH:mm:ss": "%H:%M:%S",
+    "yyyy-MM-dd HH": "%Y-%m-%d %H",
+    "yyyy-MM-dd HH:mm": "%Y-%m-%d %H:%M",
     "yyyy-MM-dd HH:mm:ss": "%Y-%m-%d %H:%M:%S",
+    "yyyy/MM/dd": "%Y/%m/%d",
+    "dd.MM.yyyy": "%d.%m.%Y",
+    "dd/MM/yyyy": "%d/%m/%Y",
+    "MM/dd/yyyy": "%m/%d/%Y",
 }
 _TRUNCATED = {
     "YEAR": ("'year'", "'yyyy'", "'yy'"),
@@ -97,9 +111,9 @@ def _written(spark: str, duckdb: str) -> Admitted:
     return replace(rule, form={"format": str(node.args["format"].sql("spark")).lower()})
 
 
-def _extracted(part: str, function: str) -> Admitted:
-    rule = unary(f"extract_{part}", exp.Extract, f"extract({part} FROM {{0}})", _PART)
-    return replace(rule, duckdb=f"{function}({{0}})", parts=("expression",), form={"this": part})
+def _extracted(part: str, function: str, sign: Sign = _PART) -> Admitted:
+    rule = unary(f"extract_{part}", exp.Extract, f"extract({part} FROM {{0}})", sign)
+    return replace(rule, duckdb=function, parts=("expression",), form={"this": part})
 
 
 #: As the parser writes the format that unix_timestamp has where none is given.
@@ -129,7 +143,10 @@ TIMES: tuple[Admitted, ...] = (
     unary("dayofweek", exp.DayOfWeek, "dayofweek({0})", _PART, "(dayofweek({0}) + 1)"),
     _named("weekday", _PART, "(isodow({0}) - 1)"),
     unary("weekofyear", exp.WeekOfYear, "weekofyear({0})", _PART),
-    *(_extracted(part, part) for part in ("year", "quarter", "month", "day", "week")),
+    *(_extracted(p, f"{p}({{0}})") for p in ("year", "quarter", "month", "day", "week")),
+    *(_extracted(part, "(dayofweek({0}) + 1)") for part in ("dow", "dayofweek")),
+    _extracted("doy", "dayofyear({0})"),
+    *(_extracted(p, f"{p}({{0}})", as_times(TIMESTAMP, INT)) for p in ("hour", "minute")),
     *(
         unary(name, node, f"{name}({{0}})", as_times(TIMESTAMP, INT))
         for name, node in (("hour", exp.Hour), ("minute", exp.Minute), ("second", exp.Second))
@@ -183,6 +200,8 @@ TIMES: tuple[Admitted, ...] = (
         moved_date,
         fixed=_DAYS,
     ),
+    binary("add_days", exp.Add, "{0} + {1}", moved_day),
+    binary("subtract_days", exp.Sub, "{0} - {1}", moved_day),
     Admitted(
         "add_months",
         exp.AddMonths,
@@ -198,5 +217,8 @@ TIMES: tuple[Admitted, ...] = (
         as_times(DATE, INT),
         fixed={"date_part_boundary": (True, False)},
     ),
-    *(_apart_by(unit, micros) for unit, micros in _LONG.items()),
+    *(
+        _apart_by(unit, f"((epoch_us({{0}}) - epoch_us({{1}})) // {n})")
+        for unit, n in _LONG.items()
+    ),
 )
