@@ -217,8 +217,5 @@ TIMES: tuple[Admitted, ...] = (
         as_times(DATE, INT),
         fixed={"date_part_boundary": (True, False)},
     ),
-    *(
-        _apart_by(unit, f"((epoch_us({{0}}) - epoch_us({{1}})) // {n})")
-        for unit, n in _LONG.items()
-    ),
+    *(_apart_by(unit, micros) for unit, micros in _LONG.items()),
 )
