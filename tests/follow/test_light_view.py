@@ -73,6 +73,7 @@ def test_filters_and_projections_with_sparks_types() -> None:
         ("SELECT shop, id, now() AS t FROM db.orders", "asks for the time"),
         ("SELECT shop, id, hash(note) AS n FROM db.orders", "cannot run in process"),
         ("SELECT shop, id, explode(tags) AS tag FROM db.orders", "table's: "),
+        ("SELECT shop, id, 1.50 / id AS n FROM db.orders", "needs Spark for some values"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_light_says_why(sql: str, told: str) -> None:

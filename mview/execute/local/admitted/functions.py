@@ -31,6 +31,7 @@ from mview.execute.local.admitted.signatures import (
     exactly,
     integers,
     listed,
+    long_quotient,
     merged,
     not_float,
     number,
@@ -74,6 +75,11 @@ _DECIMALS = (
     "CASE WHEN {1} = 0 AND {0} IS NOT NULL THEN error('division by zero') "
     f"ELSE {rounded_text('{0}', whole_digits('{1}'))} END"
 )
+# To round doubles the digits: 127 bits must hold that.
+_LONG_DECIMALS = (
+    f"CASE WHEN abs({whole_digits('{0}')}) >= 85070591730234615865843651857942052864 "
+    f"THEN CAST({SPARK_DECIDES} AS VARCHAR) ELSE {_DECIMALS} END"
+)
 # Spark goes to the nearest BIGINT from beyond, and takes NaN as 0.
 _WHOLE_OF = (
     "CASE WHEN abs({0}) < 9e15 THEN %s({0}) "
@@ -99,8 +105,10 @@ SCALARS: tuple[Admitted, ...] = (
     binary("subtract", exp.Sub, "{0} - {1}", plus, "subtract({0}, {1})"),
     binary("multiply", exp.Mul, "{0} * {1}", times, "multiply({0}, {1})"),
     binary("divide", exp.Div, "{0} / {1}", quotient, _DIVIDED),
+    binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS),
     replace(
-        binary("divide_decimals", exp.Div, "{0} / {1}", decimal_quotient, _DECIMALS), defers=True
+        binary("divide_long_decimals", exp.Div, "{0} / {1}", long_quotient, _LONG_DECIMALS),
+        defers=True,
     ),
     binary("div", exp.IntDiv, "{0} div {1}", whole_quotient, _WHOLE),
     binary("mod", exp.Mod, "{0} % {1}", integers, _REST),

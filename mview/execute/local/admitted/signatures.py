@@ -219,16 +219,31 @@ def quotient(values: list[Typed]) -> Signature | None:
 
 def decimal_quotient(values: list[Typed]) -> Signature | None:
     """Operands of /: exact numbers, one of them a decimal at least."""
-    kinds = [value.type for value in values]
-    if not any(map(is_decimal, kinds)) or not all(map(is_exact_number, kinds)):
+    if (sides := _decimals(values)) is None:
         return None
-    left, right = (as_decimal(value, shrink=True) for value in values)
+    left, right = sides
+    scale = max(_LEAST_SCALE, left.scale + right.precision + 1)
+    precision = left.precision - left.scale + right.scale + scale
+    # Spark cuts scales where 38 digits do not hold all, and rounds to 38 places first.
+    if precision >= _MAX_DIGITS or scale + right.precision >= _MAX_DIGITS:
+        return None
+    shifted = pa.decimal128(precision, scale + right.scale)
+    return Signature((shifted, right), pa.decimal128(precision, scale))
+
+
+def long_quotient(values: list[Typed]) -> Signature | None:
+    """Operands of / as for `decimal_quotient`, but of digits that Spark cuts or rounds twice.
+
+    To round to 38 places first changes nothing where the divisor has no more digits than are left
+    behind the last place then. What has no place in these types raises: Spark decides.
+    """
+    if (sides := _decimals(values)) is None or decimal_quotient(values) is not None:
+        return None
+    left, right = sides
     scale = max(_LEAST_SCALE, left.scale + right.precision + 1)
     whole = left.precision - left.scale + right.scale
     if whole + scale > _MAX_DIGITS:
         scale = max(_MAX_DIGITS - whole, _LEAST_SCALE)
-    # Spark rounds to 38 places first. By fewer digits than are left then, that changes nothing, and
-    # Spark decides on what has no place in these types.
     digits = min(right.precision, _MAX_DIGITS - scale)
     if digits < max(right.scale, 1) or scale + right.scale > _MAX_DIGITS:
         return None
@@ -236,6 +251,14 @@ def decimal_quotient(values: list[Typed]) -> Signature | None:
     shifted = pa.decimal128(precision, scale + right.scale)
     divisor = pa.decimal128(digits, right.scale)
     return Signature((shifted, divisor), pa.decimal128(precision, scale))
+
+
+def _decimals(values: list[Typed]) -> list[pa.DataType] | None:
+    """Both operands of / as decimals; None where it is not one of decimals."""
+    kinds = [value.type for value in values]
+    if not any(map(is_decimal, kinds)) or not all(map(is_exact_number, kinds)):
+        return None
+    return [as_decimal(value, shrink=True) for value in values]
 
 
 def averaged_decimals(values: list[Typed]) -> Signature | None:
