@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mview_connectors.changelogs.kafka import changelog as kafka
 from mview_connectors.changelogs.kafka.changelog import KafkaChangelog
-from mview_connectors.changelogs.kafka.client import Topic
+from mview_connectors.changelogs.kafka.client import Topic, topic_of
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings
@@ -21,14 +21,24 @@ SETTINGS = ChangesSettings(
 
 
 class Client(KeepsNothing):
-    """A cluster with one topic: an id, and the first and last offset of every partition."""
+    """A cluster: the id of its topics, and the first and last offset of every partition."""
 
-    def __init__(self, made: str, **partitions: tuple[int, int]) -> None:
-        self.made = made
-        self.there = {f"t/{name[1:]}": span for name, span in partitions.items()}
+    def __init__(self, made: str, topic: str = "t", **partitions: tuple[int, int]) -> None:
+        self.made = {topic: made}
+        self.there = {f"{topic}/{name[1:]}": span for name, span in partitions.items()}
+
+    def and_(self, other: Client) -> Client:
+        """This cluster with the topics of another one, too."""
+        self.made |= other.made
+        self.there |= other.there
+        return self
 
     def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
-        return {"t": Topic(self.made, list(self.there))}
+        return {
+            topic: Topic(self.made[topic], [p for p in self.there if topic_of(p) == topic])
+            for topic in topics
+            if topic in self.made
+        }
 
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:
         return {name: self.there[name][0] for name in partitions}
@@ -44,9 +54,9 @@ class Client(KeepsNothing):
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], KafkaChangelog]:
-    def open_log(client: Client) -> KafkaChangelog:
+    def open_log(client: Client, *tables: str) -> KafkaChangelog:
         monkeypatch.setattr(kafka, "KafkaClient", lambda *_: client)
-        return KafkaChangelog(SETTINGS, UnifiedFormat({}), ["t"])
+        return KafkaChangelog(SETTINGS, UnifiedFormat({}), tables or ["t"])
 
     return open_log
 
@@ -82,6 +92,35 @@ def test_brokers_that_give_no_ids_yet_are_no_other_topics(log: Any) -> None:
     assert at == {"t/0": 9}
     newer = log(Client("id", p0=(0, 12)))
     assert newer.advance(at, 100, 0).offsets == {"t/0": 12, "t": "id"}
+
+
+def test_all_that_is_gone_is_told_at_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long pause loses changes of many tables: who was told of one came back for each."""
+    monkeypatch.setattr(kafka, "_BELIEVE_S", 0.0)
+    client = Client("id", p0=(0, 9), p1=(7, 9), p2=(9, 9)).and_(Client("new", "anew", p0=(0, 99)))
+    client.and_(Client("id", "whole", p0=(3, 9))).and_(Client("id", "shrunk", p0=(0, 9)))
+    before = {"t/0": 5, "t/1": 6, "t/2": 9, "t": "id", "anew/0": 5, "anew/1": 5, "anew": "old"}
+    before |= {"whole/0": 3, "whole": "id", "shrunk/0": 9, "shrunk/1": 4, "shrunk": "id"}
+    changelog = log(client, "t", "anew", "whole", "shrunk")
+    with pytest.raises(DataLostError) as caught:
+        changelog.advance(before, 100, 0)
+    assert caught.value.what == (
+        "changes of shrunk/1 are gone before they were read: the topic or partition was deleted;"
+        " so are changes of anew, t/1"
+    )
+    assert caught.value.where == "shrunk/1"
+    assert "mview drop shop.shrunk shop.anew shop.t;" in str(caught.value.hint)
+
+
+def test_of_many_places_some_are_named_and_all_tables(log: Any) -> None:
+    names = [f"t{number}" for number in range(9)]
+    client = Client("new", names[0], p0=(0, 9))
+    for name in names[1:]:
+        client.and_(Client("new", name, p0=(0, 9)))
+    before = {f"{name}/0": 5 for name in names} | dict.fromkeys(names, "old")
+    with pytest.raises(DataLostError, match="are changes of t1, t2, t3, t4, t5, 3 more") as caught:
+        log(client, *names).advance(before, 100, 0)
+    assert " ".join(f"shop.{name}" for name in names) in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

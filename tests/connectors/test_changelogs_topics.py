@@ -233,7 +233,7 @@ class MemoryKafka(KeepsNothing):
         listed = list(partitions)
         for partition in listed:
             if partition not in self.logs:
-                gone(partition, "the partition does not exist any more", ("orders",))
+                gone({partition: "the partition does not exist any more"}, ("orders",))
         return {partition: len(self.logs[partition]) for partition in listed}
 
     def beginnings(self, partitions: Iterable[str]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from mview.clock import SourceMs, SystemClock
 from mview.config import ChangesSettings
@@ -287,16 +287,16 @@ class KafkaChangelog:
             DataLostError: what `start` asks for is not in the topic any more.
         """
         self._client.forget()
-        beats, made, start = self._heartbeat_ends, _ids(start), _places(start)
+        beats, asked, made, start = self._heartbeat_ends, start, _ids(start), _places(start)
         ended = {name: at for name, at in start.items() if self._is_of_ends(name)}
         start = {name: at for name, at in start.items() if name not in ended}
-        if ends := self._streamed(made, start, wait_ms, Portion(max_rows, max_bytes, align)):
+        if ends := self._streamed(asked, start, wait_ms, Portion(max_rows, max_bytes, align)):
             return Progress({**ends, **self._ids(), **made}, self._watermark, 0, self._whole)
-        observed = self._observe(start)
+        observed = self._observe(asked)
         if wait_ms and self._caps is None and observed == start and self._heartbeat_ends == beats:
             self._client.wait(start, self._heartbeat_ends, wait_ms / 1000)
-            observed = self._observe(start)
-        self._check_same(made, fresh=observed != start)
+            observed = self._observe(asked)
+        self._check_same(asked, fresh=observed != start)
         begun = self._with_new(start, observed)
         capped = observed
         if self._caps is not None:
@@ -335,7 +335,7 @@ class KafkaChangelog:
         """The partitions that have something new, long ones in pieces."""
         if not self._known:  # another process planned this, perhaps long ago
             self._look()
-            self._check_same(_ids(end), fresh=False)
+            self._check_same(end, fresh=False)
         start, end = _places(start), _places(end)
         end = {name: at for name, at in end.items() if not self._is_of_ends(name)}
         start = self._with_new(start, end)
@@ -365,7 +365,7 @@ class KafkaChangelog:
     # --- planning --------------------------------------------------------------------------------
 
     def _streamed(
-        self, made: Mapping[str, str], start: Offsets, wait_ms: int, bounds: Portion
+        self, asked: Offsets, start: Offsets, wait_ms: int, bounds: Portion
     ) -> dict[str, int] | None:
         """The ends of what has come since, where that is little; None: they are to be asked for.
 
@@ -391,7 +391,7 @@ class KafkaChangelog:
         is_known = not self._heartbeat_ends or came.keys() <= self._senders.keys()
         if not is_known or len(sizes) > bounds.rows or sum(sizes) > bounds.size:
             return None
-        self._check_same(made, fresh=True)
+        self._check_same(asked, fresh=True)
         self._times.largest = max(self._times.largest, *sizes)
         self._client.keep(messages, start, ends)
         return ends
@@ -497,7 +497,7 @@ class KafkaChangelog:
     def _ids(self) -> dict[str, str]:
         return {topic: known.id for topic, known in self._known.items() if known.id}
 
-    def _check_same(self, made: Mapping[str, str], *, fresh: bool) -> None:
+    def _check_same(self, start: Offsets, *, fresh: bool) -> None:
         """Raise when a topic is another than the one that was read so far.
 
         Asked again whenever there is something to read: what a new topic has at old offsets is not
@@ -505,10 +505,48 @@ class KafkaChangelog:
         """
         if fresh:
             self._look()
-        for topic, now in self._ids().items():
-            if made.get(topic, now) != now:
-                how = "the topic was deleted and made anew since"
-                gone(topic, how, self._topics.tables(topic))
+        if lost := self._made_anew(start):
+            self._gone(lost, start)
+
+    def _gone(self, lost: Mapping[str, str], start: Offsets) -> NoReturn:
+        """Raise the error of changes that are gone, with all that is: one pause loses of many.
+
+        Args:
+            lost: what was noticed, by partition or topic.
+            start: what is to be read next.
+        """
+        every = {**lost, **self._made_anew(start), **self._deleted(start)}
+        left = [p for p in self._partitions() if p not in every and topic_of(p) not in every]
+        every |= self._cut(start, left)
+        tables = [table for name in every for table in self._topics.tables(topic_of(name) or name)]
+        gone(every, list(dict.fromkeys(tables)))
+
+    def _made_anew(self, start: Offsets) -> dict[str, str]:
+        """The topics that are others than those that were read so far."""
+        made = _ids(start)
+        others = [topic for topic, now in self._ids().items() if made.get(topic, now) != now]
+        return dict.fromkeys(others, "the topic was deleted and made anew since")
+
+    def _deleted(self, start: Offsets) -> dict[str, str]:
+        """The partitions that were read, and are not there; not those of a topic made anew."""
+        missing = _places(start).keys() - {*self._partitions()}
+        topics = {t for t in map(topic_of, missing) if self._topics.has(t)}
+        topics -= self._made_anew(start).keys()
+        lost = sorted(partition for partition in missing if topic_of(partition) in topics)
+        return dict.fromkeys(lost, "the topic or partition was deleted")
+
+    def _cut(self, start: Offsets, partitions: Sequence[str]) -> dict[str, str]:
+        """Those of some partitions whose oldest message is not the next one to be read any more."""
+        lost = {}
+        for partition, first in self._client.beginnings(partitions).items():
+            if first <= start.get(partition, 0):
+                continue
+            if partition in start:
+                how = f"offset {start[partition]} is next, the oldest that is left is {first}"
+            else:
+                how = f"it was added, and the oldest that is left is offset {first}"
+            lost[partition] = how
+        return lost
 
     def _observe(self, start: Offsets) -> dict[str, int]:
         """The ends of the data partitions, asked for after the last heartbeat was fetched."""
@@ -554,12 +592,11 @@ class KafkaChangelog:
         until = time.monotonic() + _BELIEVE_S
         while True:
             data = self._partitions()
-            left = [p for p in start if self._topics.has(topic_of(p)) and p not in data]
+            left = self._deleted(start)
             if not left:
                 return data
             if time.monotonic() > until:
-                tables = self._topics.tables(topic_of(left[0]))
-                gone(left[0], "the topic or partition was deleted", tables)
+                self._gone(left, start)
             # A broker that has just started may not know its topics yet.
             time.sleep(_LOOK_AGAIN_S)
             self._look()
@@ -582,10 +619,8 @@ class KafkaChangelog:
             DataLostError: the first messages of one are not there any more.
         """
         fresh = [partition for partition in there if partition not in start]
-        for partition, first in self._client.beginnings(fresh).items():
-            if first > 0:
-                how = f"it was added, and the oldest that is left is offset {first}"
-                gone(partition, how, self._topics.tables(topic_of(partition)))
+        if lost := self._cut(start, fresh):
+            self._gone(lost, start)
         return {**dict.fromkeys(fresh, 0), **start}
 
     def _check_not_behind(self, start: Offsets, observed: Offsets) -> None:
@@ -597,13 +632,8 @@ class KafkaChangelog:
 
     def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
         news = [partition for partition, end in observed.items() if end > start[partition]]
-        for partition, first in self._client.beginnings(news).items():
-            if start[partition] < first:
-                gone(
-                    partition,
-                    f"offset {start[partition]} is next, the oldest that is left is {first}",
-                    self._topics.tables(topic_of(partition)),
-                )
+        if lost := self._cut(start, news):
+            self._gone(lost, start)
 
     # --- times -----------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class KafkaClient:
     def _pause(self, error: KafkaError, partition: str, late: bool) -> None:
         """Wait a moment when a partition is moving to another broker; else, or too late, raise."""
         if late and (error.code() in UNKNOWN or not self._is_there(error, partition)):
-            gone(partition, "the partition does not exist any more", self._tables(partition))
+            gone({partition: "the partition does not exist any more"}, self._tables(partition))
         if late or error.code() not in MOVING:
             self._away(error, partition)
         time.sleep(_PAUSE)
@@ -408,7 +408,7 @@ class KafkaClient:
         if error.code() in GONE and name in at:
             span = f"{at[name]} to {ends[name]}"
             how = f"{span} were to be read, offset {at[name]} is not there any more"
-            gone(name, how, self._tables(name))
+            gone({name: how}, self._tables(name))
         if error.fatal() or not error.retriable():
             self._away(error, _places(at))
 

@@ -45,6 +45,9 @@ FORBIDDEN = (
     KafkaError._AUTHENTICATION,
 )
 
+#: Further places that an error of lost changes names; its command has the tables of all.
+_NAMED = 5
+
 _SAFE = "what is published stays as it is; nothing after this place was taken"
 _GOES_ON = "nothing is lost: reading goes on at the same offsets"
 
@@ -116,17 +119,21 @@ def behind(
     )
 
 
-def gone(partition: str, how: str, tables: Sequence[str]) -> NoReturn:
+def gone(lost: Mapping[str, str], tables: Sequence[str]) -> NoReturn:
     """Raise the error of changes that cannot be read any more.
 
     Args:
-        partition: or topic, where they were.
-        how: what has become of them.
-        tables: that have the topic, as commands name them.
+        lost: what has become of them, by the partitions or topics where they were.
+        tables: that have these topics, as commands name them.
     """
+    (place, how), *others = lost.items()
+    more = [name for name, _ in others[:_NAMED]]
+    if len(others) > _NAMED:
+        more.append(f"{len(others) - _NAMED} more")
+    beside = f"; so are changes of {', '.join(more)}" if more else ""
     raise DataLostError(
-        f"changes of {partition} are gone before they were read: {how}",
-        where=partition,
+        f"changes of {place} are gone before they were read: {how}{beside}",
+        where=place,
         safe=_SAFE,
         hint=f"{_anew(tables)}. Let no topic that is read be deleted, and its retention.ms be "
         "longer than any pause",
