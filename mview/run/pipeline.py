@@ -1011,5 +1011,5 @@ class Run:
         self._listener.on_message(
             f"waiting for {tables}: all chunks are read; they count when the changelog has passed "
             f"their read time plus T. Its watermark is {seen}. It moves by changes and by "
-            "heartbeats: if it stands still, none arrives"
+            "heartbeats: if it stands still, none arrives, or they are of an earlier time"
         )
