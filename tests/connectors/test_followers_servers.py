@@ -129,6 +129,11 @@ class ServerContract(FollowerContract):
     alter: ClassVar[str]
     #: Drops the table's primary key.
     drop_key: ClassVar[str]
+    #: Has keys of the table `texts` compared without regard to case.
+    fold_case: ClassVar[tuple[str, ...]]
+    #: What is said of a row that a unique index refuses, and of which table an index is.
+    in_the_way: ClassVar[str]
+    of_table: ClassVar[str] = ""
 
     def test_sessions_that_the_server_ends(self, harness: ServerHarness) -> None:
         """In the middle of a transaction, and between two."""
@@ -177,6 +182,48 @@ class ServerContract(FollowerContract):
             harness.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (k)")
             world.sync()
             world.check()
+
+    def test_a_key_that_somebody_lets_compare_otherwise_is_told(
+        self, harness: ServerHarness
+    ) -> None:
+        """Rows whose keys differ by case alone would become one, without a word."""
+        schema = schema_of([("k", "string"), ("v", "string")])
+        with self.filled(harness, 0) as other:
+            world = World(harness, other.folder / "text", schema, table="texts")
+            world.view.publish([("a", "1"), ("b", "2")])
+            world.sync()
+            for sql in self.fold_case:
+                harness.execute(sql)
+            world.start()
+            world.view.publish([("A", "3")])
+            with pytest.raises(TargetError, match="told apart by its key") as told:
+                world.sync()
+            assert "k (collation" in str(told.value.render())
+            harness.drop(world.target())
+            world.sync()
+            world.check()
+            world.close()
+
+    def test_a_row_in_the_way_of_a_unique_index_of_somebody_is_told(
+        self, harness: ServerHarness
+    ) -> None:
+        """MariaDB would update the other row in its stead, without a word."""
+        schema = schema_of([("k", "bigint"), ("v", "bigint")])
+        with self.filled(harness, 0) as other:
+            world = World(harness, other.folder / "unique", schema, table="numbers")
+            world.view.publish([(1, 10), (2, 20)])
+            world.sync()
+            harness.execute("CREATE UNIQUE INDEX theirs ON numbers (v)")
+            world.view.publish([(2, 21), (3, 20)])  # nothing is in the way
+            world.sync()
+            world.check()
+            world.view.publish([(4, 10)])
+            with pytest.raises(TargetError, match=self.in_the_way):
+                world.sync()
+            harness.execute(f"DROP INDEX theirs {self.of_table.format('numbers')}")
+            world.sync()
+            world.check()
+            world.close()
 
     def test_a_table_of_all_types_is_known_again(self, harness: ServerHarness) -> None:
         keys = ("boolean", "tinyint", "bigint", "string", "binary", "date", "timestamp")
@@ -284,6 +331,11 @@ def sync_patiently(world: World) -> None:
 class TestPostgresql(ServerContract):
     alter = "ALTER COLUMN {} TYPE numeric(12,0)"
     drop_key = "DROP CONSTRAINT t_pkey"
+    fold_case = (
+        "CREATE COLLATION folded (provider=icu, locale='und-u-ks-level2', deterministic=false)",
+        "ALTER TABLE texts ALTER COLUMN k TYPE text COLLATE folded",
+    )
+    in_the_way = 'unique constraint "theirs"'
 
     @pytest.fixture
     def harness(self, postgresql: PostgresqlServer) -> Iterator[FollowerHarness]:
@@ -304,11 +356,55 @@ class TestPostgresql(ServerContract):
 class TestMariadb(ServerContract):
     alter = "MODIFY {} DECIMAL(12,0)"
     drop_key = "DROP PRIMARY KEY"
+    fold_case = (
+        "ALTER TABLE texts MODIFY k VARCHAR(768) CHARACTER SET utf8mb4 "
+        "COLLATE utf8mb4_general_ci NOT NULL",
+    )
+    in_the_way = "whose key is not the same"
+    of_table = "ON {}"
 
     @pytest.fixture
     def harness(self, mariadb: MariadbServer) -> Iterator[FollowerHarness]:
         with mariadb.new_database() as name:
             yield MariadbHarness(mariadb, name)
+
+    def test_keys_are_looked_at_by_their_bytes_beside_a_run(self, harness: ServerHarness) -> None:
+        """The runner has looked at the table before."""
+        schema = schema_of([("k", "string"), ("v", "string")])
+        with self.filled(harness, 0) as other:
+            world = World(harness, other.folder / "text", schema, table="texts")
+            world.view.publish([("a", "1"), ("b", "2")])
+            world.sync()
+            (sql,) = self.fold_case
+            harness.execute(sql)
+            world.view.publish([("A", "3")])
+            with pytest.raises(TargetError, match="whose key is not the same"):
+                world.sync()
+            assert world.harness.read(world.target()) == [("a", "1"), ("b", "2")]
+            world.close()
+
+    def test_a_table_without_transactions_is_told(self, harness: ServerHarness) -> None:
+        """A step that is rolled back would leave its rows there."""
+        with self.filled(harness) as world:
+            harness.execute("ALTER TABLE t ENGINE=MyISAM")
+            world.start()
+            world.view.publish([world.row(50)])
+            with pytest.raises(TargetError, match="no transaction") as told:
+                world.sync()
+            assert "MyISAM" in str(told.value.render())
+            harness.execute("ALTER TABLE t ENGINE=InnoDB")
+            world.sync()
+            world.check()
+
+    def test_a_server_whose_own_choice_has_no_transactions(self, harness: ServerHarness) -> None:
+        harness.execute("SET GLOBAL default_storage_engine = MyISAM")
+        try:
+            with self.filled(harness) as world:
+                for table in ("t", MARKS):
+                    assert "ENGINE=InnoDB" in str(harness.execute(f"SHOW CREATE TABLE {table}"))
+                world.check()
+        finally:
+            harness.execute("SET GLOBAL default_storage_engine = InnoDB")
 
     def test_a_row_that_no_statement_holds_is_told(self, harness: ServerHarness) -> None:
         """The server itself ends the connection, as if it were away."""

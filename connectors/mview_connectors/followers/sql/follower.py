@@ -12,7 +12,7 @@ token there, first lets become what is to become of the step, and puts it there 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -112,6 +112,8 @@ class SqlFollower(ABC):
     driver: ClassVar[str]
     #: A parameter in our statements; names cannot hold it, see `with_parameters`.
     mark: ClassVar[str] = "\0"
+    #: By what texts in a key are compared: by their bytes, and by all of them.
+    collation: ClassVar[str] = ""
     #: What a text column is that is compared by its bytes: of the marks, too.
     text: ClassVar[str] = "TEXT"
     #: A reading that locks the row.
@@ -159,8 +161,15 @@ class SqlFollower(ABC):
         """The types of the table's columns, as `spelled` has them; none: the database keeps any."""
         return {}
 
-    def key_there(self, connection: Any) -> Collection[str] | None:
-        """The columns of the table's primary key; None: nobody can have dropped it."""
+    def key_there(self, connection: Any) -> Mapping[str, str] | None:
+        """The columns of the table's primary key, each with its collation; of others than texts "".
+
+        None: nobody can have altered it.
+        """
+        return None
+
+    def without_transactions(self, connection: Any) -> str | None:
+        """What keeps the table, where that has no transactions."""
         return None
 
     def spelled(self, column_type: str) -> str:
@@ -294,19 +303,31 @@ class SqlFollower(ABC):
         self._is_taken = True
 
     def _check_types(self, connection: Any) -> None:
-        """Refuse a table whose columns somebody has made other ones: values would be cut to fit.
+        """Refuse a table that somebody has made another one: values would be cut to fit.
 
         Raises:
-            TargetError: which, and how it was made.
+            TargetError: what of it, and how it was made.
         """
+        if engine := self.without_transactions(connection):
+            raise TargetError(
+                f"somebody has altered the table {self.target.table} of sink {self.target.sink}: "
+                "it takes part in no transaction any more",
+                where="its engine",
+                got=engine,
+                allowed=self.kept_by.strip(),
+                safe="nothing was written there since this runner began",
+                hint="drop the table there: it is filled anew; or alter it back, and look with "
+                "`mview verify` at what was written meanwhile",
+            )
         key, there = self.target.schema.key, self.types(connection)
-        unique_by = self.key_there(connection)
-        if unique_by is not None and set(unique_by) != set(key):
+        unique_by, made_by = self.key_there(connection), self._key_made()
+        if unique_by is not None and unique_by != made_by:
             raise TargetError(
                 f"somebody has altered the table {self.target.table} of sink {self.target.sink}: "
                 "rows are not told apart by its key any more",
                 where=f"primary key ({', '.join(key)})",
-                got=", ".join(unique_by) or "no primary key",
+                got=_key_text(unique_by) or "no primary key",
+                allowed=_key_text(made_by),
                 safe="nothing was written there since this runner began",
                 hint="drop the table there: it is filled anew; or make the primary key again, and "
                 "look with `mview verify` at what was written meanwhile",
@@ -458,6 +479,11 @@ class SqlFollower(ABC):
             (self._name, *row),
         )
 
+    def _key_made(self) -> dict[str, str]:
+        """What `key_there` says of a table that nobody has altered."""
+        kinds = {name: self.target.schema.column(name).type for name in self.target.schema.key}
+        return {n: self.collation if pa.types.is_string(k) else "" for n, k in kinds.items()}
+
     def _columns(self) -> str:
         """What the table is made of; another text means another table."""
         key = self.target.schema.key
@@ -472,9 +498,11 @@ class SqlFollower(ABC):
         return (
             f"CREATE TABLE IF NOT EXISTS {self.marks} (table_name {text} PRIMARY KEY, "
             f"owner {self.text} NOT NULL, fence BIGINT NOT NULL, epoch BIGINT, "
-            f"step {self.text} NOT NULL, columns_of {self.text} NOT NULL)"
+            f"step {self.text} NOT NULL, columns_of {self.text} NOT NULL){self.kept_by}"
         )
 
+    #: What a new table is told to be kept by.
+    kept_by: ClassVar[str] = ""
     #: A text column that is a key by itself.
     key_text: ClassVar[str] = "TEXT"
 
@@ -486,7 +514,8 @@ class SqlFollower(ABC):
             kind = self.column_type(column.type, in_key=in_key)
             columns.append(f"{self.quote(column.name)} {kind}{' NOT NULL' if in_key else ''}")
         named = ", ".join(map(self.quote, key))
-        return f"CREATE TABLE {self.table} ({', '.join(columns)}, PRIMARY KEY ({named}))"
+        listed = f"{', '.join(columns)}, PRIMARY KEY ({named})"
+        return f"CREATE TABLE {self.table} ({listed}){self.kept_by}"
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -762,6 +791,11 @@ class SqlFollower(ABC):
                 cursor.executemany(self.with_parameters(sql), listed[begin : begin + ROWS])
         finally:
             cursor.close()
+
+
+def _key_text(key: Mapping[str, str]) -> str:
+    """The columns of a key for people: `k, name (collation C)`."""
+    return ", ".join(f"{n} (collation {by})" if by else n for n, by in key.items())
 
 
 def finite(column: pa.ChunkedArray, name: str, kind: str) -> None:

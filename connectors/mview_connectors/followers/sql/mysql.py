@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mview.errors import UserError
+from mview.errors import TargetError, UserError
+from mview.follower import GOES_ON
 from mview_connectors import silence
 from mview_connectors.followers.sql.follower import ROWS, SqlFollower, finite
 from mview_connectors.followers.sql.two_phase import MysqlTwoPhase, TwoPhase
@@ -20,6 +21,9 @@ from mview_connectors.network import mysql_caution
 #: shutting down or gone, a session that was ended, connection refused or lost.
 _PASSING = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013}
 _PASSING |= {1020, 1030, 1317, 1397, 4031}
+
+#: A column that cannot be NULL was to be.
+_NULL_REFUSED = 1048
 
 #: Bytes of texts and bytes in one statement, where the server takes that much.
 _BYTES = 8 << 20
@@ -36,12 +40,13 @@ class MariadbFollower(SqlFollower):
 
     driver: ClassVar[str] = "mysql+pymysql"
     two_phase: ClassVar[TwoPhase | None] = MysqlTwoPhase()
-    #: Compared by bytes, and by all of them: no trailing space is lost.
+    #: No trailing space is lost, either.
     collation: ClassVar[str] = "utf8mb4_nopad_bin"
     text: ClassVar[str] = "LONGTEXT CHARACTER SET utf8mb4"
     #: Digits behind the point of a DECIMAL.
     scale: ClassVar[int] = 38
     begin: ClassVar[str] = "START TRANSACTION"
+    kept_by: ClassVar[str] = " ENGINE=InnoDB"
     #: Bytes of a statement that the server takes; 0: not asked yet.
     _packet = 0
     #: What ends a session that is idle in a transaction, in seconds.
@@ -126,16 +131,28 @@ class MariadbFollower(SqlFollower):
         # As in `tables`; where names fold there is but one.
         return [row for row in rows if row[1] == self.target.table] or list(rows)
 
-    def key_there(self, connection: Any) -> Collection[str]:
+    def key_there(self, connection: Any) -> dict[str, str]:
         """From the catalog: without one, rows would come twice, without a word."""
-        return [
-            str(row[0])
-            for row in self._of_catalog(
-                connection,
-                "COLUMN_NAME, TABLE_NAME FROM information_schema.STATISTICS",
-                " AND INDEX_NAME = 'PRIMARY'",
-            )
-        ]
+        rows = self._of_catalog(
+            connection,
+            "COLUMN_NAME, TABLE_NAME, COLLATION_NAME, SUB_PART FROM information_schema.STATISTICS "
+            "JOIN information_schema.COLUMNS USING (TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME)",
+            " AND INDEX_NAME = 'PRIMARY'",
+        )
+        return {
+            str(name): f"{by or ''}" if part is None else f"{by}, of {part} characters"
+            for name, _, by, part in rows
+        }
+
+    def without_transactions(self, connection: Any) -> str | None:
+        """From the catalog."""
+        rows = self._of_catalog(
+            connection,
+            "ENGINE, TABLE_NAME FROM information_schema.TABLES "
+            "JOIN information_schema.ENGINES USING (ENGINE)",
+            " AND TRANSACTIONS <> 'YES'",
+        )
+        return str(rows[0][0]) if rows else None
 
     def spelled(self, column_type: str) -> str:
         """Without the width of integers, which some servers tell and which bounds nothing."""
@@ -177,11 +194,20 @@ class MariadbFollower(SqlFollower):
         return options
 
     def on_conflict(self, others: Sequence[str]) -> str:
-        """MySQL's upsert."""
-        first = self.quote(self.target.schema.key[0])
-        if not others:
-            return f"ON DUPLICATE KEY UPDATE {first} = {first}"
-        sets = (f"{self.quote(name)} = VALUES({self.quote(name)})" for name in others)
+        """MySQL's upsert, which fails where it meets a row of another key.
+
+        By a unique index of somebody else, or another collation, it finds such rows: they would be
+        updated, and ours be lost, without a word. So the key is set to NULL then, which none takes.
+        """
+        schema, same = self.target.schema, []
+        for name in schema.key:
+            there, comes = self.quote(name), f"VALUES({self.quote(name)})"
+            if pa.types.is_string(schema.column(name).type):
+                there, comes = (f"CAST({text} AS BINARY)" for text in (there, comes))
+            same.append(f"{there} = {comes}")
+        first = self.quote(schema.key[0])
+        sets = [f"{first} = IF({' AND '.join(same)}, {first}, NULL)"]
+        sets += [f"{self.quote(name)} = VALUES({self.quote(name)})" for name in others]
         return f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
 
     def upsert(self, connection: Any, rows: pa.Table) -> None:
@@ -189,12 +215,21 @@ class MariadbFollower(SqlFollower):
         names = rows.column_names
         others = [name for name in names if name not in self.target.schema.key]
         columns = ", ".join(map(self.quote, names))
-        self._in_blocks(
-            connection,
-            f"INSERT INTO {self.table} ({columns}) VALUES ",
-            f" {self.on_conflict(others)}",
-            rows,
-        )
+        before = f"INSERT INTO {self.table} ({columns}) VALUES "
+        try:
+            self._in_blocks(connection, before, f" {self.on_conflict(others)}", rows)
+        except Exception as error:
+            key = self.target.schema.key
+            if error.args[:1] != (_NULL_REFUSED,) or f"'{key[0]}'" not in str(error.args[1]):
+                raise
+            raise TargetError(
+                f"a row meets another one of the table {self.target.table} of sink "
+                f"{self.target.sink}, whose key is not the same",
+                where=f"an index that is not the primary key ({', '.join(key)}), or its collation",
+                safe="nothing of the commit was written; other sinks go on",
+                hint=f"drop the unique index that somebody has made there: {GOES_ON}; or drop the "
+                "table: it is filled anew",
+            ) from error
 
     def delete(self, connection: Any, keys: pa.Table) -> None:
         """Statements of many keys."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ class PostgresqlFollower(SqlFollower):
     """A table of a PostgreSQL database."""
 
     driver: ClassVar[str] = "postgresql+psycopg"
+    collation: ClassVar[str] = "C"
     two_phase: ClassVar[TwoPhase | None] = PostgresqlTwoPhase()
 
     def column_type(self, kind: pa.DataType, *, in_key: bool) -> str | None:
@@ -36,7 +37,7 @@ class PostgresqlFollower(SqlFollower):
         if pa.types.is_decimal(kind):
             return f"numeric({kind.precision},{kind.scale})"
         if pa.types.is_string(kind):
-            return 'text COLLATE "C"'
+            return f'text COLLATE "{self.collation}"'
         return _TYPES.get(kind)
 
     def values(self, column: pa.ChunkedArray, name: str) -> list[Any]:
@@ -73,14 +74,15 @@ class PostgresqlFollower(SqlFollower):
         )
         return dict(self._query(connection, sql, (self.table,)))
 
-    def key_there(self, connection: Any) -> Collection[str]:
+    def key_there(self, connection: Any) -> dict[str, str]:
         """From the catalog."""
         sql = (
-            "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
-            f"AND a.attnum = ANY (i.indkey) WHERE i.indrelid = to_regclass({self.mark}) "
-            "AND i.indisprimary"
+            "SELECT a.attname, c.collname FROM pg_index i JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
+            "LEFT JOIN pg_collation c ON c.oid = a.attcollation "
+            f"WHERE i.indrelid = to_regclass({self.mark}) AND i.indisprimary"
         )
-        return [str(name) for (name,) in self._query(connection, sql, (self.table,))]
+        return {name: by or "" for name, by in self._query(connection, sql, (self.table,))}
 
     def spelled(self, column_type: str) -> str:
         """Without what is no type, and in full."""
