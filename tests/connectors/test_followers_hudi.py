@@ -24,12 +24,8 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, delta_of, raised, raised_or_not, schema_of
 from mview.testing.view import Row
-from tests.connectors.worker_followers import (
-    WorkerFollowerContract,
-    WorkerHarness,
-    a_world,
-    change,
-)
+from tests.connectors.worker_followers import WorkerFollowerContract, WorkerHarness
+from tests.connectors.worlds import a_world, change
 from tests.patience import wait_for
 from tests.seeds import of_today
 from tests.services.hudi import read_hudi, slices_of

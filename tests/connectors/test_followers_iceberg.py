@@ -34,6 +34,12 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import World, delta_of, normal, raised, schema_of
 from mview.testing.view import Row, rows_of
+from tests.connectors.worlds import (
+    a_world,
+    change,
+    is_refused_by_its_writer,
+    is_seen_without_a_table,
+)
 
 
 class IcebergHarness(FollowerHarness):
@@ -133,15 +139,6 @@ def harness(tmp_path: Path) -> IcebergHarness:
     return IcebergHarness(tmp_path / "warehouse")
 
 
-@contextmanager
-def a_world(harness: IcebergHarness, folder: Path, *args: Any, **options: Any) -> Iterator[World]:
-    world = World(harness, folder, *args, **options)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
 @pytest.fixture
 def world(harness: IcebergHarness, tmp_path: Path) -> Iterator[World]:
     with a_world(harness, tmp_path) as made:
@@ -160,11 +157,7 @@ def world(harness: IcebergHarness, tmp_path: Path) -> Iterator[World]:
 def test_a_value_that_no_property_has_names_the_properties(
     harness: IcebergHarness, tmp_path: Path, name: str, value: str
 ) -> None:
-    """Nothing passes by itself: somebody must mend them."""
-    with a_world(harness, tmp_path, properties={name: value}) as world:
-        world.view.publish([world.row(1)])
-        told = str(raised(world.sync, TargetError))
-        assert f"look at sinks.s.properties: {name}" in told
+    is_refused_by_its_writer(harness, tmp_path, name, value)
 
 
 @pytest.mark.parametrize(
@@ -181,12 +174,7 @@ def test_a_value_that_no_property_has_names_the_properties(
 def test_a_value_that_no_property_has_is_seen_without_a_table(
     harness: IcebergHarness, tmp_path: Path, name: str, bad: str, good: str
 ) -> None:
-    with pytest.raises(ValidationError, match=rf"{name} must be .*, not '{bad}'"):
-        harness.settings(properties={name: bad})
-    with a_world(harness, tmp_path, properties={name: good}) as world:
-        world.view.publish([world.row(1)])
-        world.sync()
-        world.check()
+    is_seen_without_a_table(harness, tmp_path, name, bad, good)
 
 
 @pytest.mark.parametrize(("enabled", "kept"), [("true", 3), ("false", 7)])
@@ -210,13 +198,6 @@ def table_of(world: World) -> Any:
     harness = world.harness
     assert isinstance(harness, IcebergHarness)
     return harness.table(world.target())
-
-
-def change(world: World, number: int) -> None:
-    world.view.publish(
-        [world.row(number, f"at {number}"), world.row(100 + number)], [(number - 1,)]
-    )
-    assert world.sync() == 1
 
 
 def test_a_step_is_one_snapshot_with_the_mark_and_right_totals(world: World) -> None:

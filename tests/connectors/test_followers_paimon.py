@@ -25,11 +25,12 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, delta_of, raised, schema_of
 from mview.testing.view import Row
-from tests.connectors.worker_followers import (
-    WorkerFollowerContract,
-    WorkerHarness,
+from tests.connectors.worker_followers import WorkerFollowerContract, WorkerHarness
+from tests.connectors.worlds import (
     a_world,
     change,
+    is_refused_by_its_writer,
+    is_seen_without_a_table,
 )
 from tests.seeds import of_today
 from tests.services.paimon import PaimonReader
@@ -325,12 +326,9 @@ def test_a_value_that_no_option_has_names_the_properties(
     value: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing passes by itself: somebody must mend them. Here it is seen by its writer alone."""
+    """Here it is seen by its writer alone."""
     monkeypatch.delitem(_FORMS, name)
-    with a_world(harness, tmp_path, properties={name: value}) as world:
-        world.view.publish([world.row(1)])
-        told = str(raised(world.sync, TargetError))
-        assert f"look at sinks.s.properties: {name}" in told
+    is_refused_by_its_writer(harness, tmp_path, name, value)
 
 
 @pytest.mark.parametrize(
@@ -348,12 +346,7 @@ def test_a_value_that_no_option_has_names_the_properties(
 def test_a_value_that_no_option_has_is_seen_without_a_table(
     harness: PaimonHarness, tmp_path: Path, name: str, bad: str, good: str
 ) -> None:
-    with pytest.raises(ValidationError, match=rf"{name} must be .*, not '{bad}'"):
-        harness.settings(properties={name: bad})
-    with a_world(harness, tmp_path, properties={name: good}) as world:
-        world.view.publish([world.row(1)])
-        world.sync()
-        world.check()
+    is_seen_without_a_table(harness, tmp_path, name, bad, good)
 
 
 def test_without_the_environment_the_command_is_said(

@@ -7,7 +7,6 @@ import signal
 from abc import abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from mview.follow.following import delta_schema
 from mview.follower import FollowerTarget, State, Step
 from mview.testing import FollowerHarness
 from mview.testing.contract import World, delta_of, raised, raised_or_not
+from tests.connectors.worlds import a_world, change
 
 
 class WorkerHarness(FollowerHarness):
@@ -29,24 +29,6 @@ class WorkerHarness(FollowerHarness):
     @abstractmethod
     def files(self, target: FollowerTarget) -> set[Path]:
         """The files of rows that lie there, whoever refers to them."""
-
-
-@contextmanager
-def a_world(harness: FollowerHarness, folder: Path, *args: Any, **options: Any) -> Iterator[World]:
-    """A world that ends."""
-    world = World(harness, folder, *args, **options)
-    try:
-        yield world
-    finally:
-        world.close()
-
-
-def change(world: World, number: int) -> None:
-    """Change a row, add one, and delete one."""
-    world.view.publish(
-        [world.row(number, f"at {number}"), world.row(100 + number)], [(number - 1,)]
-    )
-    assert world.sync() == 1
 
 
 class WorkerFollowerContract:
