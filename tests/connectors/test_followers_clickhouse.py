@@ -23,7 +23,7 @@ from mview.errors import FencedError, MviewError, RetryableError, TargetError, U
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.plan.definition import parse_view
 from mview.testing import FaultError, FollowerContract, FollowerHarness
-from mview.testing.contract import World, raised, schema_of
+from mview.testing.contract import World, raised, raised_or_not, schema_of
 from mview.testing.view import Row
 from tests.conftest import small_config
 from tests.patience import wait_for
@@ -436,6 +436,23 @@ def test_rows_that_say_that_a_key_is_gone_go_by_maintenance(
     world.view.publish([world.row(1, "again")])
     world.sync()
     assert removed(set()) == 1
+
+
+@pytest.mark.parametrize("dropped", ["t", "t__rows"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_table_that_is_dropped_is_filled_anew(
+    world: World, harness: ClickhouseHarness, dropped: str, beside: bool
+) -> None:
+    """As `mview verify` advises where others have changed its rows; `t` is all that they know."""
+    harness.execute("ALTER TABLE t__rows DELETE WHERE k = 1")
+    assert wait_for(lambda: not harness.execute("SELECT k FROM t WHERE k = 1"), 20)
+    harness.execute(f"DROP TABLE {dropped}")
+    if not beside:
+        world.start()
+    world.view.publish([world.row(9, "after")])
+    raised_or_not(world.sync, MviewError)
+    world.sync()
+    world.check()
 
 
 def test_a_view_is_made_again_with_its_table(world: World, harness: ClickhouseHarness) -> None:

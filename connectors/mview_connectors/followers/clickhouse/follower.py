@@ -364,7 +364,10 @@ class ClickhouseFollower:
         check_owner(self.target, Mark(control.owner, control.fence, 0))
         if control.mark is not None:
             check_owner(self.target, control.mark)
-        if rows is not None and control.is_ours and control.made_of != self._made_of():
+        # Readers know the view alone: who drops it has dropped the table.
+        is_dropped = view is None and control.mark is not None
+        is_other = control.is_ours and control.made_of != self._made_of()
+        if rows is not None and (is_dropped or is_other):
             # The view first: nobody may read one whose table has other columns.
             if view is not None:
                 server.run(f"DROP TABLE {self._view}")
@@ -398,7 +401,7 @@ class ClickhouseFollower:
             marks = []
             for server in self._servers():
                 control = self._control(server)
-                if control.mark is None:
+                if control.mark is None or self.target.table not in self._tables(server):
                     return None
                 fence = max(control.fence, control.mark.fence)
                 marks.append(replace(control.mark, fence=fence))
@@ -479,7 +482,7 @@ class ClickhouseFollower:
                 self._check_control(control, step)
                 newest = control.generation
                 fits = generation > newest if step.is_fill else generation == newest
-                if staged is None:
+                if staged is None or self.target.table not in self._tables(server):
                     raise self._gone()
                 if not fits:
                     raise ElsewhereError(
@@ -826,7 +829,10 @@ class ClickhouseFollower:
                 f"sink {self.target.sink} failed while {task}",
                 mask(told_in_words(error)),
                 "the mark in the table tells what was shown; it is asked before the next try",
-                None if passing else "the server, the user's rights and the view's rows",
+                None
+                if passing
+                else "the server, the user's rights and the view's rows; if others have changed "
+                f"{self.target.table} there, drop it: it is filled anew",
             ) from error
 
 

@@ -590,7 +590,10 @@ class StarrocksFollower:
                 f"sink {self.target.sink} failed while {task}",
                 mask(" ".join(f"{type(error).__name__}: {error}".split())),
                 "label and mark tell what was shown; they are asked before the next try",
-                None if passing else "the cluster, the user's rights and the view's rows",
+                None
+                if passing
+                else "the cluster, the user's rights and the view's rows; if others have changed "
+                f"{self.target.table} there, drop it: it is filled anew",
             ) from error
 
 
