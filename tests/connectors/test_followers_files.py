@@ -325,10 +325,24 @@ def test_a_file_that_somebody_has_deleted_is_made_anew(tmp_path: Path) -> None:
         world.check()
 
 
-def test_a_file_that_is_damaged_is_told_with_what_to_do(tmp_path: Path) -> None:
-    with FollowerContract().filled(FilesHarness(tmp_path)) as world:
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        ("parquet", lambda _: b"PAR1 nothing PAR1"),
+        ("parquet", lambda content: bytes(len(content))),
+        # As whole lines are gone, all that is there can be read.
+        ("jsonl", lambda content: content[content.index(b"\n") + 1 :]),
+        ("csv", lambda content: content[: content.rindex(b"\n", 0, -1) + 1]),
+    ],
+)
+def test_a_file_that_is_damaged_is_told_with_what_to_do(
+    tmp_path: Path, kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    with FollowerContract().filled(FilesHarness(tmp_path, format=kind)) as world:
         (file,) = named_by(tmp_path / "t")
-        (tmp_path / "t" / file).write_bytes(b"PAR1 nothing PAR1")
+        content = (tmp_path / "t" / file).read_bytes()
+        (tmp_path / "t" / file).write_bytes(damage(content))
+        raised(lambda: rows_of(world.faulty.read()), TargetError)
         world.view.publish([world.row(1, "b")])
         told = raised(world.sync, TargetError)
         assert (told.where, told.hint) == (

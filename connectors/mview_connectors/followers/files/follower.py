@@ -449,6 +449,9 @@ class FilesFollower:
         """What is in a file that the newest manifest names."""
         place = self.folder / file.path
         try:
+            # Else a step would lose the rows of lines that somebody has cut off.
+            if (size := place.stat().st_size) != file.bytes:
+                raise ValueError(f"{size:,} bytes, where its manifest says {file.bytes:,}")
             return self._format.read(place, self._schema())
         except FileNotFoundError:
             raise RetryableError(
@@ -460,7 +463,7 @@ class FilesFollower:
             if of_the_system(error) is not None:
                 raise
             raise TargetError(
-                f"a file of the folder of sink {self.target.sink} cannot be read",
+                f"a file of the folder of sink {self.target.sink} is not as it was written",
                 where=str(place),
                 got=str(error).splitlines()[0],
                 safe="nothing was written",
