@@ -25,6 +25,7 @@ from mview.follower import Follower, FollowerSettings, FollowerTarget, State, St
 from mview.testing import FollowerContract, FollowerHarness
 from mview.testing.contract import VALUES, World, delta_of, raised, schema_of
 from mview.testing.view import Row
+from tests.connectors.test_followers_refused import Refusing
 from tests.connectors.worker_followers import WorkerFollowerContract, WorkerHarness
 from tests.connectors.worlds import (
     a_world,
@@ -347,6 +348,34 @@ def test_a_value_that_no_option_has_is_seen_without_a_table(
     harness: PaimonHarness, tmp_path: Path, name: str, bad: str, good: str
 ) -> None:
     is_seen_without_a_table(harness, tmp_path, name, bad, good)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "AccessDenied", "look at the credentials of the storage"),
+        (404, "NoSuchBucket", "look at the warehouse: its bucket"),
+    ],
+)
+def test_a_store_that_refuses_is_to_be_looked_at(
+    status: int, code: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same would be refused again and again."""
+    monkeypatch.setenv("S3_KEY", "very-secret")
+    server = Refusing()
+    server.status, server.code = status, code
+    catalog = {
+        "fs.s3.endpoint": server.url,
+        "fs.s3.accessKeyId": "${env:S3_KEY}",
+        "fs.s3.accessKeySecret": "${env:S3_KEY}",
+        "fs.s3.region": "us-east-1",
+    }
+    follower = follower_of([("k", "int")], warehouse="s3://lake/p", catalog=catalog)
+    told = str(raised(follower.create, TargetError))
+    follower.close()
+    server.stop()
+    assert words in told
+    assert "very-secret" not in told
 
 
 def test_without_the_environment_the_command_is_said(

@@ -32,6 +32,22 @@ def _no_half_url(place: str) -> str:
 Place = Annotated[Filled, AfterValidator(_no_half_url)]
 
 
+#: What Arrow says of an S3 that does not let somebody in; 400 is its answer to a token that has
+#: expired, and to another region's.
+_REFUSED = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|ExpiredToken|InvalidToken|"
+    r"HTTP status 40[013]\b"
+)
+_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|Bucket '.*' not found")
+
+
+def refused_by_store(text: str) -> str | None:
+    """What somebody must see to where Arrow tells of an object store that refuses; else None."""
+    if _REFUSED.search(text):
+        return "the credentials of the storage and its region, and the rights there"
+    return "the warehouse: its bucket is not there" if _NO_BUCKET.search(text) else None
+
+
 def folder_of(place: str) -> Path | None:
     """The folder of a place on this machine; None: it is elsewhere."""
     if place.startswith("file://"):

@@ -5,7 +5,6 @@ Only what uses a sink imports this module: it needs pyiceberg.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.utils.config import merge_config
 
 from mview_connectors import silence
-from mview_connectors.followers.folders import LOST
+from mview_connectors.followers.folders import LOST, refused_by_store
 
 #: The property by which our catalog knows how long it waits, in seconds.
 _TIMEOUT = "mview.timeout"
@@ -63,14 +62,6 @@ class UnfitPropertiesError(Exception):
     """pyiceberg makes no catalog of the properties."""
 
 
-#: What Arrow says of an S3 that does not let somebody in; 400 is its answer to a token that has
-#: expired, and to another region's.
-_REFUSED = re.compile(
-    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|ExpiredToken|InvalidToken|"
-    r"HTTP status 40[013]\b"
-)
-
-
 def to_be_looked_at(error: BaseException) -> str | None:
     """What somebody must see to after an error; None: the same may succeed later."""
     if isinstance(error, (UnfitPropertiesError, NotInstalledError)):
@@ -81,9 +72,4 @@ def to_be_looked_at(error: BaseException) -> str | None:
         return "the credential of the catalog, and its rights"
     if isinstance(error, FileNotFoundError):
         return LOST
-    if isinstance(error, OSError):
-        if _REFUSED.search(text := str(error)):
-            return "the credentials of the storage and its region, and the rights there"
-        if "NO_SUCH_BUCKET" in text:
-            return "the warehouse: its bucket is not there"
-    return None
+    return refused_by_store(str(error)) if isinstance(error, OSError) else None

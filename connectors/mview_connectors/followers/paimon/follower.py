@@ -25,7 +25,7 @@ from mview.follower import (
     unfit_keys,
 )
 from mview.secrets import Mask, reveal, secrets_of
-from mview_connectors.followers.folders import folder_of
+from mview_connectors.followers.folders import folder_of, refused_by_store
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.settings import PaimonSettings
 from mview_connectors.followers.worker_follower import KIND_THERE, WorkerFollower
@@ -191,6 +191,8 @@ class PaimonFollower(WorkerFollower):
         return Mask(secrets_of("catalog", dict(self._settings.catalog)))(text)
 
     def _to_be_looked_at(self, error: WorkerError) -> str | None:
+        if refused := refused_by_store(str(error)):
+            return refused
         # A value of an option is only looked at by what needs it.
         is_value = error.kind == "ValueError" or "Unsupported" in str(error)
         names = ", ".join(self._settings.properties)
