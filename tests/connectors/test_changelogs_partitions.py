@@ -12,7 +12,7 @@ from mview_connectors.changelogs.kafka.client import Topic, topic_of
 from mview_connectors.formats.unified import UnifiedFormat
 
 from mview.config import ChangesSettings
-from mview.errors import DataLostError
+from mview.errors import AwayError, DataLostError, UserError
 from tests.connectors.kafka_doubles import KeepsNothing
 
 SETTINGS = ChangesSettings(
@@ -26,6 +26,7 @@ class Client(KeepsNothing):
     def __init__(self, made: str, topic: str = "t", **partitions: tuple[int, int]) -> None:
         self.made = {topic: made}
         self.there = {f"{topic}/{name[1:]}": span for name, span in partitions.items()}
+        self.policies: dict[str, str] = {}
 
     def and_(self, other: Client) -> Client:
         """This cluster with the topics of another one, too."""
@@ -50,6 +51,12 @@ class Client(KeepsNothing):
         return []
 
     def stop_waiting(self) -> None: ...
+
+    def topics(self) -> list[str]:
+        return sorted(self.made)
+
+    def settings_of(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {topic: {"cleanup.policy": self.policies.get(topic, "delete")} for topic in topics}
 
 
 @pytest.fixture
@@ -105,10 +112,9 @@ def test_all_that_is_gone_is_told_at_once(log: Any, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DataLostError) as caught:
         changelog.advance(before, 100, 0)
     assert caught.value.what == (
-        "changes of shrunk/1 are gone before they were read: the topic or partition was deleted;"
-        " so are changes of anew, t/1"
+        "changes of shrunk/1 are gone before they were read: the topic or partition was deleted"
     )
-    assert caught.value.where == "shrunk/1"
+    assert caught.value.where == "shrunk/1; also anew, t/1"
     assert "mview drop shop.shrunk shop.anew shop.t;" in str(caught.value.hint)
 
 
@@ -118,9 +124,33 @@ def test_of_many_places_some_are_named_and_all_tables(log: Any) -> None:
     for name in names[1:]:
         client.and_(Client("new", name, p0=(0, 9)))
     before = {f"{name}/0": 5 for name in names} | dict.fromkeys(names, "old")
-    with pytest.raises(DataLostError, match="are changes of t1, t2, t3, t4, t5, 3 more") as caught:
+    with pytest.raises(
+        DataLostError, match=r"where: *t0; also t1, t2, t3, t4, t5, 3 more"
+    ) as caught:
         log(client, *names).advance(before, 100, 0)
     assert " ".join(f"shop.{name}" for name in names) in str(caught.value.hint)
+
+
+def test_all_that_brokers_have_lost_is_told_at_once(log: Any) -> None:
+    client = Client("id", p0=(0, 9), p1=(0, 5)).and_(Client("id", "u", p0=(0, 3)))
+    before = {"t/0": 9, "t/1": 6, "t": "id", "u/0": 4, "u": "id"}
+    with pytest.raises(AwayError, match="not found it again yet") as caught:
+        log(client, "t", "u").advance(before, 100, 0)
+    assert caught.value.where == "t/1; also u/0"
+    assert "mview drop shop.t shop.u;" in str(caught.value.hint)
+
+
+def test_all_topics_that_cannot_be_read_are_told_at_once(log: Any) -> None:
+    client = Client("id", p0=(0, 9)).and_(Client("id", "u", p0=(0, 3)))
+    log(client, "t", "u").check()
+    client.policies = {"t": "compact", "u": "compact,delete"}
+    with pytest.raises(UserError) as caught:
+        log(client, "t", "u", "missing", "lost").check()
+    said = str(caught.value.render())
+    for topic in ("t", "u"):
+        assert f"kafka-configs --alter --topic {topic} --add-config" in said
+    for topic in ("missing", "lost"):
+        assert f"topic '{topic}' does not exist" in said
 
 
 @pytest.mark.parametrize(

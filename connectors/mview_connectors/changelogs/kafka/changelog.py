@@ -23,8 +23,9 @@ read from its first message: so what came before the heartbeat is read, also by 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, NoReturn
 
 from mview.clock import SourceMs, SystemClock
@@ -41,17 +42,17 @@ from mview.connector import (
     Split,
     unknown_offsets,
 )
-from mview.errors import ConfigError, DataLostError
+from mview.errors import ConfigError, DataLostError, several
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span, Topic, topic_of
 from mview_connectors.changelogs.kafka.connect import check_connector, connector_caution
 from mview_connectors.changelogs.kafka.errors import (
     IDLE,
     behind,
     check_senders,
-    check_whole,
     gone,
     no_heartbeats,
     no_topic,
+    not_whole,
     told_age,
     told_retention,
 )
@@ -141,11 +142,11 @@ class KafkaChangelog:
     def check(self) -> None:
         """Raise unless the broker answers, all topics exist, none is compacted, heartbeats come."""
         self._look()
-        absent = self._topics.absent(self._known)
-        if absent and not self._waits_for_topics:
-            raise self._no_topic(absent[0])
-        for topic, settings in self._client.settings_of(self._known).items():
-            check_whole(topic, settings)
+        absent = [] if self._waits_for_topics else self._topics.absent(self._known)
+        told = self._client.settings_of(self._known).items()
+        compacted = [not_whole(topic, settings) for topic, settings in told]
+        if wrong := [*map(self._no_topic, absent), *filter(None, compacted)]:
+            raise several(wrong, "topics cannot be read")
         if self._registry is not None:
             self._registry.check()
         self._check_heartbeats()
@@ -518,8 +519,12 @@ class KafkaChangelog:
         every = {**lost, **self._made_anew(start), **self._deleted(start)}
         left = [p for p in self._partitions() if p not in every and topic_of(p) not in every]
         every |= self._cut(start, left)
-        tables = [table for name in every for table in self._topics.tables(topic_of(name) or name)]
-        gone(every, list(dict.fromkeys(tables)))
+        gone(every, self._tables_of(every))
+
+    def _tables_of(self, places: Iterable[str]) -> list[str]:
+        """The tables of which some partitions or topics may have changes, each once."""
+        tables = (self._topics.tables(topic_of(name) or name) for name in places)
+        return list(dict.fromkeys(chain.from_iterable(tables)))
 
     def _made_anew(self, start: Offsets) -> dict[str, str]:
         """The topics that are others than those that were read so far."""
@@ -624,11 +629,9 @@ class KafkaChangelog:
         return {**dict.fromkeys(fresh, 0), **start}
 
     def _check_not_behind(self, start: Offsets, observed: Offsets) -> None:
-        for partition, end in observed.items():
-            if start[partition] > end:
-                # The same topic: its broker may not have found again all that it has.
-                tables = self._topics.tables(topic_of(partition))
-                behind(self._settings, partition, start[partition], end, tables)
+        short = {p: (start[p], end) for p, end in observed.items() if start[p] > end}
+        if short:  # the same topics: their brokers may not have found again all that they have
+            behind(self._settings, short, self._tables_of(short))
 
     def _check_still_there(self, start: Offsets, observed: Offsets) -> None:
         news = [partition for partition, end in observed.items() if end > start[partition]]

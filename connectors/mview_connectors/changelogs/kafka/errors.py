@@ -106,17 +106,32 @@ def _anew(tables: Sequence[str]) -> str:
 
 
 def behind(
-    settings: ChangesSettings, partition: str, offset: int, end: int, tables: Sequence[str]
+    settings: ChangesSettings, short: Mapping[str, tuple[int, int]], tables: Sequence[str]
 ) -> NoReturn:
-    """Raise the error of a partition that has less than what was read from it before."""
+    """Raise the error of partitions that have less than what was read from them before.
+
+    Args:
+        settings: the section.
+        short: by partition, the offset that is next, and that where it ends.
+        tables: that have their topics, as commands name them.
+    """
+    (place, (offset, end)), *others = short.items()
     raise AwayError(
         f"Kafka at {settings.bootstrap_servers} has lost what was read, or not found it again yet",
-        where=partition,
+        where=place + _beside([name for name, _ in others]),
         got=f"it ends at offset {end}",
         allowed=f"{offset}, the next one, or more",
         safe=_SAFE,
         hint=f"if it stays so, the broker has lost messages: {_anew(tables)}",
     )
+
+
+def _beside(others: Sequence[str]) -> str:
+    """Further places, as a part of a sentence; empty: there are none."""
+    more = [*others[:_NAMED]]
+    if len(others) > _NAMED:
+        more.append(f"{len(others) - _NAMED} more")
+    return f"; also {', '.join(more)}" if more else ""
 
 
 def gone(lost: Mapping[str, str], tables: Sequence[str]) -> NoReturn:
@@ -127,13 +142,9 @@ def gone(lost: Mapping[str, str], tables: Sequence[str]) -> NoReturn:
         tables: that have these topics, as commands name them.
     """
     (place, how), *others = lost.items()
-    more = [name for name, _ in others[:_NAMED]]
-    if len(others) > _NAMED:
-        more.append(f"{len(others) - _NAMED} more")
-    beside = f"; so are changes of {', '.join(more)}" if more else ""
     raise DataLostError(
-        f"changes of {place} are gone before they were read: {how}{beside}",
-        where=place,
+        f"changes of {place} are gone before they were read: {how}",
+        where=place + _beside([name for name, _ in others]),
         safe=_SAFE,
         hint=f"{_anew(tables)}. Let no topic that is read be deleted, and its retention.ms be "
         "longer than any pause",
@@ -231,8 +242,8 @@ def told_age(settings: ChangesSettings, age: int) -> str:
     return f"the last one is {age / 1000:.1f} s old"
 
 
-def check_whole(topic: str, settings: Mapping[str, str]) -> None:
-    """Make sure that a topic keeps all changes until they are read, or says that it does not.
+def not_whole(topic: str, settings: Mapping[str, str]) -> ConfigError | None:
+    """Why a topic does not keep all changes until they are read; None: it does, or tells nothing.
 
     Compaction takes messages out of the middle, where offsets have gaps anyway: nobody sees later
     that a delete is missing.
@@ -240,20 +251,18 @@ def check_whole(topic: str, settings: Mapping[str, str]) -> None:
     Args:
         topic: its name.
         settings: its settings; empty: they are not told to this user.
-
-    Raises:
-        ConfigError: it is compacted.
     """
     policy = settings.get("cleanup.policy", "")
-    if "compact" in policy:
-        raise ConfigError(
-            "the topic is compacted: deletes that were not read yet would go",
-            where=topic,
-            got=f"cleanup.policy={policy}",
-            allowed="cleanup.policy=delete",
-            hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete. Where "
-            "it was compacted while nobody read it, `mview verify --source` tells what differs",
-        )
+    if "compact" not in policy:
+        return None
+    return ConfigError(
+        "the topic is compacted: deletes that were not read yet would go",
+        where=topic,
+        got=f"cleanup.policy={policy}",
+        allowed="cleanup.policy=delete",
+        hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete. Where "
+        "it was compacted while nobody read it, `mview verify --source` tells what differs",
+    )
 
 
 def told_retention(topic: str, settings: Mapping[str, str], load_ms: int) -> str:
@@ -269,7 +278,8 @@ def told_retention(topic: str, settings: Mapping[str, str], load_ms: int) -> str
     """
     if not settings:
         return f"{topic} is there; what it keeps is not told to this user (DESCRIBE_CONFIGS)"
-    check_whole(topic, settings)
+    if (error := not_whole(topic, settings)) is not None:
+        raise error
     kept = int(settings.get("retention.ms", -1))
     if 0 <= kept < load_ms:
         raise ConfigError(
