@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from mview.errors import CorruptionError, UserError
+from mview.errors import CorruptionError, UserError, typed
 from mview.files.durable import put
 from mview.files.jsonfile import checked, read_checked
 from mview.files.records import plain, record
@@ -306,3 +306,29 @@ def load_lights(store: Store) -> dict[str, KeptLight]:
         if (folder / _LIGHT).exists()
     ]
     return {light.definition.name: light for light in kept}
+
+
+def kept_otherwise(
+    store: Store, given: Sequence[ViewDefinition], manifest: Manifest | None
+) -> dict[str, UserError]:
+    """Given views that a store keeps in the other mode, by name, with the error of each.
+
+    Args:
+        store: the store.
+        given: views of any mode.
+        manifest: the newest one; None: there is none.
+    """
+    lights, full = load_lights(store), {} if manifest is None else manifest.views
+    errors = {}
+    for view in given:
+        other = "full" if view.mode == "light" else "light"
+        if view.name in (full if other == "full" else lights):
+            drop = f"`mview drop {typed(view.name)}`"
+            errors[view.name] = UserError(
+                f"view {view.name} is kept in the {other} mode: only {drop} lets it change that",
+                where=view.file,
+                safe="nothing was changed",
+                hint=f"{drop} while nobody runs the store, and run again: its tables in sinks are "
+                "filled anew",
+            )
+    return errors

@@ -10,6 +10,7 @@ from typing import Literal
 
 from mview.catalog.definitions import (
     is_another,
+    kept_otherwise,
     load_definition,
     load_definitions,
     load_former,
@@ -120,12 +121,18 @@ def plan_run(
         manifest: the newest one; None: the store is empty.
         now: of tables that the views read, the columns that they have by now.
     """
-    full = {view.definition.name: view for view in checked if view.definition.mode == "full"}
     store = Store(config.store)
+    others = kept_otherwise(store, [view.definition for view in checked], manifest)
+    checked = [replace(v, error=others.get(v.definition.name, v.error)) for v in checked]
+    full = {
+        view.definition.name: view
+        for view in checked
+        if view.definition.mode == "full" or view.definition.name in others
+    }
     kept = {} if manifest is None else load_definitions(store, manifest, full).views
     sound = [view.definition for view in full.values() if view.error is None]
-    others = with_functions([*kept.values()], declared_functions(config))
-    views = order_views([*others, *sound])
+    unchanged = with_functions([*kept.values()], declared_functions(config))
+    views = order_views([*unchanged, *sound])
     published, anew = manifest, dict[RelationId, str]()
     if manifest is not None and not config.environment:
         schemas = schemas_of(manifest.source_tables)

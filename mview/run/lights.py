@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mview.catalog.definitions import KeptLight, digest_of, load_lights, save_light
+from mview.catalog.definitions import KeptLight, digest_of, kept_otherwise, load_lights, save_light
 from mview.catalog.followers import check_followers
 from mview.catalog.tables import describe_tables
 from mview.config import Config
-from mview.errors import UserError, several, typed
+from mview.errors import UserError, several
 from mview.files.fence import Fence
 from mview.follow.light.readers import end_other_readers
 from mview.follow.light.view import LightView, open_light
@@ -32,16 +32,8 @@ def lights_of(
         UserError: what is wrong with them, all of it.
     """
     kept = load_lights(store)
-    for view in given:
-        other = "full" if view.mode == "light" else "light"
-        if view.name in (manifest.views if other == "full" else kept):
-            raise UserError(
-                f"view {view.name} is kept in the {other} mode",
-                where=view.file,
-                safe="nothing was changed",
-                hint=f"`mview drop {typed(view.name)}` and run again: its tables in sinks are "
-                "filled anew",
-            )
+    if others := kept_otherwise(store, given, manifest):
+        raise several([*others.values()], "views are refused")
     wanted = {name: light.definition for name, light in kept.items()}
     wanted |= {view.name: view for view in given if view.mode == "light"}
     lights, wrong = [], []

@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from mview.catalog.definitions import (
+    KeptLight,
     digest_of,
     load_former,
     save_definition,
+    save_light,
     with_former,
     with_tried,
 )
@@ -323,3 +325,18 @@ def test_what_a_run_would_refuse(project):
         "          1 | SELECT nothing FROM shop.orders",
         "                     ^^^^^^^",
     ]
+
+
+def test_a_view_that_is_kept_in_the_other_mode_is_refused(project):
+    """It was said not to be in the files, or to be new; a run refuses both."""
+    light = f"CREATE MATERIALIZED VIEW v WITH (mode = 'light', sinks = 'there') AS {LOWER}"
+    project.publish(v=(LOWER, state("order_id", "status")))
+    source = TableSchema(tuple(Column(name, pa.string()) for name in ORDERS), ("order_id",))
+    kept = parse_view(light.replace("VIEW v", "VIEW cheap"), "cheap")
+    save_light(project.store, KeptLight(kept, source))
+    result = project.plan(v=light, cheap=LOWER)
+    assert result.exit_code == 1
+    for view, mode in (("v", "full"), ("cheap", "light")):
+        told = f"refused   view {view}: view {view} is kept in the {mode} mode: only `mview drop"
+        assert told in result.stdout
+    assert "not in these files" not in result.stdout
