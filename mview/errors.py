@@ -273,6 +273,8 @@ def without_secrets_in(error: MviewError, mask: Callable[[str], str]) -> MviewEr
     for name, part in error.parts.items():
         if part is not None and not isinstance(part, bool | int | float):
             setattr(error, name, mask(str(part)))
+    if isinstance(error, DecodeError) and error.mends is not None:
+        error.mends = mask(error.mends)
     error.args = (error.render(),)
     return error
 
@@ -463,10 +465,24 @@ class DecodeError(UserError):
 
     Attributes:
         table: where the message says of which table it is, its schema or database, and its name.
+        mends: what is to be mended, where the hint goes on with what gets past the message: who
+            gets past it in another way says that one.
     """
 
     kind = 13
     table: tuple[str | None, str] | None = None
+    mends: str | None = None
+
+    def passed_by(self, way: str, joint: str = "; then") -> DecodeError:
+        """The same, with what gets past the message behind what is to be mended.
+
+        >>> DecodeError("no JSON", hint="correct it").passed_by("run again").hint
+        'correct it; then run again'
+        """
+        mends = self.hint if self.mends is None else self.mends
+        told = DecodeError(**{**self.parts, "hint": f"{mends}{joint} {way}" if mends else way})
+        told.table, told.mends = self.table, mends
+        return told
 
 
 class RetryableError(MviewError):

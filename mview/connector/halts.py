@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mview.connector.messages import of_one_table
 from mview.errors import DataLostError, DecodeError, MviewError, UserError
 
 #: What is said of the data of a table that has halted.
@@ -42,12 +41,15 @@ class TableHalt:
     def of(cls, error: MviewError, *, altered: bool = False) -> TableHalt:
         """The halt of a table by an error."""
         # Of a log that has lost changes there is nothing to mend first: its hint is for who has no
-        # other log, and so no run any more.
+        # other log, and so no run any more. Of a message there may be more than what is to be
+        # mended: who halts one table says how that is loaded anew.
         first = None if isinstance(error, DataLostError) else error.hint
+        if isinstance(error, DecodeError) and error.mends is not None:
+            first = error.mends
         where, got, hint = (
             "" if part is None else str(part) for part in (error.where, error.got, first)
         )
-        return cls(error.what, where, got, of_one_table(hint), altered, error.code)
+        return cls(error.what, where, got, hint, altered, error.code)
 
     @property
     def text(self) -> str:

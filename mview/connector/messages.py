@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,11 +45,6 @@ def reload_hint() -> str:
     )
 
 
-def of_one_table(hint: str) -> str:
-    """A hint without what loads all tables anew: who halts one says how that is loaded anew."""
-    return _RELOAD.sub("", hint)
-
-
 def events_of(
     decoder: Format, message: Message, latest: SourceMs = END_OF_TIME
 ) -> Sequence[ChangeEvent]:
@@ -77,8 +71,8 @@ def events_of(
             where=place_of(message),
             got=shown(error),
             safe=_SAFE,
-            hint=f"correct what writes it; then {reload_hint()}",
-        ) from error
+            hint="correct what writes it",
+        ).passed_by(reload_hint()) from error
     for event in events:
         if event.source_ms is not None and event.source_ms > latest:
             raise DecodeError(
@@ -89,8 +83,8 @@ def events_of(
                 "clock of this machine",
                 safe=_SAFE,
                 hint="if this machine's clock is behind, set it right and run again; else correct "
-                f"the clock, or the time zone, of what writes it, then {reload_hint()}",
-            )
+                "the clock, or the time zone, of what writes it",
+            ).passed_by(reload_hint(), ", then")
     return events
 
 
@@ -108,8 +102,5 @@ def block_of(decoder: Format, messages: Sequence[Message]) -> EventBlock | None:
         return None
     return block
 
-
-#: How `reload_hint` stands behind what is to be mended first.
-_RELOAD = re.compile(f"[;,] (then|or) {re.escape(reload_hint())}")
 
 _SAFE = "nothing after it was taken; published epochs are untouched"

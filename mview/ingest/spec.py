@@ -338,8 +338,8 @@ class BoundedFormat:
                 "needed several times at once",
                 safe="nothing after it was taken; published epochs are untouched",
                 hint=f"set engine.memory to {MESSAGE_PART * size} or more and run the same command "
-                f"again; or {reload_hint()}",
-            )
+                "again",
+            ).passed_by(reload_hint(), "; or")
         return self._format.decode(message)
 
     def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
@@ -437,8 +437,8 @@ def _other_case(schema: str, message: Message, own: str) -> DecodeError:
         got=schema,
         allowed=f"{own}, as under 'connections'",
         safe="nothing after it was taken; published epochs are untouched",
-        hint=f"write the name under 'connections' as the server does; then {reload_hint()}",
-    )
+        hint="write the name under 'connections' as the server does",
+    ).passed_by(reload_hint())
 
 
 def open_format(config: Config, connection: str) -> Format:

@@ -493,6 +493,16 @@ def test_what_mends_a_table_comes_before_it_is_loaded_anew(mends: str | None, to
     )
 
 
+def test_the_halt_of_a_table_says_what_is_to_be_mended_and_not_what_loads_all_anew() -> None:
+    """Whatever stands between the two, and also where the text was made of another error's."""
+    for joint in ("; then", ", then", "; or"):
+        error = DecodeError("no row of it", hint="correct ghp_secret").passed_by("drop all", joint)
+        assert error.hint == f"correct ghp_secret{joint} drop all"
+        assert TableHalt.of(error.passed_by("wait")).hint == "correct ghp_secret"
+        masked = without_secrets_in(error, lambda text: text.replace("ghp_secret", "***"))
+        assert TableHalt.of(masked).error().hint == "correct ***"
+
+
 def test_a_log_that_has_lost_changes_has_nothing_to_be_mended_first() -> None:
     """Alone it ends the run, and says to drop its tables; beside others these are loaded anew."""
     lost = DataLostError("changes are gone", hint="`mview drop` the tables and run again")

@@ -62,8 +62,8 @@ def undecodable(
         got=excerpt if excerpt else "an empty message",
         allowed=allowed,
         safe="nothing after it was taken; published epochs are untouched",
-        hint=f"{hint or f'correct what writes {topic or message.partition}'}; then {reload_hint()}",
-    )
+        hint=hint or f"correct what writes {topic or message.partition}",
+    ).passed_by(reload_hint())
 
 
 def parse_object(message: Message, hint: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from mview.clock import SourceMs
-from mview.connector import Format, Message, Offsets, reload_hint
+from mview.connector import Format, Message, Offsets
 from mview.errors import DataLostError, DecodeError
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span
 from mview_connectors.changelogs.times import Beat, heartbeat, lower_bound, sender
@@ -81,7 +81,8 @@ class KafkaTimes:
         said: dict[str, Beat | DecodeError] = self.last(ends, find)
         for beat in said.values():
             if isinstance(beat, DecodeError):
-                raise _of_a_heartbeat(beat)
+                # It is of no table: what is loaded anew does not get past it.
+                raise beat.passed_by("run the same command again once the next heartbeat has come")
             times.append(beat)
         return times
 
@@ -123,10 +124,3 @@ class KafkaTimes:
             if all(span.start == firsts[span.partition] for span in spans):
                 break
         return last_of
-
-
-def _of_a_heartbeat(error: DecodeError) -> DecodeError:
-    """It is of no table: what is loaded anew does not get past it, the next heartbeat does."""
-    passed = "run the same command again once the next heartbeat has come"
-    hint = (error.hint or "").replace(reload_hint(), passed)
-    return DecodeError(**{**error.parts, "hint": hint})
