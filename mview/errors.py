@@ -99,25 +99,6 @@ def literal(value: object) -> str:
     return repr(value)
 
 
-def cell(value: object) -> str:
-    """A value of a row as a table for people has it: texts as they are, nested ones in brackets.
-
-    >>> print(cell(None), cell(True), cell(b"\x0a"), cell([Decimal("1.50"), None, {"a": "x"}]))
-    NULL true 0a [1.50, NULL, {a: x}]
-    """
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(cell, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{cell(name)}: {cell(part)}' for name, part in value.items())}}}"
-    return str(value)
-
-
 def row_text(row: Mapping[str, Any]) -> str:
     """A row, or its key, in one line, for messages.
 
@@ -430,9 +411,24 @@ class OtherLogError(UserError):
 
 
 class NoKeyError(UserError):
-    """A table has no key: nobody can tell which row a change belongs to."""
+    """A table has no key: nobody can tell which row a change belongs to.
+
+    Attributes:
+        columns: those that may be declared to be one, as they are NOT NULL.
+    """
 
     kind = 15
+    columns: tuple[str, ...] = ()
+
+
+class ColumnsError(UserError):
+    """Columns of a table cannot be read, whatever is so of its others.
+
+    Attributes:
+        columns: all of those that were asked for and cannot be read; none: it is about the table.
+    """
+
+    columns: tuple[str, ...] = ()
 
 
 class DataError(UserError):
@@ -465,24 +461,12 @@ class DecodeError(UserError):
 
     Attributes:
         table: where the message says of which table it is, its schema or database, and its name.
-        mends: what is to be mended, where the hint goes on with what gets past the message: who
-            gets past it in another way says that one.
+        mends: what is to be mended, where the hint goes on with what gets past the message.
     """
 
     kind = 13
     table: tuple[str | None, str] | None = None
     mends: str | None = None
-
-    def passed_by(self, way: str, joint: str = "; then") -> DecodeError:
-        """The same, with what gets past the message behind what is to be mended.
-
-        >>> DecodeError("no JSON", hint="correct it").passed_by("run again").hint
-        'correct it; then run again'
-        """
-        mends = self.hint if self.mends is None else self.mends
-        told = DecodeError(**{**self.parts, "hint": f"{mends}{joint} {way}" if mends else way})
-        told.table, told.mends = self.table, mends
-        return told
 
 
 class RetryableError(MviewError):

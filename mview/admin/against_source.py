@@ -229,9 +229,9 @@ class Comparison:
         self._store = Store(config.store)
         self._outcome = _Findings()
         self._rows = 0
-        #: The newest epoch that was looked at.
-        self.epoch = 0
         manifest = published(config)
+        #: The newest epoch that was looked at.
+        self.epoch = manifest.epoch
         self._schema = manifest.tables[table].schema
         key = [field.with_nullable(True) for field in self._schema.key_arrow]
         self._key = pa.schema(key)

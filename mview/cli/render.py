@@ -422,6 +422,8 @@ def begun_text(begun: NewProject) -> str:
     if begun.view:
         config = begun.files[0]
         given = () if config == default_config() else ("--config", config)
+        if not begun.is_readable:
+            lines += [f"set first what {one_line(config)} has as a comment: a key; then"]
         lines += [shlex.join(("mview", what, begun.view, *given)) for what in ("check", "run")]
     elif not begun.is_readable:
         lines += [

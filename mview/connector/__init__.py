@@ -27,6 +27,7 @@ from mview.connector.messages import PLACE_HEADER as PLACE_HEADER
 from mview.connector.messages import Message as Message
 from mview.connector.messages import block_of as block_of
 from mview.connector.messages import events_of as events_of
+from mview.connector.messages import passed_by as passed_by
 from mview.connector.messages import place_of as place_of
 from mview.connector.messages import reload_hint as reload_hint
 from mview.errors import ConfigError, CorruptionError, shown

@@ -45,6 +45,18 @@ def reload_hint() -> str:
     )
 
 
+def passed_by(error: DecodeError, way: str, joint: str = "; then") -> DecodeError:
+    """The error, with what gets past its message behind what is to be mended.
+
+    >>> passed_by(DecodeError("no JSON", hint="correct it"), "run again").hint
+    'correct it; then run again'
+    """
+    mends = error.hint if error.mends is None else error.mends
+    told = DecodeError(**{**error.parts, "hint": f"{mends}{joint} {way}" if mends else way})
+    told.table, told.mends = error.table, mends
+    return told
+
+
 def events_of(
     decoder: Format, message: Message, latest: SourceMs = END_OF_TIME
 ) -> Sequence[ChangeEvent]:
@@ -66,16 +78,17 @@ def events_of(
     except MviewError:  # also of a server that it asks, as a registry of schemas
         raise
     except Exception as error:
-        raise DecodeError(
+        told = DecodeError(
             f"the format cannot read a message: {type(error).__name__}",
             where=place_of(message),
             got=shown(error),
             safe=_SAFE,
             hint="correct what writes it",
-        ).passed_by(reload_hint()) from error
+        )
+        raise passed_by(told, reload_hint()) from error
     for event in events:
         if event.source_ms is not None and event.source_ms > latest:
-            raise DecodeError(
+            ahead = DecodeError(
                 "a message has a time to come",
                 where=place_of(message),
                 got=f"{utc_text(event.source_ms)} UTC",
@@ -84,7 +97,8 @@ def events_of(
                 safe=_SAFE,
                 hint="if this machine's clock is behind, set it right and run again; else correct "
                 "the clock, or the time zone, of what writes it",
-            ).passed_by(reload_hint(), ", then")
+            )
+            raise passed_by(ahead, reload_hint(), ", then")
     return events
 
 

@@ -29,6 +29,7 @@ from mview.connector import (
     Offsets,
     block_of,
     load,
+    passed_by,
     place_of,
     reload_hint,
 )
@@ -330,7 +331,7 @@ class BoundedFormat:
         """See `Format`."""
         if message.value is not None and len(message.value) > self._most:
             size = len(message.value)
-            raise DecodeError(
+            error = DecodeError(
                 "a change message is too large for engine.memory",
                 where=place_of(message),
                 got=f"{size} bytes",
@@ -339,7 +340,8 @@ class BoundedFormat:
                 safe="nothing after it was taken; published epochs are untouched",
                 hint=f"set engine.memory to {MESSAGE_PART * size} or more and run the same command "
                 "again",
-            ).passed_by(reload_hint(), "; or")
+            )
+            raise passed_by(error, reload_hint(), "; or")
         return self._format.decode(message)
 
     def decode_block(self, messages: Sequence[Message]) -> EventBlock | None:
@@ -431,14 +433,15 @@ class ScopedFormat:
 
 
 def _other_case(schema: str, message: Message, own: str) -> DecodeError:
-    return DecodeError(
+    error = DecodeError(
         "a change is of a database whose name differs in case from the connection's",
         where=place_of(message),
         got=schema,
         allowed=f"{own}, as under 'connections'",
         safe="nothing after it was taken; published epochs are untouched",
         hint="write the name under 'connections' as the server does",
-    ).passed_by(reload_hint())
+    )
+    return passed_by(error, reload_hint())
 
 
 def open_format(config: Config, connection: str) -> Format:

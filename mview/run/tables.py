@@ -232,7 +232,7 @@ def with_column_told(
                 where=error.where,
                 allowed=", ".join(there),
                 safe=SAFE,
-                hint=f"change the view, or `mview drop {typed(view.name)}`; or give the table the "
-                "column again; then run again",
+                hint="change the view, or give the table the column again; then run again, or "
+                f"`mview apply` a view that reads {tables[0]}",
             )
     return told

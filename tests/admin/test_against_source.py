@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from mview.admin import against_source
 from mview.admin.against_source import RowDifference, verify_tables
+from mview.admin.content import published
 from mview.cli import main
 from mview.errors import UserError
 from tests.admin.copied import TABLE, Copied
@@ -154,6 +155,12 @@ def test_a_table_that_is_not_in_the_store_is_refused(world):
     with pytest.raises(UserError, match=r"the store has no table shop\.item") as refused:
         verify_tables(world.config, [rel("shop.item")])
     assert "shop.items" in str(refused.value.hint)
+
+
+def test_what_is_not_compared_is_told_of_the_newest_epoch(world, tmp_path):
+    (tmp_path / "shop.db").rename(tmp_path / "moved.db")
+    newest = published(world.config).epoch
+    assert verified(world).epoch == newest > 0
 
 
 def test_a_database_that_is_away_is_told_in_the_result(world, tmp_path):

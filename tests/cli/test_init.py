@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from mview_connectors.changelogs.mysql.server import MysqlServer
+from mview_connectors.databases.sqlite import SqliteDatabase
 
 from mview.admin.init.files import configuration
 from mview.cli import main
@@ -50,7 +51,8 @@ def test_what_it_writes_is_accepted(folder, where):
         "tables",
         "  bare          left out: table my_shop.bare has no primary key, and no unique index "
         "of columns that are NOT NULL; add one in the database: ALTER TABLE `bare` ADD PRIMARY KEY "
-        "(...); or say what tells its rows apart: connections.my_shop.tables.bare.key: [...]",
+        "(...); or say which columns, all NOT NULL, tell its rows apart: "
+        "connections.my_shop.tables.bare.key: [...]",
         "  my order  id  about 2 rows",
         "  people    id  about 0 rows",
     ]
@@ -288,6 +290,63 @@ def test_the_columns_that_can_be_read_are_enough(tmp_path, monkeypatch):
     assert mview("check", "sql").exit_code == 0
 
 
+@pytest.mark.service
+def test_a_setting_that_all_tables_need_is_written_as_a_comment(tmp_path, monkeypatch, mariadb):
+    monkeypatch.chdir(tmp_path)
+    with mariadb.new_database() as database:
+        mariadb.execute(
+            "CREATE TABLE a (x int NOT NULL, `no` int NOT NULL, n int); CREATE TABLE d (n int)",
+            database,
+        )
+        settings = mariadb.settings(database)
+        monkeypatch.setenv("CRM_PASSWORD", reveal(settings["password"], "tests"))
+        url = f"mariadb://{settings['username']}@127.0.0.1:{settings['port']}/{database}"
+        result = mview("init", url, "--name", "crm")
+        assert result.exit_code == 1
+        assert (
+            "set first what mview.yml has as a comment: a key; then\nmview check" in result.stdout
+        )
+        assert mview("check", "sql").exit_code == 1
+        file = tmp_path / "mview.yml"
+        text = file.read_text()
+        lines = ("tables:", '  "a": {key: ["x", "no"]}')
+        for line in lines:
+            text = text.replace(f"    # {line}\n", f"    {line}\n")
+        file.write_text(text)
+        assert '"d"' not in text, "none of its columns can be of a key"
+        checked = mview("check", "sql")
+        assert checked.stdout == "a: ok, key x, no, reads crm.a; LINEAR\n", checked.output
+        file.write_text(text.replace('["x", "no"]', '["n", "no"]'))
+        refused = mview("check", "sql").output
+        assert "column 'n' of the key may be NULL" in refused
+        assert "make NOT NULL, in the database, what tells the rows apart" in refused
+
+
+def test_columns_that_cannot_be_read_are_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    database = sqlite3.connect("a.db")
+    more = ", ".join(f"c{number} TEXT" for number in range(20))
+    database.execute(f'CREATE TABLE g (id INTEGER PRIMARY KEY, a GEOMETRY, "no" THING, {more})')
+    asked = []
+    describe = SqliteDatabase.describe
+    monkeypatch.setattr(
+        SqliteDatabase, "describe", lambda *given: (asked.append(given), describe(*given))[1]
+    )
+    result = mview("init", "sqlite:///a.db", "--triggers")
+    assert result.exit_code == 0, result.output
+    assert "not all columns: 2 columns cannot be read exactly: a: column type G" in result.stdout
+    assert len(asked) == 2
+    (tmp_path / "sql" / "g.sql").write_text("SELECT * FROM a.g")
+    refused = mview("check", "sql")
+    assert refused.exit_code == 1
+    assert 'or leave them out: connections.a.tables.g.exclude: [a, "no"]' in refused.output
+    config = tmp_path / "mview.yml"
+    config.write_text(
+        config.read_text().replace("a.db", 'a.db\n    tables: {g: {exclude: [a, "no"]}}')
+    )
+    assert mview("check", "sql").exit_code == 0
+
+
 def test_nothing_is_written_until_a_table_can_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     database = sqlite3.connect("a.db")
@@ -439,7 +498,7 @@ def test_tidb_is_followed_by_ticdc(folder, monkeypatch, mariadb):
 
 
 def test_topics_are_named_as_debezium_names_them():
-    told = configuration("crm", {"database": "Größe 😀"}, "mssql")
+    told = configuration("crm", {"database": "Größe 😀"}, "mssql", {})
     assert yaml.safe_load(told)["changes"]["crm"]["topic"] == "crm.Gr__e___.{schema}.{table}"
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from mview.admin.mending.repair import repair
 from mview.clock import SystemClock
-from mview.connector import TableHalt
+from mview.connector import TableHalt, passed_by
 from mview.epoch import stages, upkeep
 from mview.epoch.halts import has_halted, reads_halted_table, told_of
 from mview.epoch.recover import forget_folders, recover
@@ -34,6 +34,7 @@ from mview.errors import (
     MviewError,
     RetryableError,
     UserError,
+    without_secrets_in,
 )
 from mview.execute.turns import aside
 from mview.files.waiting import Waiting
@@ -496,9 +497,10 @@ def test_what_mends_a_table_comes_before_it_is_loaded_anew(mends: str | None, to
 def test_the_halt_of_a_table_says_what_is_to_be_mended_and_not_what_loads_all_anew() -> None:
     """Whatever stands between the two, and also where the text was made of another error's."""
     for joint in ("; then", ", then", "; or"):
-        error = DecodeError("no row of it", hint="correct ghp_secret").passed_by("drop all", joint)
+        told = DecodeError("no row of it", hint="correct ghp_secret")
+        error = passed_by(told, "drop all", joint)
         assert error.hint == f"correct ghp_secret{joint} drop all"
-        assert TableHalt.of(error.passed_by("wait")).hint == "correct ghp_secret"
+        assert TableHalt.of(passed_by(error, "wait")).hint == "correct ghp_secret"
         masked = without_secrets_in(error, lambda text: text.replace("ghp_secret", "***"))
         assert TableHalt.of(masked).error().hint == "correct ***"
 

@@ -189,16 +189,16 @@ class MysqlDatabase(SqlDatabase):
             error = RuntimeError("the server's answer breaks the MySQL protocol")
         super()._fail(error, task)
 
-    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> tuple[str, Sequence[str]]:
         if schema is not None:
-            return ""  # what may not be read cannot be seen
+            return "", ()  # what may not be read cannot be seen
         try:
             self.query(f"SELECT 1 FROM {self.relation(table)} LIMIT 0")
         except DeniedError:
-            return self._grant("SELECT", table)
+            return self._grant("SELECT", table), ()
         except UserError:
             pass  # which says so itself
-        return ""
+        return "", ()
 
     def _grant(self, right: str, table: str) -> str:
         ((user,),) = self.query("SELECT CURRENT_USER()")

@@ -237,9 +237,9 @@ class PostgresqlDatabase(SqlDatabase):
             return False
         return isinstance(error, psycopg.OperationalError | OSError)
 
-    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> tuple[str, Sequence[str]]:
         names = [] if schema is None else list(schema.names)
-        grants: list[str] = []
+        grants, some = list[str](), list[str]()
         named = self._named(table)
         for usage, user, is_hidden, denied in self.query(_GRANTS, (names, *named)):
             to = f"TO {self.quote(user)}"
@@ -248,10 +248,11 @@ class PostgresqlDatabase(SqlDatabase):
             if denied:
                 only = ", ".join(map(self.quote, denied))
                 columns = "" if len(denied) == len(names) else f" ({only})"
+                some += denied if columns else []
                 grants.append(f"GRANT SELECT{columns} ON {self.relation(table)} {to}")
             if is_hidden:  # row level security
                 grants.append(f"ALTER ROLE {self.quote(user)} BYPASSRLS")
-        return "; ".join(grants)
+        return "; ".join(grants), some
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """What the log keeps and sends."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -11,12 +13,20 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+import yaml
 from sqlalchemy.pool import PoolProxiedConnection
 
 from mview.clock import SourceMs
 from mview.config import ConnectionSettings, secret_values
 from mview.connector import Look
-from mview.errors import AwayError, ConfigError, MviewError, NoKeyError, UserError
+from mview.errors import (
+    AwayError,
+    ColumnsError,
+    ConfigError,
+    MviewError,
+    NoKeyError,
+    UserError,
+)
 from mview.relation import TableName
 from mview.rows.where import ALLOWED, check, parse_where
 from mview.schema import Column, TableSchema
@@ -140,14 +150,16 @@ class SqlDatabase(ABC):
         """What is made of an error that does not pass by itself."""
         return UserError
 
-    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
-        """The statement without which this user cannot read a table; empty: it can.
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> tuple[str, Sequence[str]]:
+        """The statement without which this user cannot read a table, empty: it can.
+
+        And the columns that it is about, where these are not all that are asked for.
 
         Args:
             table: its name; it may be hidden from who has no rights.
             schema: the columns that are read; None: before they are looked at.
         """
-        return ""
+        return "", ()
 
     # --- Database --------------------------------------------------------------------------------
 
@@ -186,12 +198,15 @@ class SqlDatabase(ABC):
         settings, columns = self._settings.table(table), self._read_columns(table)
         key = self._key(table)
         is_all = uses is None or settings.columns is not None
-        read = [
-            column()
-            for name, column in columns.items()
-            if settings.reads(name)
-            and (is_all or name in (*key, *settings.asked) or (uses is not None and uses(name)))
-        ]
+        read = self._read(
+            table,
+            {
+                name: column
+                for name, column in columns.items()
+                if settings.reads(name)
+                and (is_all or name in (*key, *settings.asked) or (uses is not None and uses(name)))
+            },
+        )
         names = {column.name for column in read}
         unread = tuple(name for name in columns if name not in names)
         described = TableSchema(tuple(read), key, unread, settings.where or "")
@@ -202,6 +217,28 @@ class SqlDatabase(ABC):
                 self._refuse_setting(table, f"where: {error}", [ALLOWED])
         self._check_grant(table, described)
         return described
+
+    def _read(self, table: str, columns: Mapping[str, Callable[[], Column]]) -> list[Column]:
+        """The columns; of those that cannot be read all are told at once."""
+        read, refused = list[Column](), list[ColumnsError]()
+        for column in columns.values():
+            try:
+                read.append(column())
+            except ColumnsError as error:
+                refused.append(error)
+        if len(refused) > 1:
+            names = [name for each in refused for name in each.columns]
+            several = ColumnsError(
+                f"{len(names)} columns cannot be read exactly",
+                where=self.place(table),
+                got="; ".join(f"{each.columns[0]}: {each.what}" for each in refused),
+                hint=self._mends(table, names),
+            )
+            several.columns = tuple(names)
+            raise several
+        if refused:
+            raise refused[0]
+        return read
 
     def keys(self, table: str) -> list[set[str]]:
         """See `Database`: the primary key, unique indexes without NULL, and the declared key."""
@@ -260,8 +297,12 @@ class SqlDatabase(ABC):
         if declared is not None:
             if left := [name for name in declared if name not in required]:
                 self._read_columns(table)[left[0]]()
+                names = ", ".join(map(repr, left))
                 self._refuse_setting(
-                    table, f"column {left[0]!r} of the key may be NULL", sorted(required)
+                    table,
+                    f"{'column' if len(left) == 1 else 'columns'} {names} of the key may be NULL",
+                    sorted(required) or ["none: no column of the table is NOT NULL"],
+                    "make NOT NULL, in the database, what tells the rows apart",
                 )
             same = (index.columns for index in indexes if set(index.columns) == set(declared))
             return next(same, tuple(declared))
@@ -269,15 +310,17 @@ class SqlDatabase(ABC):
             indexes, key=lambda i: (not i.is_primary, len(i.columns), i.columns), default=None
         )
         if chosen is None:
-            raise NoKeyError(
+            error = NoKeyError(
                 f"table {self.place(table)} has no primary key, and no unique index of columns "
                 "that are NOT NULL",
                 got=self._why_no_key(table) or None,
                 allowed="tables with a key: it tells which row a change belongs to",
                 hint=f"add one in the database: ALTER TABLE {self.relation(table)} "
-                "ADD PRIMARY KEY (...); or say what tells its rows apart: "
+                "ADD PRIMARY KEY (...); or say which columns, all NOT NULL, tell its rows apart: "
                 f"{self._setting(table)}.key: [...]",
             )
+            error.columns = tuple(c for c in self._columns(table) if c in required)
+            raise error
         return chosen.columns
 
     def _read_columns(self, table: str) -> dict[str, Callable[[], Column]]:
@@ -295,21 +338,28 @@ class SqlDatabase(ABC):
     def _setting(self, table: str) -> str:
         return f"connections.{self._settings.name}.tables.{table}"
 
-    def _refuse_setting(self, table: str, what: str, allowed: Iterable[str]) -> NoReturn:
+    def _refuse_setting(
+        self, table: str, what: str, allowed: Iterable[str], hint: str | None = None
+    ) -> NoReturn:
         raise ConfigError(
             f"table {self.place(table)}: {what}",
             where=self._setting(table),
             allowed=", ".join(allowed),
+            hint=hint,
         )
 
     def _check_grant(self, table: str, schema: TableSchema | None) -> None:
-        if grant := self._missing_grant(table, schema):
-            raise UserError(
+        grant, columns = self._missing_grant(table, schema)
+        if grant:
+            error = ColumnsError(
                 f"the user of connection {self._settings.name} may not read {self.place(table)}",
                 where=self._server(),
+                got=f"not: {', '.join(columns)}" if columns else None,
                 safe="nothing was read",
                 hint=f"as its owner: {grant}",
             )
+            error.columns = tuple(columns)
+            raise error
 
     def looks(self, tables: Sequence[str], load_ms: Callable[[], int] | None) -> Sequence[Look]:
         """What `mview doctor` asks of the log, where a program reads it; see `Examined`."""
@@ -584,15 +634,37 @@ class SqlDatabase(ABC):
         )
 
     def _refuse(self, table: str, column: str, source_type: str, why: str) -> NoReturn:
-        raise UserError(
+        error = ColumnsError(
             f"column type {source_type} cannot be read exactly: {why}",
             where=f"{self.place(table)}.{column}",
-            hint=(
-                f"read it as text, if that is enough: {self._setting(table)}.types: "
-                f"{{{column}: string}}; or "
-                if self.reads_as
-                else "change the column's type in the database; or "
-            )
-            + "have no view use it: name columns in place of SELECT *, or leave it out: "
-            f"{self._setting(table)}.exclude: [{column}]",
+            hint=self._mends(table, [column]),
         )
+        error.columns = (column,)
+        raise error
+
+    def _mends(self, table: str, columns: Sequence[str]) -> str:
+        """What mends columns whose types cannot be read, one or more."""
+        names, is_one = [*map(_in_yaml, columns)], len(columns) == 1
+        what = "it" if is_one else "them"
+        texts = ", ".join(f"{name}: string" for name in names)
+        mends = (
+            "change the type in the database" if is_one else "change their types in the database"
+        )
+        if self.reads_as:
+            mends = (
+                f"read {what} as text, if that is enough: {self._setting(table)}.types: {{{texts}}}"
+            )
+        return (
+            f"{mends}; or have no view use {what}: name columns in place of SELECT *, or leave "
+            f"{what} out: {self._setting(table)}.exclude: [{', '.join(names)}]"
+        )
+
+
+def _in_yaml(name: str) -> str:
+    """A name as it stands in a list of the configuration: quoted where it would be another value.
+
+    >>> _in_yaml("line no"), _in_yaml("no"), _in_yaml("a, b")
+    ('line no', '"no"', '"a, b"')
+    """
+    is_plain = re.fullmatch(r"\w[\w ]*", name) is not None and yaml.safe_load(name) == name
+    return name if is_plain else json.dumps(name, ensure_ascii=False)

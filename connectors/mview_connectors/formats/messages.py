@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from mview.clock import SourceMs
-from mview.connector import Message, place_of, reload_hint
+from mview.connector import Message, passed_by, place_of, reload_hint
 from mview.errors import ConfigError, DecodeError, shown
 
 #: Options of a connection's changes that start so belong to its format, the others to its client.
@@ -56,14 +56,15 @@ def undecodable(
     value = message.value or b""
     excerpt = value[:_EXCERPT].decode("utf-8", "backslashreplace")[:_EXCERPT]
     topic, _, _ = message.partition.rpartition("/")
-    return DecodeError(
+    error = DecodeError(
         what,
         where=place_of(message),
         got=excerpt if excerpt else "an empty message",
         allowed=allowed,
         safe="nothing after it was taken; published epochs are untouched",
         hint=hint or f"correct what writes {topic or message.partition}",
-    ).passed_by(reload_hint())
+    )
+    return passed_by(error, reload_hint())
 
 
 def parse_object(message: Message, hint: str | None = None) -> dict[str, Any]:

@@ -26,7 +26,14 @@ from mview.admin.init.files import (
 from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
 from mview.connector import Database, Examined, Installed, load
-from mview.errors import ConfigError, MistakesError, MviewError, UserError
+from mview.errors import (
+    ColumnsError,
+    ConfigError,
+    MistakesError,
+    MviewError,
+    NoKeyError,
+    UserError,
+)
 from mview.ingest.spec import open_changelog, open_database
 
 #: What may stand in the name of a connection, as SQL has it without quotes.
@@ -64,6 +71,8 @@ class FoundTable:
         why: why it cannot be read or followed; empty: it can.
         partly: why a view cannot read all of its columns; empty: it can.
         columns: those that it can read, where these are not all.
+        needs: the setting of the table in the configuration with which it may be read, where a
+            setting is what it lacks.
     """
 
     name: str
@@ -72,6 +81,7 @@ class FoundTable:
     why: str = ""
     partly: str = ""
     columns: tuple[str, ...] = ()
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,8 @@ class NewProject:
     Attributes:
         connection: the name of the connection in SQL.
         tables: of the database.
-        files: that were written; none where no table can be read.
-        view: the file of the first view; empty: no table can be read.
+        files: that were written; none where no table can be read, whatever is set.
+        view: the file of the first view; empty: no table can be read, whatever is set.
         password: the variable of the environment that the password is read from; empty: none.
         triggers: tables for which triggers were made.
         missing: what must be set or granted before tables that can be read can be followed.
@@ -106,7 +116,8 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
     """Look at a database, and write a configuration and a first view for it.
 
     Without `triggers` nothing is changed in the database; no file is written over another, and none
-    where no table can be read: then the same call is made again when rights were given.
+    where no table can be read: then the same call is made again when rights were given. Where all
+    that can be read need a setting, it stands in the configuration, as a comment.
 
     Args:
         url: SQLAlchemy's URL, without a password: that is read from `<NAME>_PASSWORD`.
@@ -169,15 +180,17 @@ def init(url: str, folder: Path, name: str | None = None, *, triggers: bool = Fa
         at = "" if folder == Path() else f" --folder {shlex.quote(str(folder))}"
         command = f"mview init {shlex.quote(url)} --triggers{at}"
         missing = (f"SQLite does not note its changes yet: `{command}` has it do so",)
-    if not good:
+    # Triggers follow no table without a primary key, whatever the configuration says of it.
+    needy = [table for table in tables if table.needs] if dialect != "sqlite" else []
+    if not good and not needy:
         return NewProject(name, tuple(tables), (), "", password, watched, missing)
-    shown = _first(config, name, dialect, [t.name for t in good])
+    shown = _first(config, name, dialect, [t.name for t in good]) if good else needy[0].name
     called = re.sub(r"[^a-z0-9_]+", "_", shown.lower()).strip("_") or "rows"
     first = view / f"{called}.sql"
     made = {
-        file: configuration(name, settings, dialect),
+        file: configuration(name, settings, dialect, {t.name: t.needs for t in needy}),
         **{path: debezium(name, parsed) for path in by_debezium},
-        first: first_view(name, shown, next(t.columns for t in good if t.name == shown)),
+        first: first_view(name, shown, next(t.columns for t in tables if t.name == shown)),
     }
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -288,28 +301,50 @@ def _tables(config: Config, connection: str) -> list[FoundTable]:
     tables = []
     with closing(open_database(config, connection)) as database:
         for table in database.tables():
-            partly, columns = "", tuple[str, ...]()
             try:
-                try:
-                    schema = database.describe(table)
-                except UserError as error:
-                    schema = database.describe(table, lambda _: False)
-                    partly = f"{error.what} ({error.where})" if error.where else error.what
-                    every = (*schema.names, *schema.unread)
-                    columns = tuple(c for c in every if _can_read(database, table, c))
-                rows = database.plan(table, schema, _ALL, _ALL).rows
-                tables.append(FoundTable(table, rows, schema.key, "", partly, columns))
+                tables.append(_table(database, table))
             except UserError as error:
-                tables.append(FoundTable(table, why=_why(error)))
+                tables.append(FoundTable(table, why=_why(error), needs=_needs(error)))
     return tables
 
 
-def _can_read(database: Database, table: str, column: str) -> bool:
-    try:
-        database.describe(table, lambda name: name == column)
-    except UserError:
-        return False
-    return True
+def _needs(error: UserError) -> str:
+    """The setting that mends what is so of a table; empty: none does."""
+    if not isinstance(error, NoKeyError) or not error.columns:
+        return ""
+    return f"key: {json.dumps(error.columns, ensure_ascii=False)}"
+
+
+def _table(database: Database, table: str) -> FoundTable:
+    """A table, with the columns that a view can read.
+
+    Raises:
+        UserError: it has no key that can be read, or nobody may read it.
+    """
+    left, partly = set[str](), list[str]()
+
+    def takes(name: str) -> bool:
+        return name not in left
+
+    while True:
+        try:
+            schema = database.describe(table, takes if left else None)
+        except ColumnsError as error:  # at most one of each reason: all of a reason come at once
+            if left.issuperset(error.columns):
+                raise
+            left.update(error.columns)
+            partly.append(_partly(error))
+        else:
+            break
+    columns = schema.names if left else ()
+    rows = database.plan(table, schema, _ALL, _ALL).rows
+    return FoundTable(table, rows, schema.key, "", "; ".join(partly), columns)
+
+
+def _partly(error: UserError) -> str:
+    """Why a view cannot read all columns."""
+    said = f"{error.what}: {error.got}" if error.got else error.what
+    return f"{said} ({error.where})" if error.where else said
 
 
 def _install(

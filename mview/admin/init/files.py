@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 import yaml
@@ -34,8 +35,17 @@ _CONNECTOR = "docs/sources.md, a connector of Debezium"
 BY_DEBEZIUM = tuple(_MAKERS)
 
 
-def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
-    """The configuration of one database, by its own log, by triggers, or by Debezium and Kafka."""
+def configuration(
+    name: str, settings: dict[str, object], dialect: str, needs: Mapping[str, str]
+) -> str:
+    """The configuration of one database, by its own log, by triggers, or by Debezium and Kafka.
+
+    Args:
+        name: of the connection.
+        settings: of the connection.
+        dialect: of its database.
+        needs: settings that tables need to be read, by table; a comment, for people to judge.
+    """
     changes: dict[str, object] = {"source": "files", "format": "unified", "path": "changes"}
     if dialect in OWN_LOGS:
         changes = {"source": dialect, "T": "1 second"}
@@ -43,15 +53,27 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
         changes = _by_debezium(name, settings, dialect)
     elif dialect in BY_TICDC:
         changes = _by_ticdc(name)
-    body = {
+    body: dict[str, object] = {
         "store": "store",
         "connections": {name: settings},
         "changes": {name: changes},
     }
-    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+    text = _yaml({part: body[part] for part in ("store", "connections")})
+    if needs:
+        lines = [
+            "What tells the rows of these tables apart? No two may have the same in all columns of",
+            "a key. Take out the # and the columns that are not needed:",
+            "tables:",
+            *(
+                f"  {json.dumps(t, ensure_ascii=False)}: {{{needed}}}"
+                for t, needed in needs.items()
+            ),
+        ]
+        text += "".join(f"    # {line}\n" for line in lines)
+    text += _yaml({"changes": body["changes"]})
     if dialect in OWN_LOGS and dialect in BY_DEBEZIUM:
-        other = {"changes": {name: _by_debezium(name, settings, dialect)}}
-        lines = yaml.safe_dump(other, sort_keys=False, allow_unicode=True).splitlines()
+        other: dict[str, object] = {"changes": {name: _by_debezium(name, settings, dialect)}}
+        lines = _yaml(other).splitlines()
         told = [
             f"Or by Debezium and Kafka, with the connector of debezium-{name}.json ({_CONNECTOR}),",
             "whose user needs the right RELOAD, too:",
@@ -66,6 +88,10 @@ def configuration(name: str, settings: dict[str, object], dialect: str) -> str:
             "?protocol=canal-json&enable-tidb-extension=true&partition-num=3'\n"
         )
     return f"# Made by `mview init`. All settings: conf/mview.yml of mview's own project.\n{text}"
+
+
+def _yaml(settings: dict[str, object]) -> str:
+    return str(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
 
 
 def _safe(name: str) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mview.cli.completing import files
+from mview.cli.display.cells import cell
 from mview.cli.options import App, config_option, json_option
 from mview.cli.render import aligned
-from mview.errors import cell, counted, one_line
+from mview.errors import counted, one_line
 
 if TYPE_CHECKING:
     from mview.trial.preview import Preview, PreviewedTable

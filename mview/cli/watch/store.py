@@ -13,10 +13,11 @@ from mview.admin.content import StoredView, published
 from mview.catalog.definitions import load_definitions, load_lights
 from mview.cli.checking import Checker
 from mview.cli.costs import plan_cost
+from mview.cli.display.cells import cell
 from mview.cli.explore.lineage import ViewLineage, lineage_of
 from mview.cli.render import explained_json, explained_text
 from mview.config import Config
-from mview.errors import MviewError, cell, several
+from mview.errors import MviewError, several
 from mview.plan.definition import ViewDefinition
 from mview.store.history import ManifestLog
 from mview.store.layout import Store

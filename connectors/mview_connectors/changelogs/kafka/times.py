@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from mview.clock import SourceMs
-from mview.connector import Format, Message, Offsets
+from mview.connector import Format, Message, Offsets, passed_by
 from mview.errors import DataLostError, DecodeError
 from mview_connectors.changelogs.kafka.client import KafkaClient, Span
 from mview_connectors.changelogs.times import Beat, heartbeat, lower_bound, sender
@@ -82,7 +82,8 @@ class KafkaTimes:
         for beat in said.values():
             if isinstance(beat, DecodeError):
                 # It is of no table: what is loaded anew does not get past it.
-                raise beat.passed_by("run the same command again once the next heartbeat has come")
+                next_one = "run the same command again once the next heartbeat has come"
+                raise passed_by(beat, next_one)
             times.append(beat)
         return times
 

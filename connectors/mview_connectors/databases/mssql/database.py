@@ -219,10 +219,11 @@ class MssqlDatabase(OdbcDatabase):
         rows, size = self.query(_SIZE, (self.relation(table),))[0]
         return Size(int(rows), int(size) // max(1, int(rows)))
 
-    def _missing_grant(self, table: str, schema: TableSchema | None) -> str:
+    def _missing_grant(self, table: str, schema: TableSchema | None) -> tuple[str, Sequence[str]]:
         may, user = self.query(_MAY_READ, (self.relation(table),))[0]
         # NULL: there is no such table, or it is hidden; what follows tells it.
-        return f"GRANT SELECT ON {self.relation(table)} TO {self.quote(user)}" if may == 0 else ""
+        relation, to = self.relation(table), self.quote(user)
+        return (f"GRANT SELECT ON {relation} TO {to}" if may == 0 else ""), ()
 
     # --- reading ---------------------------------------------------------------------------------
 
