@@ -360,9 +360,14 @@ def _place_in(line: str | None) -> str | None:
 
 
 class UserError(MviewError):
-    """The input is wrong: SQL, table, column, row content. Fix it and run again."""
+    """The input is wrong: SQL, table, column, row content. Fix it and run again.
+
+    Attributes:
+        columns: of a table that may be read without them.
+    """
 
     kind = 10
+    columns: tuple[str, ...] = ()
 
 
 class MistakesError(UserError):
@@ -418,17 +423,6 @@ class NoKeyError(UserError):
     """
 
     kind = 15
-    columns: tuple[str, ...] = ()
-
-
-class ColumnsError(UserError):
-    """Columns of a table cannot be read, whatever is so of its others.
-
-    Attributes:
-        columns: all of those that were asked for and cannot be read; none: it is about the table.
-    """
-
-    columns: tuple[str, ...] = ()
 
 
 class DataError(UserError):

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from mview.errors import ColumnsError, UserError
+from mview.errors import UserError
 from mview.files.records import fields
 
 _SIMPLE: dict[str, pa.DataType] = {
@@ -79,13 +79,13 @@ def check_distinct(names: Iterable[str]) -> None:
     """Check that columns can stand in one table of Spark and Delta, which fold the case of names.
 
     Raises:
-        ColumnsError: two are one there; it names the second.
+        UserError: two are one there; it is about the second.
     """
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
             what = "have one name" if other == name else "differ in case only"
-            error = ColumnsError(
+            error = UserError(
                 f"columns {other!r} and {name!r} {what}",
                 allowed="names that Spark and Delta can tell apart: they fold the case",
             )

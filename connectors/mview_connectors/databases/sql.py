@@ -21,7 +21,6 @@ from mview.config import ConnectionSettings, secret_values
 from mview.connector import Look
 from mview.errors import (
     AwayError,
-    ColumnsError,
     ConfigError,
     MviewError,
     NoKeyError,
@@ -220,15 +219,17 @@ class SqlDatabase(ABC):
 
     def _read(self, table: str, columns: Mapping[str, Callable[[], Column]]) -> list[Column]:
         """The columns; of those that cannot be read all are told at once."""
-        read, refused = list[Column](), list[ColumnsError]()
+        read, refused = list[Column](), list[UserError]()
         for column in columns.values():
             try:
                 read.append(column())
-            except ColumnsError as error:
+            except UserError as error:
+                if not error.columns:
+                    raise
                 refused.append(error)
         if len(refused) > 1:
             names = [name for each in refused for name in each.columns]
-            several = ColumnsError(
+            several = UserError(
                 f"{len(names)} columns cannot be read exactly",
                 where=self.place(table),
                 got="; ".join(f"{each.columns[0]}: {each.what}" for each in refused),
@@ -351,7 +352,7 @@ class SqlDatabase(ABC):
     def _check_grant(self, table: str, schema: TableSchema | None) -> None:
         grant, columns = self._missing_grant(table, schema)
         if grant:
-            error = ColumnsError(
+            error = UserError(
                 f"the user of connection {self._settings.name} may not read {self.place(table)}",
                 where=self._server(),
                 got=f"not: {', '.join(columns)}" if columns else None,
@@ -634,7 +635,7 @@ class SqlDatabase(ABC):
         )
 
     def _refuse(self, table: str, column: str, source_type: str, why: str) -> NoReturn:
-        error = ColumnsError(
+        error = UserError(
             f"column type {source_type} cannot be read exactly: {why}",
             where=f"{self.place(table)}.{column}",
             hint=self._mends(table, [column]),

@@ -27,7 +27,6 @@ from mview.config import ChangesSettings, Config, ConnectionSettings
 from mview.config.file import load_config
 from mview.connector import Database, Examined, Installed, load
 from mview.errors import (
-    ColumnsError,
     ConfigError,
     MistakesError,
     MviewError,
@@ -329,8 +328,8 @@ def _table(database: Database, table: str) -> FoundTable:
     while True:
         try:
             schema = database.describe(table, takes if left else None)
-        except ColumnsError as error:  # at most one of each reason: all of a reason come at once
-            if left.issuperset(error.columns):
+        except UserError as error:  # at most one of each reason: all of a reason come at once
+            if isinstance(error, NoKeyError) or left.issuperset(error.columns):
                 raise
             left.update(error.columns)
             partly.append(_partly(error))

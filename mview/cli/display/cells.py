@@ -7,7 +7,7 @@ def cell(value: object) -> str:
     """A value of a row as a table for people has it: texts as they are, nested ones in brackets.
 
     >>> from decimal import Decimal
-    >>> print(cell(None), cell(True), cell(b"\x0a"), cell([Decimal("1.50"), None, {"a": "x"}]))
+    >>> print(cell(None), cell(True), cell(b"\\x0a"), cell([Decimal("1.50"), None, {"a": "x"}]))
     NULL true 0a [1.50, NULL, {a: x}]
     """
     if value is None:
