@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from mview.cli import main
+from mview.secrets import reveal
 from tests.services.process import free_port
 
 pytestmark = [pytest.mark.service]
@@ -25,7 +26,11 @@ class Project:
         self.topic = kafka.create_topic(f"{database}.t")
         self.beats = kafka.create_topic(f"{database}.beats")
         kafka.produce(self.beats, ['{"ts_ms": 1700000000000}'])
-        self.connection = server.settings(database)
+        settings = server.settings(database)
+        # Workers have the environment from when their JVM was started: a file is always there.
+        secret = folder / "shop.secret"
+        secret.write_text(reveal(settings["password"], "tests"))
+        self.connection = settings | {"password": f"${{file:{secret}}}"}
         self.changes = {
             "source": "kafka",
             "format": "debezium",
