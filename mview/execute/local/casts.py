@@ -7,6 +7,7 @@ import pyarrow as pa
 from mview.execute.local.admitted.entries import SPARK_DECIDES, years_alike
 from mview.execute.local.admitted.signatures import DATES
 from mview.execute.local.admitted.spark_types import (
+    BOOLEAN,
     DATE,
     DOUBLE,
     INTEGERS,
@@ -15,6 +16,7 @@ from mview.execute.local.admitted.spark_types import (
     Typed,
     duckdb_type,
     is_decimal,
+    is_exact_number,
 )
 
 _DAY = r"\d{4}-\d\d-\d\d"
@@ -28,18 +30,43 @@ _PLAIN: dict[pa.DataType, str] = {
 
 
 _NUMBER = r"[+-]?\d{1,30}(\.\d{1,30})?"
-#: What no integer has, nor a sign, a blank or a fraction beside it: Spark's TRY_CAST gives NULL.
-_NO_INTEGER = r"[A-Za-z0-9]*[A-Za-z][A-Za-z0-9]*"
+#: What is none of a type, whatever Spark may read beside the plain form: its TRY_CAST gives NULL.
+_WORDS = "[A-Za-z0-9]*[%s][A-Za-z0-9]*"
+_NO_INTEGER = _WORDS % "A-Za-z"
+_NO: dict[pa.DataType, str] = {
+    **dict.fromkeys(INTEGERS, _NO_INTEGER),
+    # Neither 1e3, 1d and 1f, nor NaN, Infinity and 0x1p3.
+    DOUBLE: _WORDS % "BCGHJKLMOQRSUVWZbcghjklmoqrsuvwz",
+    # A day may have anything behind it, and a time begins with T.
+    DATE: "[A-Za-z][A-Za-z0-9]*",
+    TIMESTAMP: "[A-SU-Za-su-z][A-Za-z0-9]*",
+}
+_NO_DECIMAL = _WORDS % "A-DF-Za-df-z"
 
 
-def try_integer(value: Typed, kind: pa.DataType) -> str:
-    """The DuckDB text of a string as an integer, or NULL; raises where only Spark knows."""
+def can_try(kind: pa.DataType) -> bool:
+    """Whether TRY_CAST of a string to a type is admitted."""
+    return kind in _NO or is_decimal(kind)
+
+
+def try_cast(value: Typed, kind: pa.DataType) -> str:
+    """The DuckDB text of a string in another type, or NULL; raises where only Spark knows."""
     name, text = duckdb_type(kind), value.sql
+    form, no = (_NUMBER, _NO_DECIMAL) if is_decimal(kind) else (_PLAIN[kind], _NO[kind])
     return (
-        f"(CASE WHEN regexp_full_match({text}, '{_PLAIN[kind]}') THEN TRY_CAST({text} AS {name}) "
-        f"WHEN regexp_full_match({text}, '|{_NO_INTEGER}') THEN NULL "
+        f"(CASE WHEN regexp_full_match({text}, '{form}') THEN TRY_CAST({text} AS {name}) "
+        f"WHEN regexp_full_match({text}, '|{no}') THEN NULL "
         f"WHEN {text} IS NOT NULL THEN CAST({SPARK_DECIDES} AS {name}) END)"
     )
+
+
+# By its decimal digits, of which those of small values stand far behind the point.
+_DECIMAL = (
+    "(CASE WHEN abs({0}) < 1 THEN CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,37)), {1}) "
+    "AS {2}) WHEN abs({0}) < 1e17 "
+    "THEN CAST(round(CAST(CAST({0} AS VARCHAR) AS DECIMAL(38,20)), {1}) AS {2}) "
+    f"WHEN isfinite({{0}}) THEN CAST({SPARK_DECIDES} AS {{2}}) END)"
+)
 
 
 def cast(value: Typed, kind: pa.DataType) -> str:
@@ -52,6 +79,10 @@ def cast(value: Typed, kind: pa.DataType) -> str:
     if is_decimal(value.type) and kind == DOUBLE:
         # By its digits: DuckDB's own cast divides, and rounds twice.
         return f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)"
+    if kind == BOOLEAN and is_exact_number(value.type):
+        return f"({value.sql} <> 0)"
+    if is_decimal(kind) and value.type == DOUBLE:
+        return _DECIMAL.format(value.sql, kind.scale, name)
     if kind in INTEGERS and (is_decimal(value.type) or value.type == DOUBLE):
         return f"CAST(trunc({value.sql}) AS {name})"
     form = _NUMBER if is_decimal(kind) else _PLAIN.get(kind)

@@ -11,6 +11,7 @@ from mview.errors import UserError
 from mview.execute.local.admitted.entries import Admitted, raised_by_casts
 from mview.execute.local.admitted.functions import ADMITTED
 from mview.execute.local.admitted.signatures import (
+    DATES,
     ORDERED,
     castable,
     chosen,
@@ -23,7 +24,6 @@ from mview.execute.local.admitted.spark_types import (
     DATE,
     DOUBLE,
     INT,
-    INTEGERS,
     NULL,
     STRING,
     TIMESTAMP,
@@ -37,7 +37,7 @@ from mview.execute.local.admitted.spark_types import (
     is_list,
     name_of,
 )
-from mview.execute.local.casts import cast, try_integer
+from mview.execute.local.casts import can_try, cast, try_cast
 from mview.execute.local.json_paths import is_plain_key, json_scalar
 from mview.execute.local.literals import (
     as_date,
@@ -67,7 +67,10 @@ _ENDS: dict[type[exp.Expr], str] = {
     exp.AnyValue: "first_value",
     exp.LastValue: "last_value",
     exp.Last: "last_value",
+    exp.NthValue: "nth_value",
 }
+#: Digits of a number of days that leaves the range of dates.
+_LONG_OFFSET = 7
 _SHIFTS: dict[type[exp.Expr], str] = {exp.Lag: "lag", exp.Lead: "lead"}
 
 #: The type of a column by table alias ("" = an output column of the same SELECT) and name.
@@ -204,9 +207,9 @@ class Expressions:
         except (UserError, ValueError):
             raise NotAdmittedError("type", f"CAST to {node.to.sql(dialect='spark')}") from None
         if node.args.get("safe"):
-            if value.type != STRING or kind not in INTEGERS:
-                raise NotAdmittedError("operator", "TRY_CAST but of a string to an integer")
-            return Typed(try_integer(value, kind), kind)
+            if value.type != STRING or not can_try(kind):
+                raise _type_error("TRY_CAST", [value, Typed("", kind)])
+            return Typed(try_cast(value, kind), kind)
         if value.type == STRING and value.literal is not None:
             return as_date(value, kind)
         if duckdb_type(kind) is None or not castable(value.type, kind):
@@ -273,10 +276,21 @@ class Expressions:
         return Typed(f"coalesce({made}, {unknown})" if unknown else made, BOOLEAN)
 
     def _like(self, node: exp.Like | exp.ILike | exp.RegexpLike) -> Typed:
-        plain = type(node)(this=node.this, expression=node.expression)
         only(node, "this", "expression", negate=(True,))
+        if isinstance(node.expression, exp.Any | exp.All) and not isinstance(node, exp.RegexpLike):
+            return self._like_some(node, node.expression)
+        plain = type(node)(this=node.this, expression=node.expression)
         value = self._rule(_RULES[type(node)][0], plain)
         return Typed(f"(NOT {value.sql})", BOOLEAN) if node.args.get("negate") else value
+
+    def _like_some(self, node: exp.Like | exp.ILike, patterns: exp.Any | exp.All) -> Typed:
+        """LIKE ANY and LIKE ALL of patterns in parentheses."""
+        items = patterns.this.unnest()
+        listed = items.expressions if isinstance(items, exp.Tuple) else [items]
+        negate = node.args.get("negate")
+        each = (type(node)(this=node.this, expression=p, negate=negate) for p in listed)
+        word = " OR " if isinstance(patterns, exp.Any) else " AND "
+        return Typed(f"({word.join(self._like(like).sql for like in each)})", BOOLEAN)
 
     def _grouping_id(self, node: exp.GroupingId) -> Typed:
         only(node)
@@ -342,13 +356,12 @@ class Expressions:
     def _add_days(self, node: exp.TsOrDsAdd) -> Typed:
         days = node.expression
         # date_sub(d, n) is parsed as date_add(d, n * -1).
-        if isinstance(days, exp.Mul) and isinstance(days.this, exp.Literal):
-            if days.expression != exp.Neg(this=exp.Literal.number(1)):
-                raise NotAdmittedError("operator", "date_add of an expression")
+        if isinstance(days, exp.Mul) and days.expression == exp.Neg(this=exp.Literal.number(1)):
             days = exp.Neg(this=days.this)
         rule = _RULES[exp.TsOrDsAdd][0]
         only(node, *rule.parts, form=rule.form, **rule.fixed)
-        return apply(rule, [self.translate(node.this), self.translate(days)])
+        values = [self.translate(node.this), self.translate(days)]
+        return apply(_for_types(rule, values), values)
 
     def _add(self, node: exp.Add | exp.Sub) -> Typed:
         if not isinstance(node.expression, exp.Interval):
@@ -464,31 +477,34 @@ class Expressions:
         if keys := [self.translate(key) for key in node.args.get("partition_by") or ()]:
             check_keys(keys)
             parts.append("PARTITION BY " + ", ".join(raised_by_casts(key.sql) for key in keys))
+        by: list[Typed] = []
         if order := node.args.get("order"):
-            items = (ordered(item, self.translate(item.this)) for item in order.expressions)
+            by = [self.translate(item.this) for item in order.expressions]
+            items = map(ordered, order.expressions, by)
             parts.append("ORDER BY " + ", ".join(map(raised_by_casts, items)))
         if spec := node.args.get("spec"):
-            parts.append(_frame(spec))
+            parts.append(_frame(spec, by))
         if order and node.find(exp.ArrayAgg) is not None:
             raise NotAdmittedError("operator", "a list that is collected along an order")
         text, kind = self._over(node.this, f" OVER ({' '.join(parts)})")
         return Typed(f"CAST({text} AS {duckdb_type(kind)})", kind)
 
     def _over(self, node: exp.Expr, tail: str) -> tuple[str, pa.DataType]:
+        nulls = ""
+        if isinstance(node, exp.IgnoreNulls) and type(node.this) in (*_ENDS, *_SHIFTS):
+            node, nulls = node.this, " IGNORE NULLS"
         if type(node) in _RANKINGS:
             only(node)
             call, kind = _RANKINGS[type(node)]
             return f"{call}{tail}", kind
         if type(node) in _ENDS:
-            only(node, "this")
-            value = self.translate(node.this)
-            return f"{_ENDS[type(node)]}({value.sql}){tail}", value.type
+            only(node, "this", "offset")
+            value, place = self.translate(node.this), node.args.get("offset")
+            number = "" if place is None else f", {self._count(place)}"
+            return f"{_ENDS[type(node)]}({value.sql}{number}{nulls}){tail}", value.type
         if isinstance(node, exp.Ntile):
             only(node, "this")
-            number = self.translate(node.this)
-            if number.literal is None or number.type != INT:
-                raise _type_error("ntile", [number])
-            return f"ntile({number.sql}){tail}", INT
+            return f"ntile({self._count(node.this)}){tail}", INT
         if type(node) not in _SHIFTS:
             return self._aggregate(node, tail)
         only(node, "this", "offset", "default")
@@ -501,7 +517,14 @@ class Expressions:
         if not offset_fits or common_type([Typed("", kind), *values[2:]], shrink=True) != kind:
             raise _type_error(_SHIFTS[type(node)], values)
         texts[2:] = [cast(value, kind) for value in values[2:]]
-        return f"{_SHIFTS[type(node)]}({', '.join(texts)}){tail}", kind
+        return f"{_SHIFTS[type(node)]}({', '.join(texts)}{nulls}){tail}", kind
+
+    def _count(self, node: exp.Expr) -> str:
+        """A literal whole number, as of rows."""
+        number = self.translate(node)
+        if number.literal is None or number.type != INT:
+            raise _type_error(_named(node), [number])
+        return number.sql
 
 
 def apply(rule: Admitted, values: list[Typed]) -> Typed:
@@ -581,22 +604,32 @@ def check_keys(values: list[Typed]) -> None:
             raise NotAdmittedError("type", f"grouping by a {name_of(value.type)}")
 
 
-def _frame(spec: exp.WindowSpec) -> str:
+def _frame(spec: exp.WindowSpec, by: list[Typed]) -> str:
+    """The frame of a window over rows in this order."""
     only(spec, "kind", "start", "start_side", "end", "end_side")
     kind = str(spec.args["kind"]).upper()
-    start = _bound(spec.args.get("start"), spec.args.get("start_side"), kind)
-    end = _bound(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), kind)
-    return f"{kind} BETWEEN {start} AND {end}"
+    ordered_by = by[0].type if kind == "RANGE" and len(by) == 1 else None
+    start = _bound(spec.args.get("start"), spec.args.get("start_side"), kind, ordered_by)
+    end = spec.args.get("end") or "CURRENT ROW"
+    last = _bound(end, spec.args.get("end_side"), kind, ordered_by)
+    return f"{kind} BETWEEN {start} AND {last}"
 
 
-def _bound(value: object, side: object, kind: str) -> str:
-    word = str(value).upper()
+def _bound(value: object, side: object, kind: str, by: pa.DataType | None) -> str:
+    word, way = str(value).upper(), str(side).upper()
     if word == "CURRENT ROW":
         return word
     if word == "UNBOUNDED":
-        return f"{word} {str(side).upper()}"
-    if kind == "ROWS" and isinstance(value, exp.Literal) and value.this.isdigit():
-        return f"{value.this} {str(side).upper()}"
+        return f"{word} {way}"
+    if isinstance(value, exp.Literal) and value.this.isdigit():
+        if kind == "ROWS" or (by in (INT, BIGINT) and number_literal(value.this).type == INT):
+            return f"{value.this} {way}"
+        if by == DATE and len(value.this) < _LONG_OFFSET:
+            return f"INTERVAL '{value.this}' DAY {way}"
+    if isinstance(value, exp.Interval) and by in DATES:
+        number, unit = fixed_interval(value)
+        if number >= 0 and (by != DATE or unit in ("DAY", "MONTH")):
+            return f"INTERVAL '{number}' {unit} {way}"
     raise NotAdmittedError("clause", f"window frame {kind} {value}")
 
 

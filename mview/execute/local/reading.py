@@ -72,8 +72,17 @@ def _of_units(build: _Build) -> _Build:
     return built
 
 
+def _part(args: list[exp.Expr]) -> exp.Expr:
+    """`date_part('unit', x)`, which is `extract(unit FROM x)`."""
+    part, value = args if len(args) == 2 else (None, None)
+    if not isinstance(part, exp.Literal) or not part.is_string:
+        return exp.Anonymous(this="date_part", expressions=args)
+    return exp.Extract(this=exp.var(part.name), expression=value)
+
+
 _FUNCTIONS = {
     **SparkGrammar.FUNCTIONS,
+    **dict.fromkeys(("DATE_PART", "DATEPART"), _part),
     **{name: _of_units(SparkGrammar.FUNCTIONS[name]) for name in ("DATEDIFF", "DATE_DIFF")},
 }
 

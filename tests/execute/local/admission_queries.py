@@ -212,6 +212,41 @@ QUERIES = [
     "SELECT id, sum(id) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS w FROM l",
     "SELECT id, max(id) OVER (ORDER BY id RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS w "
     "FROM l",
+    # Frames by values: of numbers, days and times, either way, with NULL and the ends of the types.
+    *(
+        f"SELECT id, sum(id) OVER (ORDER BY {order} RANGE BETWEEN {frame}) AS w, "
+        f"count(*) OVER (PARTITION BY s ORDER BY {order} RANGE BETWEEN {frame}) AS c FROM l"
+        for by, frames in (
+            ("k", ("1 PRECEDING AND CURRENT ROW", "2 PRECEDING AND 1 PRECEDING")),
+            ("id", ("CURRENT ROW AND 2 FOLLOWING", "3 PRECEDING AND UNBOUNDED FOLLOWING")),
+            ("d", ("2 PRECEDING AND 1 FOLLOWING", "INTERVAL 1 MONTH PRECEDING AND CURRENT ROW")),
+            ("d", ("INTERVAL '2' DAYS PRECEDING AND CURRENT ROW",)),
+            (
+                "CAST(d AS timestamp)",
+                ("INTERVAL 36 HOURS PRECEDING AND INTERVAL 24 HOURS FOLLOWING",),
+            ),
+            ("CAST(d AS timestamp_ntz)", ("INTERVAL 1 DAY PRECEDING AND CURRENT ROW",)),
+        )
+        for frame in frames
+        for order in (by, f"{by} DESC", f"{by} NULLS LAST", f"{by} DESC NULLS FIRST")
+    ),
+    "SELECT id, sum(id) OVER (ORDER BY k * 238609294 RANGE BETWEEN 10 PRECEDING AND CURRENT ROW) "
+    "AS w FROM l",
+    *(
+        f"SELECT id, {call} IGNORE NULLS OVER (PARTITION BY {by} ORDER BY id{frame}) AS w FROM l"
+        for call in ("last_value(s)", "first_value(n)", "lag(k)", "lead(s, 2)", "nth_value(s, 2)")
+        for by in ("1", "k")
+        for frame in ("", " ROWS BETWEEN 2 PRECEDING AND CURRENT ROW")
+        if not (frame and call.startswith("l") and "last" not in call)
+    ),
+    "SELECT id, nth_value(s, 2) OVER (ORDER BY id) AS a, any_value(s, true) OVER (ORDER BY id) AS "
+    "b, nth_value(n, 3) OVER (PARTITION BY k ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND "
+    "UNBOUNDED FOLLOWING) AS c FROM l",
+    "SELECT k, every(id > 1) AS a, some(id > 3) AS b, bit_and(id) AS c, bit_or(k) AS d, "
+    "bit_xor(id) FILTER (WHERE s = 'a') AS e FROM l GROUP BY k",
+    "SELECT k, concat_ws(', ', collect_set(s)) AS x FROM l GROUP BY k HAVING count(s) < 2",
+    "SELECT max(f) AS a, min(f) AS b, max(f) FILTER (WHERE id > 4) AS c, count(*) AS n FROM r",
+    "SELECT k, max(f) OVER (PARTITION BY k) AS a, min(f) OVER (ORDER BY id) AS b FROM r",
     "SELECT id, sum(id) FILTER (WHERE s = 'a') OVER (PARTITION BY k) AS w FROM l",
     "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY k ORDER BY d DESC) AS n FROM l) "
     "WHERE n = 1",

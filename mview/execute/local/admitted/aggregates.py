@@ -25,7 +25,9 @@ from mview.execute.local.admitted.spark_types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INT,
+    INTEGERS,
     SMALLINT,
     STRING,
     TIMESTAMP,
@@ -100,6 +102,15 @@ AGGREGATES: tuple[Admitted, ...] = (
     aggregate("sum", exp.Sum, "sum({0})", total),
     aggregate("min", exp.Min, "min({0})", extreme),
     aggregate("max", exp.Max, "max({0})", extreme),
+    # 0.0 and -0.0 are equal: which of the two comes back is chance, in Spark, too.
+    *(
+        replace(
+            aggregate(f"{name}_of_doubles", node, f"{name}({{0}})", one_of((FLOAT, DOUBLE))),
+            duckdb=f"{name}({{0}}){{tail}}",
+            by_order=True,
+        )
+        for name, node in (("min", exp.Min), ("max", exp.Max))
+    ),
     aggregate("avg", exp.Avg, "avg({0})", averaged),
     replace(
         aggregate("sum_of_doubles", exp.Sum, "sum({0})", one_of((DOUBLE,))),
@@ -159,6 +170,26 @@ AGGREGATES: tuple[Admitted, ...] = (
     ),
     aggregate("bool_and", exp.LogicalAnd, "bool_and({0})", one_of((BOOLEAN,))),
     aggregate("bool_or", exp.LogicalOr, "bool_or({0})", one_of((BOOLEAN,))),
+    *(
+        replace(
+            aggregate(name, exp.Anonymous, f"{name}({{0}})", one_of((BOOLEAN,))),
+            duckdb=f"{same}({{distinct}}{{0}}){{tail}}",
+            parts=("expressions",),
+            form={"this": name},
+        )
+        for name, same in (("every", "bool_and"), ("some", "bool_or"))
+    ),
+    *(
+        replace(
+            aggregate(f"all_{name}", node, f"{name}({{0}})", one_of(INTEGERS)),
+            duckdb=f"{name}({{distinct}}{{0}}){{tail}}",
+        )
+        for name, node in (
+            ("bit_and", exp.BitwiseAndAgg),
+            ("bit_or", exp.BitwiseOrAgg),
+            ("bit_xor", exp.BitwiseXorAgg),
+        )
+    ),
     _estimated("estimated_texts", (STRING,), "register_of_text({0})"),
     _estimated(
         "estimated_integers",

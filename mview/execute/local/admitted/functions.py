@@ -87,6 +87,9 @@ _WHOLE_OF = (
 )
 _SIGN = "CASE WHEN {0} = 0 OR isnan({0}) THEN {0} WHEN {0} > 0 THEN 1 WHEN {0} < 0 THEN -1 END"
 _LOGARITHM = "CASE WHEN {0} > 0 THEN strict_%s({0}) END"
+_LOG_OF = "CASE WHEN {0} > 0 AND {1} > 0 THEN strict_ln({0}) / strict_ln({1}) END"
+_NO_NAN = "CASE WHEN isnan({0}) THEN {1} ELSE {0} END"
+_BITS = "bit_count({0}::BIGINT)"
 _TRUTHS = (BOOLEAN, BOOLEAN)
 # By its decimal digits, as Spark does: those before and behind the point that a double can have.
 _ROUNDED = (
@@ -187,8 +190,20 @@ SCALARS: tuple[Admitted, ...] = (
         parts=("expressions",),
         form={"this": "log10"},
     ),
+    replace(
+        unary("log2", exp.Anonymous, "log2({0})", spread, _LOG_OF.format("{0}", "2::DOUBLE")),
+        parts=("expressions",),
+        form={"this": "log2"},
+    ),
+    binary("log", exp.Log, "log({0}, {1})", spread, _LOG_OF.format("{1}", "{0}")),
+    unary("radians", exp.Radians, "radians({0})", spread, "({0} * 0.017453292519943295::DOUBLE)"),
+    unary("degrees", exp.Degrees, "degrees({0})", spread, "({0} * 57.29577951308232::DOUBLE)"),
+    binary("nanvl", exp.Nanvl, "nanvl({0}, {1})", spread, _NO_NAN),
     binary("bit_and", exp.BitwiseAnd, "{0} & {1}", integers),
     binary("bit_or", exp.BitwiseOr, "{0} | {1}", integers),
+    binary("bit_xor", exp.BitwiseXor, "{0} ^ {1}", integers, "xor({0}, {1})"),
+    unary("bit_not", exp.BitwiseNot, "(~ {0})", one_of(INTEGERS)),
+    unary("bit_count", exp.BitwiseCount, "bit_count({0})", one_of(INTEGERS, INT), _BITS),
     *LISTS,
     *TEXTS,
     *TIMES,

@@ -66,6 +66,8 @@ _MAX_MONTHS = 1_200
 _LEAST_SCALE = 6
 
 DATES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
+_WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_SMALL_NUMBERS = (TINYINT, SMALLINT, INT)
 ORDERED = (BOOLEAN, STRING, BINARY, *INTEGERS, *DATES)
 
 
@@ -96,6 +98,20 @@ def exactly(kinds: Types, result: pa.DataType) -> Sign:
         return Signature(kinds, result) if tuple(v.type for v in values) == kinds else None
 
     return sign
+
+
+def as_texts(sign: Sign, most: int = 1) -> Sign:
+    """The same, but the first operands, up to so many, need not be strings: Spark makes them so."""
+
+    def signed(values: list[Typed]) -> Signature | None:
+        texts = [
+            Typed(value.sql, STRING) if value.type != STRING and castable(value.type, STRING)
+            else value
+            for value in values[:most]
+        ]  # fmt: skip
+        return sign(values) or sign([*texts, *values[most:]])
+
+    return signed
 
 
 def all_of(kind: pa.DataType, result: pa.DataType) -> Sign:
@@ -367,6 +383,13 @@ def joined(values: list[Typed]) -> Signature | None:
     return Signature(kinds, STRING) if fits else None
 
 
+def separated(values: list[Typed]) -> Signature | None:
+    """The operands of concat_ws: as in `joined`, but the literal first."""
+    by, many = values
+    fits = joined([many, by])
+    return None if fits is None else Signature((STRING, many.type), STRING)
+
+
 def spread(values: list[Typed]) -> Signature | None:
     """Operands of stddev, median and such: exact numbers, which Spark takes as doubles too."""
     fits = all(value.type == DOUBLE or is_exact_number(value.type) for value in values)
@@ -405,10 +428,11 @@ def total(values: list[Typed]) -> Signature | None:
 
 
 def sliced(values: list[Typed]) -> Signature | None:
-    """A string with a literal start and length."""
+    """A string with a literal start, also from its end, and a literal length."""
     text, start = values[:2]
-    # Zero and negative positions count from elsewhere in DuckDB.
-    if text.type != STRING or not all(map(is_count, values[1:])) or start.literal == "0":
+    begins = start.type == INT and (start.literal or "0") != "0"
+    # Zero counts from elsewhere in DuckDB.
+    if text.type != STRING or not begins or not all(map(is_count, values[2:])):
         return None
     return Signature((STRING, INT, INT)[: len(values)], STRING)
 
@@ -521,12 +545,10 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if source == STRING:
         return bool(target in (*INTEGERS, DOUBLE, DATE, TIMESTAMP) or is_decimal(target))
-    if source in INTEGERS:
-        return bool(is_exact_number(target) or target in (DOUBLE, STRING))
-    if is_decimal(source):
-        return bool(is_exact_number(target) or target in (DOUBLE, STRING))
+    if is_exact_number(source):
+        return bool(is_exact_number(target) or target in (DOUBLE, STRING, BOOLEAN))
     if source == DOUBLE:
-        return target in INTEGERS
+        return target in INTEGERS or (is_decimal(target) and target.scale <= _MAX_PLACES)
     if source == BOOLEAN:
         return target in (*INTEGERS, STRING)
     if source == FLOAT:
@@ -540,6 +562,25 @@ def moved_date(values: list[Typed]) -> Signature | None:
     plain = day.type in DATES and days.type == INT and days.literal is not None
     fits = plain and abs(int(days.literal or 0)) <= _MAX_DAYS
     return Signature((DATE, INT), DATE) if fits else None
+
+
+def day_after(values: list[Typed]) -> Signature | None:
+    """A date, or the day of a time, and the literal name of a day of the week."""
+    day, name = values
+    text = (name.literal or "").lower()
+    known = name.type == STRING and any(text in (d, d[:3], d[:2]) for d in _WEEK)
+    return Signature((DATE, STRING), DATE) if known and day.type in DATES else None
+
+
+def moved_by_days(values: list[Typed]) -> Signature | None:
+    """A date, or the day of a time, and any number of days."""
+    fits = values[0].type in DATES and values[1].type in _SMALL_NUMBERS
+    return Signature((DATE, INT), DATE) if fits else None
+
+
+def moved_day_by(values: list[Typed]) -> Signature | None:
+    """Operands of + and -: a date and any number of days."""
+    return moved_by_days(values) if values[0].type == DATE else None
 
 
 def moved_day(values: list[Typed]) -> Signature | None:

@@ -10,19 +10,24 @@ from mview.execute.local.admitted.entries import FLAGS, SPARK_DECIDES, Admitted,
 from mview.execute.local.admitted.patterns import extracted, matched, replaced, unbroken
 from mview.execute.local.admitted.signatures import (
     all_of,
+    as_texts,
     counted,
     cut,
     one_of,
     padded,
     parted,
     pattern,
+    separated,
     sliced,
     small_letters,
 )
-from mview.execute.local.admitted.spark_types import BINARY, BOOLEAN, INT, STRING
+from mview.execute.local.admitted.spark_types import BINARY, BOOLEAN, INT, INTEGERS, STRING
 
-_TEXT = one_of((STRING,))
-_TWO = all_of(STRING, BOOLEAN)
+_TEXT = as_texts(one_of((STRING,)))
+_TEXTS = as_texts(all_of(STRING, STRING), 1_000)
+_LENGTH = as_texts(one_of((STRING,), INT))
+_FIRST = as_texts(all_of(STRING, STRING))
+_TWO = as_texts(all_of(STRING, BOOLEAN))
 _ASCII = r"[\x00-\x7F]*"
 #: Code points whose upper or lower case is another one in Spark, or hangs on their neighbours, or
 #: was not compared.
@@ -47,7 +52,19 @@ def _cased(name: str, node: type[exp.Expr], other: str) -> Admitted:
 
 def _trim(name: str, position: str) -> Admitted:
     rule = unary(name, exp.Trim, f"{name}({{0}})", _TEXT, f"{name}({{0}}, ' ')")
+    return replace(rule, form={"position": position, "expression": ""})
+
+
+def _trim_of(name: str, position: str) -> Admitted:
+    """The same of any characters, which are a set in both engines."""
+    text = f"trim({position.upper()} {{1}} FROM {{0}})"
+    rule = binary(f"{name}_of", exp.Trim, text, _FIRST, f"{name}({{0}}, {{1}})")
     return replace(rule, form={"position": position})
+
+
+def _btrim(name: str, text: str, duckdb: str, count: int) -> Admitted:
+    rule = Admitted(name, exp.Anonymous, text, duckdb, _FIRST, ("expressions",))
+    return replace(rule, arity=(count,), form={"this": "btrim"})
 
 
 def _pad(name: str, left: str) -> Admitted:
@@ -56,7 +73,7 @@ def _pad(name: str, left: str) -> Admitted:
         exp.Pad,
         f"{name}({{all}})",
         f"{name}({{0}}, {{1}}, {{2}})",
-        padded,
+        as_texts(padded),
         ("this", "expression", "fill_pattern"),
         FLAGS,
         arity=(3,),
@@ -70,41 +87,57 @@ _INITIALS = _where(
     "lambda w: upper(w[1]) || w[2:]), ' ')",
 )
 
+_SEPARATED = "CASE WHEN {0} IS NOT NULL THEN coalesce(array_to_string({1}, {0}), '') END"
+
 TEXTS: tuple[Admitted, ...] = (
     replace(
-        binary("concat", exp.Concat, "concat({all})", all_of(STRING, STRING), "{joined}"),
+        binary("concat", exp.Concat, "concat({all})", _TEXTS, "{joined}"),
         parts=("expressions",),
         arity=(2, 3),
     ),
-    binary("pipes", exp.DPipe, "{0} || {1}", all_of(STRING, STRING)),
+    binary("pipes", exp.DPipe, "{0} || {1}", _TEXTS),
     replace(
-        binary("concat_ws", exp.ConcatWs, "concat_ws({all})", all_of(STRING, STRING)),
+        binary("concat_ws", exp.ConcatWs, "concat_ws({all})", _TEXTS),
         parts=("expressions",),
         fixed={**FLAGS, "coalesce": (True, False), "flatten": (True, False)},
         arity=(3,),
     ),
-    unary("length", exp.Length, "length({0})", one_of((STRING,), INT)),
     replace(
-        unary("octet_length", exp.Anonymous, "octet_length({0})", one_of((STRING,), INT)),
+        binary("concat_ws_list", exp.ConcatWs, "concat_ws({0}, {1})", separated, _SEPARATED),
+        parts=("expressions",),
+        fixed={**FLAGS, "coalesce": (True, False), "flatten": (True, False)},
+    ),
+    unary("length", exp.Length, "length({0})", _LENGTH),
+    replace(
+        unary("octet_length", exp.Anonymous, "octet_length({0})", _LENGTH),
         duckdb="strlen({0})",
         parts=("expressions",),
         form={"this": "octet_length"},
     ),
-    unary("ascii", exp.Ascii, "ascii({0})", one_of((STRING,), INT)),
+    unary("ascii", exp.Ascii, "ascii({0})", _LENGTH),
     _cased("upper", exp.Upper, _NO_UPPER),
     _cased("lower", exp.Lower, _NO_LOWER),
     _trim("ltrim", "leading"),
     _trim("rtrim", "trailing"),
-    replace(unary("trim", exp.Trim, "trim({0})", _TEXT, "trim({0}, ' ')"), form={"position": ""}),
+    _trim("trim", ""),
+    *(
+        _trim_of(*sides)
+        for sides in (("ltrim", "leading"), ("rtrim", "trailing"), ("trim", "both"))
+    ),
+    replace(_trim_of("trim", ""), name="trim_from", spark="trim({1} FROM {0})"),
+    _btrim("btrim", "btrim({0})", "trim({0}, ' ')", 1),
+    _btrim("btrim_of", "btrim({0}, {1})", "trim({0}, {1})", 2),
     replace(
-        binary("substring", exp.Substring, "substring({all})", sliced),
+        binary("substring", exp.Substring, "substring({all})", as_texts(sliced)),
         duckdb="substring({all})",
         parts=("this", "start", "length"),
         arity=(2, 3),
     ),
-    binary("left", exp.Left, "left({0}, {1})", counted),
-    binary("right", exp.Right, "right({0}, {1})", counted),
-    replace(binary("repeat", exp.Repeat, "repeat({0}, {1})", counted), parts=("this", "times")),
+    binary("left", exp.Left, "left({0}, {1})", as_texts(counted)),
+    binary("right", exp.Right, "right({0}, {1})", as_texts(counted)),
+    replace(
+        binary("repeat", exp.Repeat, "repeat({0}, {1})", as_texts(counted)), parts=("this", "times")
+    ),
     _pad("lpad", "true"),
     _pad("rpad", ""),
     replace(
@@ -118,61 +151,65 @@ TEXTS: tuple[Admitted, ...] = (
         defers=True,
     ),
     replace(
-        binary("replace", exp.Replace, "replace({0}, {1}, {2})", all_of(STRING, STRING)),
+        binary("replace", exp.Replace, "replace({0}, {1}, {2})", _FIRST),
         parts=("this", "expression", "replacement"),
         arity=(3,),
     ),
     replace(
-        binary("translate", exp.Translate, "translate({0}, {1}, {2})", all_of(STRING, STRING)),
+        binary("translate", exp.Translate, "translate({0}, {1}, {2})", _FIRST),
         parts=("this", "from_", "to"),
         arity=(3,),
     ),
     replace(
-        binary("instr", exp.StrPosition, "instr({0}, {1})", all_of(STRING, INT)),
+        binary("instr", exp.StrPosition, "instr({0}, {1})", as_texts(all_of(STRING, INT))),
         parts=("this", "substr"),
     ),
     binary("contains", exp.Contains, "contains({0}, {1})", _TWO),
     binary("startswith", exp.StartsWith, "startswith({0}, {1})", _TWO, "starts_with({0}, {1})"),
     binary("endswith", exp.EndsWith, "endswith({0}, {1})", _TWO, "ends_with({0}, {1})"),
     replace(
-        binary("split_part", exp.SplitPart, "split_part({0}, {1}, {2})", parted),
+        binary("split_part", exp.SplitPart, "split_part({0}, {1}, {2})", as_texts(parted)),
         parts=("this", "delimiter", "part_index"),
         arity=(3,),
     ),
-    binary("like", exp.Like, "{0} LIKE {1}", pattern),
+    binary("like", exp.Like, "{0} LIKE {1}", as_texts(pattern)),
     replace(
-        binary("ilike", exp.ILike, "{0} ILIKE {1}", small_letters),
+        binary("ilike", exp.ILike, "{0} ILIKE {1}", as_texts(small_letters)),
         duckdb=_where(
             f"NOT regexp_matches({{0}}, '[{_NO_LOWER}]')", "lower({0}) LIKE lower({1})", "BOOLEAN"
         ),
         defers=True,
     ),
     replace(
-        binary("rlike", exp.RegexpLike, "{0} RLIKE {1}", matched),
+        binary("rlike", exp.RegexpLike, "{0} RLIKE {1}", as_texts(matched)),
         duckdb=unbroken("regexp_matches({0}, {1})", "BOOLEAN"),
         defers=True,
     ),
     replace(
-        binary("regexp_replace", exp.RegexpReplace, "regexp_replace({0}, {1}, {2})", replaced),
+        binary(
+            "regexp_replace", exp.RegexpReplace, "regexp_replace({0}, {1}, {2})", as_texts(replaced)
+        ),
         duckdb=unbroken("regexp_replace({0}, {1}, {2}, 'g')"),
         parts=("this", "expression", "replacement"),
         arity=(3,),
         defers=True,
     ),
     replace(
-        binary("regexp_extract", exp.RegexpExtract, "regexp_extract({all})", extracted),
+        binary("regexp_extract", exp.RegexpExtract, "regexp_extract({all})", as_texts(extracted)),
         duckdb=unbroken("regexp_extract({0}, {1}, {2})"),
         parts=("this", "expression", "group"),
         fixed={**FLAGS, "null_if_pos_overflow": (True,)},
         arity=(3,),
         defers=True,
     ),
-    binary("split", exp.RegexpSplit, "split({0}, {1})", cut, "string_split({0}, {1})"),
+    binary("split", exp.RegexpSplit, "split({0}, {1})", as_texts(cut), "string_split({0}, {1})"),
     replace(
         unary("initcap", exp.Initcap, "initcap({0})", _TEXT, _INITIALS),
         fixed={"expression": ("' '",)},
         defers=True,
     ),
+    unary("hex", exp.Hex, "hex({0})", one_of((STRING, BINARY), STRING)),
+    unary("hex_of_integers", exp.Hex, "hex({0})", one_of(INTEGERS, STRING), "hex({0}::BIGINT)"),
     unary("md5", exp.MD5, "md5({0})", one_of((STRING, BINARY), STRING)),
     unary("sha1", exp.SHA, "sha1({0})", one_of((STRING, BINARY), STRING)),
     replace(

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
-from mview.execute.local.admitted.entries import (
-    SPARK_DECIDES,
-    Admitted,
-    binary,
-    unary,
-    years_alike,
-)
+from mview.execute.local.admitted.entries import FLAGS, SPARK_DECIDES, Admitted, binary, unary
+from mview.execute.local.admitted.formats import READ, SECONDS_WRITTEN, WRITTEN, read_as, written
 from mview.execute.local.admitted.signatures import (
     DATES,
     Sign,
     as_times,
     dated,
+    day_after,
     exactly,
+    moved_by_days,
     moved_date,
     moved_day,
+    moved_day_by,
     moved_months,
     one_of,
 )
-from mview.execute.local.admitted.spark_types import BIGINT, DATE, DOUBLE, INT, STRING, TIMESTAMP
+from mview.execute.local.admitted.spark_types import (
+    BIGINT,
+    DATE,
+    DOUBLE,
+    INT,
+    INTEGERS,
+    STRING,
+    TIMESTAMP,
+)
 
 _DAYS = {"unit": ("DAY",)}
 _PART = one_of(DATES, INT)
@@ -37,26 +44,6 @@ _LONG = {
     "HOUR": 3_600_000_000,
     "MINUTE": 60_000_000,
     "SECOND": 1_000_000,
-}
-#: Formats of date_format, as sqlglot reads them and as DuckDB writes them.
-_FORMATS = {
-    "yyyy-MM-dd": "%Y-%m-%d",
-    "yyyy-MM": "%Y-%m",
-    "yyyyMMdd": "%Y%m%d",
-    "yyyyMM": "%Y%m",
-    "yyyy": "%Y",
-    "MM": "%m",
-    "dd": "%d",
-    "HH": "%H",
-    "HH:mm": "%H:%M",
-    "HH:mm:ss": "%H:%M:%S",
-    "yyyy-MM-dd HH": "%Y-%m-%d %H",
-    "yyyy-MM-dd HH:mm": "%Y-%m-%d %H:%M",
-    "yyyy-MM-dd HH:mm:ss": "%Y-%m-%d %H:%M:%S",
-    "yyyy/MM/dd": "%Y/%m/%d",
-    "dd.MM.yyyy": "%d.%m.%Y",
-    "dd/MM/yyyy": "%d/%m/%Y",
-    "MM/dd/yyyy": "%m/%d/%Y",
 }
 _TRUNCATED = {
     "YEAR": ("'year'", "'yyyy'", "'yy'"),
@@ -101,14 +88,34 @@ def _apart_by(unit: str, micros: int) -> Admitted:
     )
 
 
-def _written(spark: str, duckdb: str) -> Admitted:
-    text = f"date_format({{0}}, '{spark}')"
-    node: exp.Expr = exp.maybe_parse(text.format("x"), dialect="spark")
-    rule = unary(
-        f"date_format_{spark}", exp.TimeToStr, text, one_of(DATES, STRING),
-        years_alike("{0}", f"strftime({{0}}, '{duckdb}')"),
-    )  # fmt: skip
-    return replace(rule, form={"format": str(node.args["format"].sql("spark")).lower()})
+def _of_unix(name: str, micros: int) -> Admitted:
+    """A time of so many units since 1970; Spark decides on years but 1 to 9999."""
+    first, last = -62_135_596_800 * 1_000_000 // micros, 253_402_300_800 * 1_000_000 // micros - 1
+    text = f"make_timestamp(CAST({{0}} AS BIGINT) * {micros}) WHEN {{0}} IS NOT NULL"
+    text = f"(CASE WHEN {{0}} BETWEEN {first} AND {last} THEN {text}"
+    rule = _named(
+        name, one_of(INTEGERS, TIMESTAMP), f"{text} THEN CAST({SPARK_DECIDES} AS TIMESTAMP) END)"
+    )
+    return replace(rule, defers=True)
+
+
+def _to_unix(name: str, node: type[exp.Expr], micros: int) -> Admitted:
+    """The whole units since 1970, those before it counted from the one before."""
+    rest = f"((epoch_us({{0}}) % {micros} + {micros}) % {micros})"
+    text = f"((epoch_us({{0}}) - {rest}) // {micros})"
+    return unary(name, node, f"{name}({{0}})", one_of((TIMESTAMP,), BIGINT), text)
+
+
+def _in_format(name: str, node: type[exp.Expr], sign: Sign, duckdb: str) -> Admitted:
+    """A function of a value and a literal format."""
+    rule = Admitted(name, node, f"{name}({{0}}, {{1}})", duckdb, sign, ("this", "format"), FLAGS)
+    return replace(rule, defers=True)
+
+
+def _apart_by_months(unit: str, months: int) -> Admitted:
+    """How many whole units of so many months lie between two times, as `java.time` counts them."""
+    rule = _apart_by(unit, 1)
+    return replace(rule, duckdb=f"({_WHOLE_MONTHS} // {months})")
 
 
 def _extracted(part: str, function: str, sign: Sign = _PART) -> Admitted:
@@ -126,13 +133,30 @@ _MONTHS_BETWEEN = (
     f"THEN {_MONTHS}::DOUBLE ELSE floor(({_MONTHS}::DOUBLE "
     "+ ((day({0}) - day({1})) * 86400) / 2678400::DOUBLE) * 1e8 + 0.5::DOUBLE) / 1e8 END"
 )
+# A last day that is not over counts as the one before it; then by months of 32 days.
+_END_DAY = (
+    "(CAST({0} AS DATE) + CASE WHEN CAST({0} AS DATE) > CAST({1} AS DATE) "
+    "AND CAST({0} AS TIME) < CAST({1} AS TIME) THEN -1 WHEN CAST({0} AS DATE) < CAST({1} AS DATE) "
+    "AND CAST({0} AS TIME) > CAST({1} AS TIME) THEN 1 ELSE 0 END)"
+)
+_PACKED = "((year(%s) * 12 + month(%s)) * 32 + day(%s))"
+_WHOLE_MONTHS = f"(({_PACKED.replace('%s', _END_DAY)} - {_PACKED.replace('%s', '{1}')}) // 32)"
+_WEEK = "['MO', 'TU', 'WE', 'TH', 'FR', 'SA', 'SU']"
+_NEXT = (
+    f"({{0}} + 1 + CAST((list_position({_WEEK}, upper(left({{1}}, 2))) - isodow({{0}}) + 6) % 7 "
+    "AS INTEGER))"
+)
+# Far from where either engine leaves its range.
+_ELSE = f"WHEN {{0}} IS NOT NULL AND {{1}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS DATE) END"
+_MOVED_DAYS = f"(CASE WHEN {{1}} BETWEEN -100000 AND 100000 THEN {{0}} + {{1}} {_ELSE})"
+_MOVED_MONTHS = f"(CASE WHEN {{1}} BETWEEN -1200 AND 1200 THEN {{0}} + to_months({{1}}) {_ELSE})"
 _MADE = (
     f"CASE WHEN {{0}} BETWEEN 1 AND 9999 THEN make_date({{0}}, {{1}}, {{2}}) "
     f"WHEN {{0}} IS NOT NULL THEN CAST({SPARK_DECIDES} AS DATE) END"
 )
 
 TIMES: tuple[Admitted, ...] = (
-    unary("to_date", exp.TsOrDsToDate, "to_date({0})", dated, "{0}"),
+    replace(unary("to_date", exp.TsOrDsToDate, "to_date({0})", dated, "{0}"), form={"format": ""}),
     unary("to_time", exp.TimeStrToTime, "{0}", one_of(DATES)),
     unary("year", exp.Year, "year({0})", _PART),
     unary("quarter", exp.Quarter, "quarter({0})", _PART),
@@ -154,7 +178,29 @@ TIMES: tuple[Admitted, ...] = (
     unary("last_day", exp.LastDay, "last_day({0})", _DAY),
     *map(_truncated_time, ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")),
     *(_truncated_date(unit, word) for unit, words in _TRUNCATED.items() for word in words),
-    *(_written(spark, duckdb) for spark, duckdb in _FORMATS.items()),
+    replace(
+        _extracted("second", "", as_times(TIMESTAMP, pa.decimal128(8, 6))),
+        duckdb="(CAST(microsecond({0}) AS DECIMAL(8,0)) * CAST('0.000001' AS DECIMAL(7,6)))",
+    ),
+    unary("dayname", exp.Dayname, "dayname({0})", one_of(DATES, STRING), "left(dayname({0}), 3)"),
+    unary(
+        "monthname",
+        exp.Monthname,
+        "monthname({0})",
+        one_of(DATES, STRING),
+        "left(monthname({0}), 3)",
+    ),
+    binary("next_day", exp.NextDay, "next_day({0}, {1})", day_after, _NEXT),
+    # A day without four digits of a year halts a light view: it is no reason to refuse all.
+    replace(_in_format("date_format", exp.TimeToStr, written(DATES), WRITTEN), defers=False),
+    _in_format("from_unixtime", exp.UnixToStr, written(INTEGERS), SECONDS_WRITTEN),
+    replace(_in_format("to_date", exp.TsOrDsToDate, read_as(DATE), READ), name="to_date_by"),
+    _in_format("to_timestamp", exp.StrToTime, read_as(TIMESTAMP), READ),
+    _of_unix("timestamp_seconds", 1_000_000),
+    _of_unix("timestamp_millis", 1_000),
+    _of_unix("timestamp_micros", 1),
+    _to_unix("unix_seconds", exp.UnixSeconds, 1_000_000),
+    _to_unix("unix_millis", exp.UnixMillis, 1_000),
     unary(
         "unix_date",
         exp.UnixDate,
@@ -202,6 +248,23 @@ TIMES: tuple[Admitted, ...] = (
     ),
     binary("add_days", exp.Add, "{0} + {1}", moved_day),
     binary("subtract_days", exp.Sub, "{0} - {1}", moved_day),
+    replace(
+        Admitted("date_add_of", exp.TsOrDsAdd, "date_add({0}, {1})", _MOVED_DAYS, moved_by_days),
+        fixed=_DAYS,
+        defers=True,
+    ),
+    replace(binary("add_days_of", exp.Add, "{0} + {1}", moved_day_by, _MOVED_DAYS), defers=True),
+    replace(
+        binary("subtract_days_of", exp.Sub, "{0} - {1}", moved_day_by),
+        duckdb=_MOVED_DAYS.replace("+ {1}", "- {1}"),
+        defers=True,
+    ),
+    replace(
+        Admitted(
+            "add_months_of", exp.AddMonths, "add_months({0}, {1})", _MOVED_MONTHS, moved_by_days
+        ),
+        defers=True,
+    ),
     Admitted(
         "add_months",
         exp.AddMonths,
@@ -218,4 +281,5 @@ TIMES: tuple[Admitted, ...] = (
         fixed={"date_part_boundary": (True, False)},
     ),
     *(_apart_by(unit, micros) for unit, micros in _LONG.items()),
+    *(_apart_by_months(*unit) for unit in (("MONTH", 1), ("QUARTER", 3), ("YEAR", 12))),
 )
