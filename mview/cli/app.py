@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
 import click
 
+from mview.cli.advice import as_called
 from mview.cli.apply import apply
 from mview.cli.commands import (
     check,
@@ -37,7 +37,7 @@ from mview.cli.mending.rollback import rollback
 from mview.cli.options import App, debug_option
 from mview.cli.run import run
 from mview.cli.watch.command import ui
-from mview.errors import ExitCode, MviewError
+from mview.errors import ExitCode
 from mview.files.modes import private_files
 
 
@@ -47,6 +47,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command inside the error boundary."""
         app = ctx.ensure_object(App)
+        app.output.advised = lambda text: as_called(text, self.commands, app.options, app.about)
         try:
             with private_files():
                 return super().invoke(ctx)
@@ -60,19 +61,7 @@ class Commands(click.Group):
             sys.stderr.close()
             sys.exit(ExitCode.OK)
         except Exception as error:
-            if isinstance(error, MviewError) and error.hint and app.options:
-                error.hint = self._as_called(error.hint, app.options)
             sys.exit(app.output.error(error))
-
-    def _as_called(self, hint: str, options: str) -> str:
-        """A hint whose commands are about the project that this one was about."""
-        configured = [
-            name
-            for name, command in self.commands.items()
-            if any(parameter.name == "config_path" for parameter in command.params)
-        ]
-        commands = rf"\bmview (?:{'|'.join(configured)})(?![\w-])"
-        return re.sub(commands, lambda command: f"{command[0]} {options}", hint)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -265,7 +265,7 @@ def status(app: App, config_path: str, check_freshness: bool, epochs: int) -> No
 
     config = app.config(config_path)
     told = store_status(config, epochs=epochs)
-    app.output.result(told, status_text(told), fold=True)
+    app.output.result(told, app.output.advised(status_text(told)), fold=True)
     if check_freshness and (reasons := not_fresh(told)):
         raise FreshnessError(
             f"not fresh: {'; '.join(reasons)}",

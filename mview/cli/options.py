@@ -33,11 +33,13 @@ class App:
         output: prints.
         environment: whose views the command is about; empty: production's.
         options: without which other commands would be about another project; mostly empty.
+        about: what names the environment to other commands that are to be about it.
     """
 
     output: Output = field(default_factory=Output)
     environment: str = ""
     options: str = ""
+    about: str = ""
 
     def config(self, path: str, *, begins: bool = False) -> Config:
         """Read the configuration; from then on its secrets are hidden in all output.
@@ -62,7 +64,9 @@ class App:
 
         if not begins:
             check_there(Store(config.store), self.environment)
-        return in_environment(config, self.environment)
+        configured = in_environment(config, self.environment)
+        self.about = configured.option.strip()
+        return configured
 
 
 def _output_option(name: str, attribute: str, told: str) -> Callable[[F], F]:

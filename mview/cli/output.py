@@ -28,11 +28,18 @@ class Output:
     Args:
         as_json: results as one JSON document instead of text.
         debug: errors with their traceback.
+
+    Attributes:
+        advised: what is said, with the options that the commands need that it advises. Errors and
+            notes are said so; who prints other advice asks for it.
     """
+
+    advised: Callable[[str], str]
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
         self.debug = debug
+        self.advised = str
         self._masks: list[Mask] = []
         self._needs_readers = True
         self._writer: AsideWriter | None = None
@@ -98,7 +105,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Print a remark on stderr."""
-        self._print(text, err=True)
+        self._print(self.advised(text), err=True)
 
     def _print(self, text: str, *, err: bool = False) -> None:
         self._echo(printable(self.mask(text)), err=err)
@@ -131,7 +138,7 @@ class Output:
             text = "".join(traceback.format_exception(error))
             self._print(text.rstrip(), err=True)
         known = known_error(error)
-        self._print(f"Error: {known.render()}", err=True)
+        self._print(f"Error: {self.advised(known.render())}", err=True)
         return known.exit_code
 
     @property

@@ -189,25 +189,31 @@ def status_text(store: StoreStatus) -> str:
             lines.append(f"    not read anew: {one_line(table.refused)}")
             lines.append(f"    next: {one_line(table.next)}")
     lines += ["", "views"]
-    lines += [f"  {one_line(name)}  asked for, not built yet" for name in store.unbuilt]
-    lines += view_lines(store.views, store.store)
+    lines += view_lines(store.views, store.store, store.unbuilt)
     aside = ["", "environments", *environment_lines(store.environments)]
     return "\n".join([*lines, *lights, *(aside if store.environments else ())])
 
 
-def view_lines(views: Sequence[ViewStatus], store: str | None = None) -> list[str]:
+def view_lines(
+    views: Sequence[ViewStatus], store: str | None = None, unbuilt: Sequence[str] = ()
+) -> list[str]:
     """A line per view, with what is wrong, its sinks and its epochs below.
 
     Args:
         views: the views.
         store: its folder, where it is told already: what is in it is named from there.
+        unbuilt: views that are asked for; they come first.
     """
     above = "" if store is None else f"{store}/"
+    # Of those that are not built the names alone are a column: what is said of them has none.
+    names = [one_line(name) for name in (*unbuilt, *(view.name for view in views))]
+    width = max(map(len, names), default=0)
+    names = [name.ljust(width) for name in names]
+    lines = [f"  {name}  asked for, not built yet" for name in names[: len(unbuilt)]]
     cells = [
-        (v.name, counted(v.rows, "row"), v.strategy, _freshness(v), v.path.removeprefix(above))
-        for v in views
+        (name, counted(v.rows, "row"), v.strategy, _freshness(v), v.path.removeprefix(above))
+        for name, v in zip(names[len(unbuilt) :], views, strict=True)
     ]
-    lines = []
     for line, view in zip(aligned(cells) if cells else [], views, strict=True):
         lines += [line, *(f"    {part}" for part in view.halted.splitlines())]
         lines += [f"    {one_line(view.cause)}"] if view.cause else []

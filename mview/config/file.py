@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from re import Match
 from typing import Any
 
 from pydantic import ValidationError
@@ -77,7 +78,7 @@ def load_config(path: str | Path) -> Config:
         mistakes.append(Mistake(what, 1, 1, "it has connections, changes and store"))
     config = None
     if isinstance(document.value, dict):
-        mistakes += _own_mistakes(document)
+        mistakes += _own_mistakes(document, file.resolve().parent)
         try:
             config = config_of(document.value, file)
         except ValidationError as error:
@@ -121,7 +122,7 @@ def _mistake(document: Document, detail: Any) -> Mistake:
     return Mistake(f"{place}: {message}" if place else message, *document.place(loc), hint)
 
 
-def _own_mistakes(document: Document) -> list[Mistake]:
+def _own_mistakes(document: Document, base: Path) -> list[Mistake]:
     """What the schema does not see: names that we set, an empty store, unknown references."""
     mistakes = []
 
@@ -145,7 +146,7 @@ def _own_mistakes(document: Document) -> list[Mistake]:
         add(("store",), "must be the path of a folder, not a URL")
     else:
         try:
-            reveal(store, "store")
+            reveal(str(_anchored(store, base)), "store")
         except ConfigError as error:
             add(("store",), error.what, error.hint)
     return mistakes
@@ -187,6 +188,7 @@ def _sections(raw: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, A
 def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
     """The settings with their names, and with paths that hold from anywhere."""
     base = file.resolve().parent
+    raw = {name: _anchored(part, base) for name, part in raw.items()}
     store = raw.get("store", "mview-data")
     with suppress(ConfigError):  # told beside the other mistakes
         store = reveal(store, "store") if isinstance(store, str) else ""
@@ -200,6 +202,23 @@ def _resolved(raw: dict[str, Any], file: Path) -> dict[str, Any]:
     if isinstance(told, dict) and isinstance(told.get("file"), str):
         resolved["openlineage"] = {**told, "file": (base / told["file"]).resolve()}
     return {**resolved, "path": file.resolve(), "store": (base / store).resolve()}
+
+
+def _anchored(value: object, base: Path) -> object:
+    """A setting, or what holds settings, whose `${file:…}` hold wherever they are read."""
+    if isinstance(value, dict):
+        return {name: _anchored(part, base) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_anchored(part, base) for part in value]
+    if not isinstance(value, str):
+        return value
+
+    def whole(match: Match[str]) -> str:
+        kind, name = match.groups()
+        # One of a home is anybody's who reads it; one of the root stays as it is.
+        return f"${{file:{base / name}}}" if kind == "file" and name[0] != "~" else match[0]
+
+    return REFERENCE.sub(whole, value)
 
 
 def _absolute(section: dict[str, Any], base: Path) -> dict[str, Any]:

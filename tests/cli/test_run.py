@@ -153,6 +153,23 @@ def test_messages_of_the_pipeline_show_no_secret(run):
     assert run(Talks).stdout.splitlines()[0].endswith("  connecting with ******")
 
 
+@pytest.mark.parametrize("display", ["--quiet", "--log-format=text", "--log-format=json"])
+def test_what_a_run_advises_is_about_its_own_project(run, tmp_path, display):
+    (tmp_path / "conf/mview.yml").rename(tmp_path / "my conf.yml")
+    error = errors.UserError("a value does not fit", hint="`mview apply` builds it anew")
+
+    class Halts(Play):
+        def play(self):
+            self.listener.on_halt("v", error)
+            self.listener.on_message("again: mview backfill shop.orders")
+
+    output = run(Halts, "--config", "my conf.yml", display).output
+    assert "`mview apply --config 'my conf.yml'` builds it anew" in output
+    again = "again: mview backfill --config 'my conf.yml' shop.orders"
+    assert (again in output) is (display != "--quiet")
+    assert error.hint == "`mview apply` builds it anew", "the store keeps what it was"
+
+
 def test_a_wrong_view_is_told_before_spark_is_touched(run, tmp_path):
     (tmp_path / "v.sql").write_text("SELECT FROM WHERE")
 

@@ -251,6 +251,7 @@ def test_the_text_of_a_status_is_aligned():
         2,
         (TableStatus("shop.orders", "loading", 10, 3), TableStatus("shop.x", "loaded", 5, 1)),
         (ViewStatus("v", "LINEAR", 1234, "/views/v", 10_000, 800, False),),
+        unbuilt=("later",),
     )
     lines = status_text(found).splitlines()
     assert lines[0] == "store data: process 7 on here"
@@ -261,7 +262,8 @@ def test_the_text_of_a_status_is_aligned():
         "  shop.x       5 rows   loaded",
         "",
         "views",
-        "  v  1,234 rows  LINEAR  lag 0.8 s of 10 s  /views/v",
+        "  later  asked for, not built yet",
+        "  v      1,234 rows  LINEAR  lag 0.8 s of 10 s  /views/v",
     ]
 
 

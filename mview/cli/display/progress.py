@@ -329,11 +329,11 @@ class LineDisplay:
     def on_halt(self, view: str, error: MviewError) -> None:
         """A line, with why."""
         self._tally.halted[view] = None
-        self._line(_halt_text(view, error))
+        self.on_message(_halt_text(view, error))
 
     def on_message(self, text: str) -> None:
         """The text as a line."""
-        self._line(text)
+        self._line(self._output.advised(text))
 
 
 class JsonDisplay:
@@ -369,11 +369,12 @@ class JsonDisplay:
 
     def on_halt(self, view: str, error: MviewError) -> None:
         """An event `halt`."""
-        self._event("halt", view=view, error=str(error.render()), code=error.code)
+        told = self._output.advised(str(error.render()))
+        self._event("halt", view=view, error=told, code=error.code)
 
     def on_message(self, text: str) -> None:
         """An event `message`."""
-        self._event("message", text=text)
+        self._event("message", text=self._output.advised(text))
 
     def _event(
         self,
@@ -630,7 +631,8 @@ class LiveDisplay:
 
     def on_message(self, text: str) -> None:
         """The text as a line above the live part."""
-        self._live.console.print(printable(self._output.mask(text)), markup=False)
+        said = printable(self._output.mask(self._output.advised(text)))
+        self._live.console.print(said, markup=False)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
