@@ -587,8 +587,8 @@ class _Thread:
         with self._noting:
             if self._told:
                 self._say(f"sink {self.sink} of view {self.view} gets on again")
-            if self._problem is not None:
-                (self._folder / _PROBLEM).unlink(missing_ok=True)
+            # Whether or not it is known here: a run that was stopped may have noted one since.
+            (self._folder / _PROBLEM).unlink(missing_ok=True)
             self._told = ""
             self._problem = self._error = None
             self._last_tries = _LAST_TRIES
@@ -610,6 +610,8 @@ class _Thread:
             error = of_the_system(error, f"sinks.{self.sink}", GOES_ON) or error
         known = known_error(error)
         self._error = known
+        if not self._is_ours():
+            return known  # the run ends and says so; how the sink is says who has taken over
         text, now = self._mask(str(known.render())), self._clock.now()
         before = self._problem
         passes = isinstance(known, RetryableError) and before is None and not is_told
@@ -627,6 +629,14 @@ class _Thread:
         except OSError:
             return known  # the disk is full, maybe: the store says so itself
         return known
+
+    def _is_ours(self) -> bool:
+        """Whether the store is this run's still: nothing is noted in that of another one."""
+        try:
+            self._fence.check()
+        except (MviewError, OSError):
+            return False
+        return True
 
     def _is_told(self, error: MviewError, text: str) -> bool:
         """Whether it is what was told last; of what passes, also with other numbers in it.

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from mview.admin.status import SinkStatus, status
 from mview.catalog.definitions import digest_of, save_definition
 from mview.clock import SystemClock
 from mview.config import Config
-from mview.errors import RetryableError
+from mview.errors import FencedError, RetryableError
+from mview.files.durable import put
 from mview.files.fence import UNFENCED
+from mview.files.jsonfile import checked
 from mview.follow.cursor import CursorLog, Intent
-from mview.follow.followers import Followers, read_problem
+from mview.follow.followers import Followers, Problem, read_problem
 from mview.follower import Step
 from mview.plan.definition import ViewDefinition, parse_view
 from mview.secrets import Mask
@@ -115,6 +117,47 @@ def test_it_follows_while_epochs_are_published(tmp_path: Path) -> None:
         assert followers.floor("v") == sys.maxsize
         assert followers.floor("w") == sys.maxsize
     assert world.cursors.latest().epoch == world.driver.epoch
+    assert world.messages == []
+
+
+class Fenced:
+    """A run that another one has taken over from, while it was stopped."""
+
+    token, takes_over = 1, False
+
+    def check(self) -> None:
+        raise FencedError("another runner has taken this store over")
+
+
+def test_a_run_that_was_taken_over_from_notes_nothing_about_a_sink(tmp_path: Path) -> None:
+    """It would stand there for ever: the newer one gets on, and looks for no word of others."""
+    world = World(tmp_path)
+    world.place()
+    fence, clock = Fenced(), SystemClock()
+    followers = Followers(
+        world.config, [world.definition], fence, clock, Mask(()), world.messages.append
+    )
+    followers.start(world.manifest)
+    (thread,) = followers._threads
+    thread.join(PATIENCE)
+    assert thread.is_over()
+    assert read_problem(world.store.follower("v", "s")) is None
+    assert world.messages == []
+    followers.close()
+
+
+def test_what_a_run_noted_that_was_stopped_meanwhile_goes_with_the_next_step(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.place()
+    folder = world.store.follower("v", "s")
+    with world.followed() as followers:
+        assert wait_for(world.is_noted, PATIENCE)
+        put(folder / "problem.json", checked(asdict(Problem("taken over", 1, 1))))
+        assert read_problem(folder) is not None
+        followers.published(world.change())
+        assert wait_for(lambda: read_problem(folder) is None, PATIENCE)
     assert world.messages == []
 
 
