@@ -121,6 +121,12 @@ class Pipeline:
         """Finish the running epoch and return from `run`; may be called from any thread."""
         self._stop.set()
 
+    def _places(self) -> list[Path]:
+        """The folders that are written to."""
+        store = Store(self.config.store)
+        targets = [sink_options(self.config, store, view)["path"] for view in self._full]
+        return [store.root, *map(Path, targets)]
+
     def run(self, *, once: bool) -> None:
         """Load what is not loaded, build what is not built, then follow the changes.
 
@@ -130,16 +136,6 @@ class Pipeline:
         Raises:
             MviewError: with what failed, where, and whether the data is safe.
         """
-        with disks_told(self._places):
-            self._run(once)
-
-    def _places(self) -> list[Path]:
-        """The folders that are written to."""
-        store = Store(self.config.store)
-        targets = [sink_options(self.config, store, view)["path"] for view in self._full]
-        return [store.root, *map(Path, targets)]
-
-    def _run(self, once: bool) -> None:
         store = Store(self.config.store)
         clock = steady_clock()
         check_store(self.config)
@@ -149,6 +145,7 @@ class Pipeline:
         with (
             Lease(store.lease, clock, above=ManifestLog(store.manifests).token()) as lease,
             failure_kept(store, lease.token, clock, mask),
+            disks_told(self._places),
             fenced(lease),
         ):
             write_away(store, lease.token, {})  # what was away to a run before is asked anew
