@@ -548,3 +548,18 @@ def test_many_rows(harness: PaimonHarness, tmp_path: Path) -> None:
         numbers = numbers[::2]
         follower.commit(follower.stage(Step("step-c", 3, 2, len(numbers)), reader(("-D",), "b")))
         assert {key for key, _ in harness.read(target) or ()} == set(range(1, 200_000, 2))
+
+
+def test_rows_after_which_others_cannot_be_read_are_not_all(
+    harness: PaimonHarness, tmp_path: Path
+) -> None:
+    harness.options["buckets"] = 3
+    with a_world(harness, tmp_path) as world:
+        world.view.publish([world.row(n) for n in range(40)])
+        world.sync()
+        buckets = sorted({file.parent for file in files_of(world)})
+        assert len(buckets) == 3
+        (last,) = (file for file in files_of(world) if file.parent == buckets[-1])
+        last.write_bytes(b"no rows")
+        raised(lambda: world.faulty.read().read_all(), RetryableError)
+        assert world.faulty.position() is not None

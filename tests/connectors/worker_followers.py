@@ -143,6 +143,18 @@ class WorkerFollowerContract:
         change(sink, 3)
         sink.check()
 
+    def test_rows_of_a_damaged_file_are_not_taken_for_none(self, sink: World) -> None:
+        """What fails amid an answer's rows is told, and the next call gets its own answer."""
+        mark, files = sink.faulty.position(), self.files(sink)
+        whole = {file: file.read_bytes() for file in files}
+        for file in files:
+            file.write_bytes(b"no rows")
+        raised(lambda: sink.faulty.read().read_all(), RetryableError)
+        assert sink.faulty.position() == mark
+        for file in files:
+            file.write_bytes(whole[file])
+        sink.check()
+
     def test_a_process_that_is_killed_in_any_call(self, sink: World) -> None:
         follower = sink.faulty.inner
         assert isinstance(follower, WorkerFollower)

@@ -2,8 +2,9 @@
 
 A call is a line of JSON, `{"call": …, "arguments": {…}, "has_rows": …}`; an answer is one, too:
 `{"result": …}` or `{"error": …, "kind": …}`. Rows are an Arrow stream right behind the line that
-`has_rows`; those of a call have a line `end` behind them, as a stream that is cut off between two
-batches looks whole. The end of the input ends the process.
+`has_rows`. A stream that is cut off between two batches looks whole: so rows of a call have a line
+`end` behind them, and those of an answer one more answer, which says whether these are all. The end
+of the input ends the process.
 """
 
 from __future__ import annotations
@@ -88,9 +89,7 @@ class Worker:
         if answer.get("has_rows"):
             return self._rows()
         self._is_busy = False
-        if "kind" in answer:
-            raise WorkerError(answer["kind"], answer["error"])
-        return answer["result"]
+        return _result(answer)
 
     def _asked(
         self, name: str, rows: pa.RecordBatchReader | None, arguments: dict[str, Any]
@@ -106,6 +105,9 @@ class Worker:
             if self._process.poll() is None and not isinstance(error, BrokenPipeError):
                 raise  # of the rows' source, not of the pipe
             line = b""
+        return self._answer(line)
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
         if not line:
             raise WorkerError("Gone", f"the process with {self._what} ended: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
@@ -131,7 +133,9 @@ class Worker:
                 yield from stream
             except (pa.ArrowInvalid, OSError) as error:
                 raise WorkerError("Gone", f"{error}: {self._last_words()}") from error
+            answer = self._answer(self._answers.readline())
             self._is_busy = False
+            _result(answer)
 
         return pa.RecordBatchReader.from_batches(stream.schema, read())
 
@@ -163,6 +167,12 @@ class Worker:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+
+
+def _result(answer: dict[str, Any]) -> Any:
+    if "kind" in answer:
+        raise WorkerError(answer["kind"], answer["error"])
+    return answer["result"]
 
 
 class WorkerPool:

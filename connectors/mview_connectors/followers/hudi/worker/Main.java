@@ -51,10 +51,12 @@ public final class Main {
     try {
       JsonNode given = request.get("arguments");
       if (request.get("call").asText().equals("read")) {
+        // Where it fails amid rows, their stream is closed as if it were whole: an answer follows.
         sink.read(answers);
-        return;
+        answer.putNull("result");
+      } else {
+        answer.set("result", sink.call(request.get("call").asText(), given, rows));
       }
-      answer.set("result", sink.call(request.get("call").asText(), given, rows));
     } catch (Throwable error) {
       // The rest of the rows is in the way of the next call; a stream that broke ends us there.
       if (rows != null) {

@@ -51,10 +51,14 @@ def _called(
         with suppress(Exception):
             for _ in rows or ():
                 pass
-        return {"error": _told(error), "kind": type(error).__name__}, None
+        return _failure(error), None
     if isinstance(result, pa.RecordBatchReader):
         return {"has_rows": True}, result
     return {"result": result}, None
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"error": _told(error), "kind": type(error).__name__}
 
 
 def _told(error: BaseException) -> str:
@@ -68,9 +72,18 @@ def _told(error: BaseException) -> str:
 
 
 def _answer(answers: BinaryIO, answer: dict[str, Any], rows: Any) -> None:
-    answers.write(json.dumps(answer).encode() + b"\n")
+    _write(answers, answer)
     if rows is not None:
+        last: dict[str, Any] = {"result": None}
         with pa.ipc.new_stream(answers, rows.schema) as stream:
-            for batch in rows:
-                stream.write_batch(batch)
+            try:
+                for batch in rows:
+                    stream.write_batch(batch)
+            except Exception as error:
+                last = _failure(error)
+        _write(answers, last)
     answers.flush()
+
+
+def _write(answers: BinaryIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer).encode() + b"\n")
