@@ -168,6 +168,44 @@ def test_rows_that_somebody_else_has_added_go(world: World) -> None:
     world.check()
 
 
+def test_a_table_whose_rows_somebody_has_clustered_is_filled_anew(world: World) -> None:
+    """They are in other file groups then than those that a step writes to."""
+    change(world, 1)
+    rows = world.faulty.read().read_all()
+    token = world.faulty.inner.fill(Step("theirs", 90, None), rows.to_reader())
+    content = base64.b64decode(token["staged"]["content"])
+    # As long as it was: Avro's blocks have their size.
+    theirs = content.replace(b"\x2cINSERT_OVERWRITE_TABLE", b"\x0eCLUSTER")
+    theirs = theirs.replace(b"\x14mview.mark", b"\x32" + b"other.mark".ljust(25, b"."))
+    assert len(theirs) == len(content)
+    token["staged"]["content"] = base64.b64encode(theirs).decode()
+    world.faulty.inner.commit(token)
+    world.check()
+    world.view.publish([world.row(60)])
+    raised(world.sync, TargetError)
+    world.sync()
+    world.check()
+
+
+@pytest.mark.parametrize("by", ["commit", "maintenance"])
+def test_a_list_of_files_that_another_writer_has_left_goes(world: World, by: str) -> None:
+    """Readers believe Hudi's metadata table, which Spark makes; nothing here keeps it up."""
+    for number in range(1, 4):
+        change(world, number)
+    folder = timeline(world)[0].parent.parent
+    listed = "hoodie.table.metadata.partitions=files\n"
+    with (folder / "hoodie.properties").open("a") as properties:
+        properties.write(listed)
+    (folder / "metadata" / ".hoodie").mkdir(parents=True)
+    if by == "commit":
+        change(world, 4)
+    else:
+        assert world.faulty.inner.maintain(thorough=True)
+    assert listed not in (folder / "hoodie.properties").read_text()
+    assert not (folder / "metadata").exists()
+    world.check()
+
+
 def test_what_a_process_left_that_died_in_a_commit_is_cleared(world: World) -> None:
     folder = timeline(world)[0].parent
     for state in ("requested", "inflight"):

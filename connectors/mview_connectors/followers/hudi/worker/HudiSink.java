@@ -388,6 +388,14 @@ final class HudiSink {
         "upkeep",
         thorough,
         () -> {
+          Timeline.alone(
+              table,
+              "lock",
+              true,
+              () -> {
+                new Timeline(table, client()).unlist();
+                return true;
+              });
           Upkeep upkeep = new Upkeep(table, config, context, this::client);
           done.put("files_merged", isAppend ? 0 : upkeep.compact(thorough));
           done.put("files_removed", upkeep.clean(before) + upkeep.sweep());

@@ -22,8 +22,10 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.hudi.common.model.HoodieCommitMetadata;
 import org.apache.hudi.common.model.HoodieReplaceCommitMetadata;
+import org.apache.hudi.common.model.HoodieTableType;
 import org.apache.hudi.common.model.HoodieWriteStat;
 import org.apache.hudi.common.model.WriteOperationType;
+import org.apache.hudi.common.table.HoodieTableConfig;
 import org.apache.hudi.common.table.HoodieTableMetaClient;
 import org.apache.hudi.common.table.timeline.HoodieInstant;
 import org.apache.hudi.common.table.timeline.HoodieInstantTimeGenerator;
@@ -117,7 +119,10 @@ final class Timeline {
       return false;
     }
     WriteOperationType kind = metadata(instant).getOperationType();
-    return kind == WriteOperationType.COMPACT || kind == WriteOperationType.CLUSTER;
+    // Clustering moves rows to other file groups than those that a step on a key writes to.
+    return kind == WriteOperationType.COMPACT
+        || kind == WriteOperationType.CLUSTER
+            && client.getTableType() == HoodieTableType.COPY_ON_WRITE;
   }
 
   private HoodieCommitMetadata metadata(HoodieInstant instant) throws IOException {
@@ -204,6 +209,7 @@ final class Timeline {
     if (!Objects.equals(latest(), base)) {
       throw new MovedError("rows have changed since the step was staged");
     }
+    unlist();
     clear();
     if (action.equals(HoodieTimeline.REPLACE_COMMIT_ACTION)) {
       client.getActiveTimeline().createRequestedCommitWithReplaceMetadata(time, action);
@@ -232,6 +238,22 @@ final class Timeline {
     Files.move(
         whole, table.resolve(".hoodie").resolve("timeline").resolve(name),
         StandardCopyOption.ATOMIC_MOVE);
+  }
+
+  /**
+   * Take away the list of files that another writer has made, Hudi's metadata table; to be done
+   * alone, before any file is added or removed.
+   *
+   * <p>Readers believe the list as long as the table names it, and nobody here keeps it up. Without
+   * it they look into the folder.
+   */
+  void unlist() throws IOException {
+    HoodieTableConfig settings = client.getTableConfig();
+    if (!settings.getMetadataPartitions().isEmpty()
+        || !settings.getMetadataPartitionsInflight().isEmpty()) {
+      settings.clearMetadataPartitions(client);
+    }
+    HudiSink.delete(table.resolve(".hoodie").resolve("metadata"));
   }
 
   /** Take away what a process has left that died in a commit; to be done alone. */
