@@ -54,6 +54,18 @@ def write_for(folder, seconds, **options):
         timer.join()
 
 
+class After(threading.Event):
+    """Set after so many waits, however long they take."""
+
+    def __init__(self, waits):
+        super().__init__()
+        self.left = waits
+
+    def wait(self, timeout=None):
+        self.left -= 1
+        return self.left < 0
+
+
 def test_the_same_seed_gives_the_same_shop(folder, tmp_path_factory):
     again = tmp_path_factory.mktemp("again")
     shop.create(again / "shop.db", customers=50, orders=200)
@@ -64,7 +76,7 @@ def test_the_same_seed_gives_the_same_shop(folder, tmp_path_factory):
 def test_the_changes_lead_from_the_old_content_to_the_new(folder, monkeypatch):
     monkeypatch.setattr(writer, "FILE_LINES", 100)
     tables = content(folder)
-    done = write_for(folder, 0.6, rate=400)
+    done = writer.write(folder, After(150))
     changes = [line for line in lines(folder) if line["op"] != "heartbeat"]
     assert len(changes) == done["changes"] > 100
     assert len(list((folder / "changes").iterdir())) > 1

@@ -106,3 +106,5 @@ select c, date_format(max(at), 'yyyy') as y from o group by c
 select year(max(d)) as y from o
 select datediff(max(d), min(d)) as span from o
 select cast(sum(total) as double) / nullif(count(*), 0) as x from o
+select date_format(at, 'yyyy-MM') as m, count(distinct c) as n, max(total) as x from o group by date_format(at, 'yyyy-MM')
+select distinct dayname(at) as w, second(at) as s from o

@@ -27,6 +27,11 @@ _FUNCTIONS = (
     exp.IntDiv, exp.Anonymous, exp.DayOfMonth, exp.Initcap, exp.WeekOfYear, exp.Extract,
     exp.LastDay, exp.AddMonths, exp.MD5, exp.RegexpLike, exp.TsOrDsAdd,
     exp.TimeToStr, exp.Concat, exp.UnixSeconds, exp.UnixMillis, exp.UnixMicros,
+    exp.Second, exp.Dayname, exp.Monthname, exp.NextDay, exp.DateDiff, exp.TimestampDiff,
+    exp.MonthsBetween, exp.Pad, exp.Repeat, exp.Translate, exp.SplitPart, exp.SubstringIndex,
+    exp.StrPosition, exp.Contains, exp.StartsWith, exp.EndsWith, exp.Ascii, exp.ILike,
+    exp.RegexpExtract, exp.RegexpReplace, exp.SHA2, exp.Nvl2, exp.JSONExtractScalar, exp.JSONPath,
+    exp.JSONPathRoot,
 )  # fmt: skip
 
 
@@ -35,7 +40,9 @@ _UNIX_TIMESTAMP = sqlglot.parse_one("unix_timestamp(x)", dialect="spark").args["
 _UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 #: Formats of dates whose letters have one meaning on both sides.
-_FORMAT = re.compile(r"(%[YmdHMS]|[-/:. ])+")
+_FORMAT = re.compile(r"(%([mdHMSI]strict|-[mdHMSI]|[YybBaAp])|[-/:. _,])+")
+#: Units of trunc() that no others are read as: of 'Q', which is NULL in Spark, QUARTER is made.
+_DATE_UNITS = ("YYYY", "YY", "MON", "MM")
 
 
 def is_faithful(expression: exp.Expr) -> bool:
@@ -46,8 +53,15 @@ def is_faithful(expression: exp.Expr) -> bool:
 def _is_known(node: exp.Expr) -> bool:
     if isinstance(node, exp.Literal):
         return not node.is_string or (node.name.isprintable() and not set("\\'") & set(node.name))
-    if isinstance(node, exp.TimeToStr):
+    if isinstance(node, exp.TimeToStr | exp.UnixToStr):
         return _FORMAT.fullmatch(node.args["format"].name) is not None
+    if isinstance(node, exp.TimeStrToTime):
+        # What date_format is read to make of its operand: it is not written.
+        return isinstance(node.parent, exp.TimeToStr)
+    if isinstance(node, exp.DateTrunc):
+        return node.args["unit"].name.upper() in _DATE_UNITS
+    if isinstance(node, exp.JSONPathKey):
+        return isinstance(node.this, str) and node.this.isidentifier()
     if isinstance(node, exp.Concat):
         # Adjacent literals also come as this node, and 'it''s' as two of them, with a quote lost.
         return bool(node.args.get("safe"))
@@ -57,8 +71,6 @@ def _is_known(node: exp.Expr) -> bool:
         return _is_plain_interval(node)
     if isinstance(node, exp.TsOrDsToDate):
         return node.args.get("format") is None
-    if isinstance(node, exp.Trim):
-        return node.args.get("position") is None and node.args.get("expression") is None
     if isinstance(node, exp.Cast):
         return node.args.get("format") is None
     if isinstance(node, exp.In):

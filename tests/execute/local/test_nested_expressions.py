@@ -39,7 +39,7 @@ from tests.seeds import seeds
 
 __all__ = ["evaluator", "rows"]  # fixtures
 
-COUNT = int(os.environ.get("MVIEW_NESTED", "60"))
+COUNT = int(os.environ.get("MVIEW_NESTED", "40"))
 #: Of an entry with many types, as many calls as give each entry its turn.
 CALLS = 25
 KINDS = {column("a", kind)[2:]: kind for kind in TYPES}
