@@ -15,7 +15,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
-from mview.plan.text.grammar import SparkGrammar
+from mview.plan.text.grammar import FORMATS, SparkGrammar
 
 #: log10(x) would become log(10, x), which Spark rounds otherwise.
 _APART = ("LOG10", "LOG2")
@@ -118,6 +118,7 @@ class _WholeParser(SparkGrammar):
 
 
 class _Whole(Spark):
+    TIME_MAPPING = FORMATS
     Parser = _WholeParser
 
 

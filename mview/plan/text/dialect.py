@@ -20,7 +20,7 @@ from sqlglot.errors import ErrorLevel
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.tokenizer_core import Token
 
-from mview.plan.text.grammar import SparkGrammar
+from mview.plan.text.grammar import FORMATS, SparkGrammar
 
 #: The key in `meta` of what a node was read from: a list of texts, and of paths to nodes below.
 _WRITTEN = "written"
@@ -270,5 +270,6 @@ class _Generator(SparkGenerator):
 
 
 class _AsWritten(Spark):
+    TIME_MAPPING = FORMATS
     Parser = _Parser
     Generator = _Generator

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.parser import IsPredicatePrecedence
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType
@@ -27,6 +28,10 @@ _BITS = (
 )
 _SHIFTS = ((TokenType.LT, exp.BitwiseLeftShift), (TokenType.GT, exp.BitwiseRightShift))
 
+
+#: Letters of formats of times, as sqlglot has them of Spark, but those that mean something else
+#: there: `YYYY`, years of weeks, is an error, and `y` has as many digits as the year.
+FORMATS = {k: v for k, v in Spark.TIME_MAPPING.items() if k not in ("y", "Y", "YYYY", "YY")}
 
 #: The first token of a number: `.5` has two.
 _NUMBER_BEGINS = (TokenType.NUMBER, TokenType.DOT)

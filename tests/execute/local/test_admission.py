@@ -937,6 +937,11 @@ def test_units_are_those_that_spark_knows() -> None:
         assert admitted_text(f"trunc(a_date, '{unit}')") is None
     assert admitted_text("date_trunc('Day', a_timestamp)")
     assert admitted_text("trunc(a_date, 'MM')")
+    for form in ("YYYY-MM-dd", "YYYY", "YY", "y", "y-MM", "yyyy-DD", "MMMMM", "ddd", "D"):
+        assert admitted_text(f"date_format(a_date, '{form}')") is None
+        assert admitted_text(f"from_unixtime(a_bigint, '{form}')") is None
+        assert admitted_text(f"to_date(a_string, '{form}')") is None
+    assert admitted_text("date_format(a_date, 'yyyy-MM')")
 
 
 def test_every_entry_has_cases() -> None:

@@ -24,8 +24,8 @@ _KINDS = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
 #: A literal format as DuckDB has it.
 _LETTERS = "replace(replace({1}, 'strict', ''), '''', '')"
 #: The years that are written alike with four digits, in days and in seconds of Unix.
-_FIRST, _END = "DATE '1000-01-01'", "DATE '10000-01-01'"
-_SECONDS = "BETWEEN -30610224000 AND 253402300799"
+_FIRST, _END = "DATE '0001-01-01'", "DATE '10000-01-01'"
+_SECONDS = "BETWEEN -62135596800 AND 253402300799"
 
 
 def _fields(value: Typed, form: re.Pattern[str]) -> list[str]:
