@@ -17,7 +17,6 @@ from functools import singledispatchmethod
 from sqlglot import exp
 
 from mview.plan.definition import ViewDefinition, table_of
-from mview.plan.functions.effects import conjuncts
 from mview.plan.functions.faithful import is_faithful
 from mview.plan.operators import ir
 from mview.plan.operators.ir import Pair, Ref
@@ -182,19 +181,10 @@ class Indexer:
         scan = ir.Scan(of_view, relation, index.names, key)
         return ir.Join(node, scan, "inner", tuple(pairs)), Ref(relation, made)
 
-    @traceable.register
-    def _(self, node: ir.Filter, value: exp.Expr) -> Found | None:
-        # An index has the rows that the filter leaves out, too: those may be what raises.
-        for tried in (_guarded(value, node.condition), value):
-            if _refs(tried) <= set(node.child.columns):
-                traced = self.traceable(node.child, tried)
-                if traced is not None:
-                    return replace(node, child=traced[0]), traced[1]
-        return None
-
+    @traceable.register(ir.Filter)
     @traceable.register(ir.Window)
     @traceable.register(ir.Generate)
-    def _(self, node: ir.Window | ir.Generate, value: exp.Expr) -> Found | None:
+    def _(self, node: ir.Filter | ir.Window | ir.Generate, value: exp.Expr) -> Found | None:
         if not _refs(value) <= set(node.child.columns):
             return None
         traced = self.traceable(node.child, value)
@@ -273,32 +263,6 @@ def _pair(left: exp.Expr, right: exp.Expr, null_safe: bool) -> Pair:
 def _refs(expression: exp.Expr) -> set[Ref | None]:
     """The columns of an expression; with None for what is no bound column."""
     return {ir.as_ref(node) for node in expression.find_all(exp.Column)}
-
-
-def _guarded(value: exp.Expr, condition: exp.Expr) -> exp.Expr:
-    """The value of rows for which a filter is true, where it may raise; of others, NULL.
-
-    Only by what the filter asks of the relations whose columns the value is made of.
-    """
-    relations = {ref.relation for ref in _refs(value) if ref is not None}
-    tests = [
-        test.copy()
-        for test in conjuncts(condition)
-        if (refs := _refs(test)) and all(ref and ref.relation in relations for ref in refs)
-    ]
-    tests = [test for test in tests if is_faithful(test)]
-    if not tests or not any(map(_may_raise, value.walk())):
-        return value
-    return exp.Case(ifs=[exp.If(this=exp.and_(*tests), true=value.copy())])
-
-
-def _may_raise(node: exp.Expr) -> bool:
-    """Whether there are values that this operator or function has no answer to, but an error."""
-    if isinstance(node, exp.Div | exp.IntDiv | exp.Mod):
-        return not isinstance(node.expression, exp.Literal)
-    if isinstance(node, exp.Cast):
-        return not node.args.get("safe") and node.to.this not in exp.DataType.TEXT_TYPES
-    return isinstance(node, exp.Anonymous | exp.TsOrDsToDate)
 
 
 def _over(expression: exp.Expr, columns: Mapping[Ref, exp.Expr]) -> exp.Expr:
