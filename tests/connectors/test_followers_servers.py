@@ -183,6 +183,35 @@ class ServerContract(FollowerContract):
             world.sync()
             world.check()
 
+    def test_a_view_in_the_place_of_the_table_is_told(self, harness: ServerHarness) -> None:
+        """PostgreSQL and MariaDB write through it, to a table that nobody has meant."""
+        with self.filled(harness) as world:
+            harness.execute("ALTER TABLE t RENAME TO theirs")
+            harness.execute("CREATE VIEW t AS SELECT * FROM theirs")
+            world.start()
+            world.view.publish([world.row(50)])
+            with pytest.raises(TargetError, match="a view in the place of the table t") as told:
+                world.sync()
+            assert "drop the view there" in str(told.value.render())
+            harness.execute("DROP VIEW t")
+            world.sync()
+            world.check()
+
+    def test_an_altered_table_of_marks_is_told_with_what_mends_it(
+        self, harness: ServerHarness
+    ) -> None:
+        with self.filled(harness) as world:
+            harness.execute(f"ALTER TABLE {MARKS} DROP COLUMN step")
+            world.start()
+            world.view.publish([world.row(50)])
+            with pytest.raises(TargetError, match="cannot use mview_marks") as told:
+                world.sync()
+            assert f"drop {MARKS} and t there" in str(told.value.render())
+            harness.execute(f"DROP TABLE {MARKS}")
+            harness.drop(world.target())
+            world.sync()
+            world.check()
+
     def test_a_key_that_somebody_lets_compare_otherwise_is_told(
         self, harness: ServerHarness
     ) -> None:
@@ -351,6 +380,71 @@ class TestPostgresql(ServerContract):
     def sessions(self, harness: ServerHarness) -> int:
         sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{harness.database}'"
         return int(harness.server.execute(sql)[0][0])
+
+    @pytest.mark.parametrize("rule", ["INSERT", "UPDATE", "DELETE"])
+    def test_a_trigger_that_leaves_rows_as_they_were_is_told(
+        self, harness: ServerHarness, rule: str
+    ) -> None:
+        with self.filled(harness) as world:
+            harness.execute(
+                "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql "
+                "AS 'BEGIN RETURN NULL; END'"
+            )
+            harness.execute(
+                f"CREATE TRIGGER theirs BEFORE {rule} ON t FOR EACH ROW EXECUTE FUNCTION nothing()"
+            )
+            before = harness.read(world.target())
+            world.view.publish([world.row(1, "changed"), world.row(50)], [(2,)])
+            with pytest.raises(TargetError, match="has not written all rows"):
+                world.sync()
+            assert harness.read(world.target()) == before
+            world.forget()
+            if rule != "UPDATE":  # which a fill has not
+                with pytest.raises(TargetError, match="has not written all rows"):
+                    world.sync()
+            harness.execute("DROP TRIGGER theirs ON t")
+            world.sync()
+            world.check()
+
+    def test_a_rule_that_leaves_rows_as_they_were_is_told(self, harness: ServerHarness) -> None:
+        with self.filled(harness) as world:
+            harness.execute("CREATE RULE theirs AS ON DELETE TO t DO INSTEAD NOTHING")
+            world.view.publish(delete=[(2,)])
+            with pytest.raises(TargetError, match="has not written all rows"):
+                world.sync()
+            harness.execute("DROP RULE theirs ON t")
+            world.sync()
+            world.check()
+
+    def test_rows_that_a_policy_hides_are_told(self, postgresql: PostgresqlServer) -> None:
+        """They would be neither changed nor compared, without a word."""
+        with postgresql.new_database() as name:
+            harness = AsAnybody(postgresql, name)
+            harness.execute("CREATE ROLE anybody; GRANT ALL ON SCHEMA public TO anybody")
+            try:
+                with self.filled(harness) as world:
+                    harness.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+                    harness.execute("ALTER TABLE t FORCE ROW LEVEL SECURITY")
+                    harness.execute("CREATE POLICY theirs ON t USING (k > 2)")
+                    world.view.publish(delete=[(2,)])
+                    with pytest.raises(TargetError, match="row-level security"):
+                        world.sync()
+                    with pytest.raises(TargetError, match="row-level security"):
+                        world.faulty.read().read_all()
+                    harness.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+                    world.sync()
+                    world.check()
+            finally:
+                harness.execute("DROP OWNED BY anybody; DROP ROLE anybody")
+
+
+class AsAnybody(PostgresqlHarness):
+    """As a user whom policies bind, unlike the one of the server."""
+
+    def settings(self, **options: Any) -> FollowerSettings:
+        given = super().settings(**options)
+        assert isinstance(given, SqlSettings)
+        return given.model_copy(update={"url": f"{given.url}?options=-crole%3Danybody"})
 
 
 class TestMariadb(ServerContract):

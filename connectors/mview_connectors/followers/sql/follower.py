@@ -29,6 +29,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from mview.config import Count, Duration
 from mview.errors import ConfigError, MviewError, RetryableError, TargetError, UserError
 from mview.follower import (
+    GOES_ON,
     Capabilities,
     Facts,
     FollowerSettings,
@@ -154,8 +155,8 @@ class SqlFollower(ABC):
         """A column's values as the driver gives them, for `read`."""
 
     @abstractmethod
-    def tables(self, connection: Any) -> bool:
-        """Whether the target's table is there."""
+    def standing(self, connection: Any) -> str | None:
+        """What stands there under the table's name: `table`, `view`, …; None: nothing."""
 
     def types(self, connection: Any) -> dict[str, str]:
         """The types of the table's columns, as `spelled` has them; none: the database keeps any."""
@@ -194,11 +195,13 @@ class SqlFollower(ABC):
         others = [name for name in names if name not in key]
         columns = ", ".join(map(self.quote, names))
         marks = ", ".join([self.mark] * len(names))
-        self._many(
+        written = self._many(
             connection,
             f"INSERT INTO {self.table} ({columns}) VALUES ({marks}) {self.on_conflict(others)}",
             rows,
         )
+        if others:
+            self.check_done(rows.num_rows - written, rows.num_rows)
 
     def on_conflict(self, others: Sequence[str]) -> str:
         """What an INSERT says of keys that are there: these columns are updated."""
@@ -211,11 +214,31 @@ class SqlFollower(ABC):
     def delete(self, connection: Any, keys: pa.Table) -> None:
         """Delete rows by key."""
         where = " AND ".join(f"{self.quote(name)} = {self.mark}" for name in keys.column_names)
-        self._many(connection, f"DELETE FROM {self.table} WHERE {where}", keys)
+        if self._many(connection, f"DELETE FROM {self.table} WHERE {where}", keys) < keys.num_rows:
+            sql = f"SELECT 1 FROM {self.table} WHERE {where}"
+            left = sum(len(self._query(connection, sql, key)) for key in self._listed(keys))
+            self.check_done(left, keys.num_rows)
 
     def insert(self, connection: Any, rows: pa.Table) -> None:
         """Insert rows into a table that has none of their keys."""
         self.upsert(connection, rows)
+
+    def check_done(self, left: int, told: int) -> None:
+        """Refuse that the database leaves rows as they were: a trigger or a rule of somebody does.
+
+        Raises:
+            TargetError: some are left.
+        """
+        if left:
+            raise TargetError(
+                f"the database has not written all rows of the table {self.target.table} of sink "
+                f"{self.target.sink}, and has said nothing",
+                where=f"{self.target.table} of sinks.{self.target.sink}",
+                got=f"{left:,} of {told:,} are as they were",
+                safe="nothing of the commit was written; other sinks go on",
+                hint="drop the trigger or the rule of the table that somebody has made there: "
+                f"{GOES_ON}",
+            )
 
     def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
         """The rows of a query as they come: no more than some thousands are held.
@@ -275,14 +298,16 @@ class SqlFollower(ABC):
         if self._is_taken:
             return
         with self._connection("creating the table") as connection:
-            try:
-                self._execute(connection, self._marks_ddl())
-            except Exception:
-                # Another sink may be making it: servers look first, and then make.
-                self._execute(connection, self._marks_ddl())
+            with self._marking():
+                try:
+                    self._execute(connection, self._marks_ddl())
+                except Exception:
+                    # Another sink may be making it: servers look first, and then make.
+                    self._execute(connection, self._marks_ddl())
             with self._transaction(connection):
                 row = self._row(connection)
-                there = self.tables(connection)
+                kind = self.standing(connection)
+                there = kind is not None
                 if row is None:
                     if there:
                         raise not_ours(self.target)
@@ -290,6 +315,15 @@ class SqlFollower(ABC):
                 else:
                     mark, columns = row
                     check_owner(self.target, mark)
+                    if kind not in (None, "table"):
+                        raise TargetError(
+                            f"somebody has put a {kind} in the place of the table "
+                            f"{self.target.table} of sink {self.target.sink}",
+                            where=f"{self.target.table} of sinks.{self.target.sink}",
+                            safe="nothing was written there since this runner began",
+                            hint=f"drop the {kind} there, or give it another name: the table is "
+                            "made and filled anew",
+                        )
                     if there and columns == self._columns():
                         self._check_types(connection)
                     elif there:
@@ -377,6 +411,8 @@ class SqlFollower(ABC):
 
         def write(connection: Any) -> None:
             self._execute(connection, f"DELETE FROM {self.table}")
+            left = self._query(connection, f"SELECT count(*) FROM {self.table}", ())[0][0]
+            self.check_done(left, left)
             for batch in batches(rows):
                 self.insert(connection, pa.Table.from_batches([batch]))
 
@@ -452,7 +488,8 @@ class SqlFollower(ABC):
     def _row(self, connection: Any, *, lock: bool = True) -> tuple[Mark, str] | None:
         columns = "owner, fence, epoch, step, columns_of"
         sql = f"SELECT {columns} FROM {self.marks} WHERE table_name = {self.mark}"
-        rows = self._query(connection, sql + (self.for_update if lock else ""), (self._name,))
+        with self._marking():
+            rows = self._query(connection, sql + (self.for_update if lock else ""), (self._name,))
         if not rows:
             return None
         owner, fence, epoch, step, columns = rows[0]
@@ -469,15 +506,30 @@ class SqlFollower(ABC):
             columns or self._columns(),
         )
         marks = ", ".join([self.mark] * 6)
-        self._query(
-            connection, f"DELETE FROM {self.marks} WHERE table_name = {self.mark}", (self._name,)
-        )
-        self._query(
-            connection,
-            f"INSERT INTO {self.marks} (table_name, owner, fence, epoch, step, columns_of) "
-            f"VALUES ({marks})",
-            (self._name, *row),
-        )
+        into = f"{self.marks} (table_name, owner, fence, epoch, step, columns_of)"
+        old = f"DELETE FROM {self.marks} WHERE table_name = {self.mark}"
+        with self._marking():
+            self._query(connection, old, (self._name,))
+            self._query(connection, f"INSERT INTO {into} VALUES ({marks})", (self._name, *row))
+
+    @contextmanager
+    def _marking(self) -> Iterator[None]:
+        """Errors of the table of marks, which has another remedy than the view's own table."""
+        try:
+            yield
+        except Exception as error:
+            if self.is_passing(error):
+                raise
+            raise failed(
+                self.target,
+                f"sink {self.target.sink} cannot use {MARKS}, the table in which it notes what it "
+                "has written",
+                self._told(error),
+                "nothing of the commit was written; other sinks go on",
+                f"the user's rights to it; if somebody has altered it, drop {MARKS} and "
+                f"{self.target.table} there, and all other tables that mview writes beside them: "
+                "they are made and filled anew",
+            ) from error
 
     def _key_made(self) -> dict[str, str]:
         """What `key_there` says of a table that nobody has altered."""
@@ -637,7 +689,6 @@ class SqlFollower(ABC):
             if task == "committing":
                 self._throw_away()
             cause = getattr(error, "orig", None) or error
-            mask = Mask(secrets_of("url", self._settings.url) | self._secrets())
             safe = (
                 "the mark in the database tells what was written; it is asked before the next try"
             )
@@ -652,10 +703,15 @@ class SqlFollower(ABC):
             raise failed(
                 self.target,
                 f"sink {self.target.sink} failed while {task}",
-                mask(driver_text(cause)),
+                self._told(cause),
                 safe,
                 None if passes else look_at,
             ) from error
+
+    def _told(self, error: BaseException) -> str:
+        """What a driver says, without secrets."""
+        mask = Mask(secrets_of("url", self._settings.url) | self._secrets())
+        return mask(driver_text(error))
 
     def _throw_away(self) -> None:
         if self._open is not None:
@@ -778,19 +834,25 @@ class SqlFollower(ABC):
         """A statement of ours as the driver takes it beside parameters; names may hold `%`."""
         return sql.replace("%", "%%").replace(self.mark, "%s")
 
-    def _many(self, connection: Any, sql: str, rows: pa.Table) -> None:
-        """A statement per row."""
+    def _listed(self, rows: pa.Table) -> list[tuple[Any, ...]]:
+        """Rows as the driver takes them."""
         columns = [
             self.values(column, name)
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         ]
-        listed = list(zip(*columns, strict=True))
+        return list(zip(*columns, strict=True))
+
+    def _many(self, connection: Any, sql: str, rows: pa.Table) -> int:
+        """A statement per row; of how many rows the database says that they were written."""
+        listed, written = self._listed(rows), 0
         cursor = connection.cursor()
         try:
             for begin in range(0, len(listed), ROWS):
                 cursor.executemany(self.with_parameters(sql), listed[begin : begin + ROWS])
+                written += cursor.rowcount
         finally:
             cursor.close()
+        return written
 
 
 def _key_text(key: Mapping[str, str]) -> str:

@@ -101,18 +101,19 @@ class MariadbFollower(SqlFollower):
             return pa.array(values, pa.int8()).cast(kind)
         return pa.array(values, kind)
 
-    def tables(self, connection: Any) -> bool:
-        """Whether a table of that name is there."""
+    def standing(self, connection: Any) -> str | None:
+        """From the catalog."""
         # Names are compared there without regard to case, also where they are told apart by it.
         sql = (
-            "SELECT TABLE_NAME, @@lower_case_table_names FROM information_schema.TABLES "
-            f"WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = "
+            "SELECT TABLE_NAME, @@lower_case_table_names, TABLE_TYPE "
+            f"FROM information_schema.TABLES WHERE TABLE_NAME = {self.mark} AND TABLE_SCHEMA = "
             + ("DATABASE()" if self._settings.namespace is None else self.mark)
         )
         more = () if self._settings.namespace is None else (self._settings.namespace,)
         name = self.target.table
         there = self._query(connection, sql, (name, *more))
-        return any(other == name or folds for other, folds in there)
+        kinds = [str(kind) for other, folds, kind in there if other == name or folds]
+        return _KINDS.get(kinds[0], "table") if kinds else None
 
     def types(self, connection: Any) -> dict[str, str]:
         """From the catalog."""
@@ -332,6 +333,9 @@ INTEGERS_AND_DATES = {
     pa.int64(): "BIGINT",
     pa.date32(): "DATE",
 }
+
+#: What is no table, by `information_schema.TABLES.TABLE_TYPE`.
+_KINDS = {"VIEW": "view", "SYSTEM VIEW": "view", "SEQUENCE": "sequence"}
 
 _TYPES = {
     **INTEGERS_AND_DATES,

@@ -60,11 +60,11 @@ class PostgresqlFollower(SqlFollower):
             return pa.array([None if value is None else Decimal(value) for value in values], kind)
         return pa.array(values, kind)
 
-    def tables(self, connection: Any) -> bool:
-        """Whether a relation of that name is there."""
-        return bool(
-            self._query(connection, f"SELECT to_regclass({self.mark})", (self.table,))[0][0]
-        )
+    def standing(self, connection: Any) -> str | None:
+        """From the catalog: relations of all kinds share their names."""
+        sql = f"SELECT relkind::text FROM pg_class WHERE oid = to_regclass({self.mark})"
+        rows = self._query(connection, sql, (self.table,))
+        return _KINDS.get(rows[0][0], "relation") if rows else None
 
     def types(self, connection: Any) -> dict[str, str]:
         """From the catalog."""
@@ -111,6 +111,8 @@ class PostgresqlFollower(SqlFollower):
             f"lock_timeout TO '{seconds}s'",
             f"idle_in_transaction_session_timeout TO '{seconds}s'",
             "client_min_messages TO warning",
+            # What a policy hides would be neither changed nor compared, without a word.
+            "row_security TO off",
         ):
             self._execute(connection, f"SET {setting}")
 
@@ -147,22 +149,28 @@ class PostgresqlFollower(SqlFollower):
         names = rows.column_names
         others = [name for name in names if name not in self.target.schema.key]
         columns = ", ".join(map(self.quote, names))
-        self._in_blocks(
+        written = self._in_blocks(
             connection,
             f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM ",
             f" {self.on_conflict(others)}",
             rows,
         )
+        if others:
+            self.check_done(rows.num_rows - written, rows.num_rows)
 
     def delete(self, connection: Any, keys: pa.Table) -> None:
         """One statement per block of keys."""
         names = map(self.quote, keys.column_names)
         where = " AND ".join(f"t.{name} = s.{name}" for name in names)
         before, after = f"DELETE FROM {self.table} t USING ", f" WHERE {where}"
-        self._in_blocks(connection, before, after, keys)
+        if self._in_blocks(connection, before, after, keys) < keys.num_rows:
+            left = self._in_blocks(connection, f"SELECT FROM {self.table} t, ", after, keys)
+            self.check_done(left, keys.num_rows)
 
-    def _in_blocks(self, connection: Any, before: str, after: str, rows: pa.Table) -> None:
+    def _in_blocks(self, connection: Any, before: str, after: str, rows: pa.Table) -> int:
         """One statement per block of rows, which stand in it as a table `s`: arrays, one a column.
+
+        Returns of how many rows the server tells.
 
         Not by COPY into a temporary table: a transaction that has seen one cannot be prepared, and
         a few rows take longer so.
@@ -180,7 +188,7 @@ class PostgresqlFollower(SqlFollower):
         listed, marks = ", ".join(map(self.quote, names)), ", ".join([self.mark] * len(names))
         arrays = marks.replace(self.mark, f"{self.mark}::text[]")
         table = f"(SELECT {columns} FROM unnest({arrays}) AS r({listed})) AS s"
-        sql = self.with_parameters(before + table + after)
+        sql, count = self.with_parameters(before + table + after), 0
         # The server's own parameters: a text of megabytes is not read as a statement.
         with Cursor(connection) as cursor:
             # A parameter holds 1 GB at the most.
@@ -195,6 +203,8 @@ class PostgresqlFollower(SqlFollower):
                     ],
                     prepare=False,  # poolers between know nothing of prepared statements
                 )
+                count += cursor.rowcount
+        return count
 
     def _copy(self, connection: Any, table: str, rows: pa.Table) -> None:
         columns = [
@@ -202,12 +212,11 @@ class PostgresqlFollower(SqlFollower):
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         ]
         named = ", ".join(map(self.quote, rows.column_names))
-        with (
-            connection.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({named}) FROM STDIN") as copy,
-        ):
-            for row in zip(*columns, strict=True):
-                copy.write_row(row)
+        with connection.cursor() as cursor:
+            with cursor.copy(f"COPY {table} ({named}) FROM STDIN") as copy:
+                for row in zip(*columns, strict=True):
+                    copy.write_row(row)
+            self.check_done(rows.num_rows - cursor.rowcount, rows.num_rows)
 
     def stream(self, connection: Any, sql: str) -> Iterator[list[Any]]:
         """By a cursor of the server: the driver's own holds all rows."""
@@ -243,6 +252,16 @@ def array_text(values: list[str | None]) -> str:
     )
     return "{" + ",".join(quoted.fill_null("NULL").to_pylist()) + "}"
 
+
+#: Relations by `pg_class.relkind`.
+_KINDS = {
+    **dict.fromkeys("rp", "table"),
+    "v": "view",
+    "m": "materialized view",
+    "f": "foreign table",
+    "S": "sequence",
+    **dict.fromkeys("iI", "index"),
+}
 
 _TYPES = {
     pa.bool_(): "boolean",

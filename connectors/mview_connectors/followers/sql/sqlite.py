@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy.pool import PoolProxiedConnection
 
 from mview_connectors.databases.sqlite import quoted
 from mview_connectors.followers.sql.follower import SqlFollower, finite
 
-#: What the same error class says of a table that others have changed, and of rights.
-_STANDING = (
-    "no such table",
-    "no such column",
-    "has no column named",
-    "cannot modify",
-    "readonly database",
+#: What passes of an error class that also says what somebody must mend.
+_PASSING = (
+    "locked",
+    "locking protocol",
+    "disk is full",
+    "disk I/O error",
+    "unable to open database file",
+    "out of memory",
+    "interrupted",
 )
 
 
@@ -30,6 +34,7 @@ class SqliteFollower(SqlFollower):
     """
 
     driver: ClassVar[str] = "sqlite"
+    collation: ClassVar[str] = "BINARY"
     mark: ClassVar[str] = "?"
     for_update: ClassVar[str] = ""
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
@@ -82,10 +87,36 @@ class SqliteFollower(SqlFollower):
         """As it is: SQLite knows what stands in quotes."""
         return sql
 
-    def tables(self, connection: Any) -> bool:
-        """Whether the table is there; SQLite folds the case of names."""
-        sql = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
-        return bool(self._query(connection, sql, (self.target.table,)))
+    def standing(self, connection: Any) -> str | None:
+        """From the catalog; SQLite folds the case of names."""
+        sql = "SELECT type FROM sqlite_master WHERE lower(name) = lower(?)"
+        rows = self._query(connection, sql, (self.target.table,))
+        return str(rows[0][0]) if rows else None
+
+    def types(self, connection: Any) -> dict[str, str]:
+        """As declared: by that, SQLite makes numbers of texts."""
+        sql = "SELECT name, upper(type) FROM pragma_table_info(?)"
+        return dict(self._query(connection, sql, (self.target.table,)))
+
+    def key_there(self, connection: Any) -> dict[str, str]:
+        """From the catalog; a whole number that is the key has no index."""
+        sql = (
+            "SELECT name, (SELECT x.coll FROM pragma_index_list(?1) AS l, "
+            "pragma_index_xinfo(l.name) AS x WHERE l.origin = 'pk' AND x.cid = c.cid) "
+            "FROM pragma_table_info(?1) AS c WHERE pk > 0"
+        )
+        made = self._key_made()
+        rows = self._query(connection, sql, (self.target.table,))
+        return {name: by if made.get(name, "-") else "" for name, by in rows}
+
+    def _lent(self) -> PoolProxiedConnection:
+        """One to the file that stands there now: another one may have been put in its place."""
+        while True:
+            connection = super()._lent()
+            file = _file_of(connection.driver_connection)
+            if connection.info.setdefault("file", file) == file:
+                return connection
+            connection.invalidate()
 
     def prepare(self, connection: Any) -> None:
         """Transactions are begun by us; a writer waits for another."""
@@ -99,9 +130,19 @@ class SqliteFollower(SqlFollower):
 
     def is_passing(self, error: BaseException) -> bool:
         """A lock, or a disk that is full; its numbers of errors Python has from 3.11 on only."""
-        if any(text in str(error) for text in _STANDING):
-            return False
-        return isinstance(error, sqlite3.OperationalError | OSError)
+        if isinstance(error, sqlite3.OperationalError):
+            return any(text in str(error) for text in _PASSING)
+        return isinstance(error, OSError)
+
+
+def _file_of(connection: Any) -> tuple[int, int] | None:
+    """The file that stands at a database's path; None: none does."""
+    (path,) = (row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main")
+    try:
+        told = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return told.st_dev, told.st_ino
 
 
 def _not_nan(column: pa.ChunkedArray, name: str) -> None:
