@@ -21,7 +21,7 @@ from mview.errors import ConfigError, ElsewhereError, RetryableError, TargetErro
 from mview.follower import Follower, FollowerSettings, FollowerTarget
 from mview.schema import Column, TableSchema, type_name
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import normal, raised, schema_of
+from mview.testing.contract import normal, raised, raised_or_not, schema_of
 from mview.testing.view import Row, rows_of
 
 
@@ -411,3 +411,27 @@ def test_what_csv_cannot_hold(tmp_path: Path) -> None:
         target = FollowerTarget("v", "s", schema_of(columns), harness.settings(table="t"), "o")
         with pytest.raises(UserError, match=told):
             harness.open(target).check()
+
+
+@pytest.mark.parametrize("mode", ["upsert", "changelog"])
+@pytest.mark.parametrize("when", ["beside a run", "between two runs"])
+def test_a_manifest_that_somebody_gave_a_far_higher_number(
+    tmp_path: Path, mode: str, when: str
+) -> None:
+    """Readers take it for the newest: what comes after it must come beyond it."""
+    with FollowerContract().world(FilesHarness(tmp_path), mode=mode) as world:
+        for number in range(3):
+            world.view.publish([world.row(1, f"{number}"), world.row(10 + number)])
+            world.sync()
+        manifests = sorted((tmp_path / "t" / "manifests").glob("*.json"))
+        shutil.copy(manifests[-2], manifests[-2].with_name(f"{10**9:020}.json"))
+        if when == "between two runs":
+            world.start()
+        world.view.publish([world.row(2, "after")])
+        raised_or_not(world.sync, ElsewhereError)
+        world.sync()
+        world.check()
+        world.start()
+        world.view.publish([world.row(3, "later")])
+        world.sync()
+        world.check()

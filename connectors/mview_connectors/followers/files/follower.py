@@ -168,6 +168,10 @@ class FilesFollower:
         self._format = FORMATS[self._settings.format]
         self._now: Callable[[], int] = steady_clock().now
         self._number = 0
+        # When somebody has last added a manifest or taken one away, as far as was looked; and
+        # whether the newest was put far beyond the others.
+        self._listed: int | None = None
+        self._is_beyond = False
         #: The files of manifests, by number and time: a copy that is put back may have others of
         #: the same numbers.
         self._named: dict[tuple[int, int], frozenset[str]] = {}
@@ -241,6 +245,8 @@ class FilesFollower:
                 if newest.mark.fence == self.target.fence:
                     return
                 mark = replace(newest.mark, fence=self.target.fence)
+                if self._is_beyond:
+                    mark = replace(mark, epoch=-1, step="")
                 files = () if self._is_log else newest.files
                 claim = replace(newest, mark=mark, made_ms=self._now(), files=files)
             if self._put(claim):
@@ -369,13 +375,22 @@ class FilesFollower:
 
     def _newest(self) -> FolderManifest | None:
         """The manifest with the highest number, which is noted."""
-        if not self._number or not self._manifest(self._number).exists():
-            self._number = max(self._numbers(), default=0)
+        changed = self._changed()
+        if changed != self._listed or not self._manifest(self._number).exists():
+            numbers = set(self._numbers())
+            self._listed, self._number = changed, max(numbers, default=0)
+            self._is_beyond = len(numbers) > 1 and self._number - 1 not in numbers
             if not self._number:
                 return None
         while self._manifest(self._number + 1).exists():
             self._number += 1
         return FolderManifest.from_file(self._manifest(self._number))
+
+    def _changed(self) -> int | None:
+        """When the folder of manifests was changed; None: it is not there."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return (self.folder / _MANIFESTS).stat().st_mtime_ns
+        return None
 
     def _numbers(self) -> list[int]:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -385,10 +400,12 @@ class FilesFollower:
 
     def _put(self, manifest: FolderManifest) -> bool:
         """Make the next manifest, unless somebody else has made one of its number."""
-        file = self._manifest(self._number + 1)
+        file, is_listed = self._manifest(self._number + 1), self._changed() == self._listed
         if not put_if_absent(file, manifest.to_bytes(), readers=readers_of(self.folder)):
             return False
-        self._number += 1
+        self._number, self._is_beyond = self._number + 1, False
+        if is_listed:  # this change is ours: to list thousands of names takes long
+            self._listed = self._changed()
         return True
 
     def _check_empty(self) -> None:
@@ -418,6 +435,8 @@ class FilesFollower:
 
     def _standing(self, newest: FolderManifest | None) -> Mark | None:
         if newest is None or newest.mark.epoch < 0 or newest.content != self._content():
+            return None
+        if self._is_beyond:  # somebody's copy: of a changelog its changes would come twice
             return None
         return newest.mark
 
