@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,18 @@ from mview_connectors.followers.hudi.follower import HudiFollower
 from mview_connectors.followers.hudi.settings import HudiSettings
 
 from mview.errors import ConfigError, RetryableError, TargetError, UserError
-from mview.follow.following import delta_schema
+from mview.follow.following import delta_schema, rows_schema
 from mview.follower import Follower, FollowerSettings, FollowerTarget, State, Step
 from mview.testing import FollowerContract, FollowerHarness
-from mview.testing.contract import VALUES, World, delta_of, raised, raised_or_not, schema_of
+from mview.testing.contract import (
+    COLUMNS,
+    VALUES,
+    World,
+    delta_of,
+    raised,
+    raised_or_not,
+    schema_of,
+)
 from mview.testing.view import Row
 from tests.connectors.worker_followers import WorkerFollowerContract, WorkerHarness
 from tests.connectors.worlds import a_world, change
@@ -172,17 +181,92 @@ def test_a_table_whose_rows_somebody_has_clustered_is_filled_anew(world: World) 
     """They are in other file groups then than those that a step writes to."""
     change(world, 1)
     rows = world.faulty.read().read_all()
-    token = world.faulty.inner.fill(Step("theirs", 90, None), rows.to_reader())
-    content = base64.b64decode(token["staged"]["content"])
-    # As long as it was: Avro's blocks have their size.
-    theirs = content.replace(b"\x2cINSERT_OVERWRITE_TABLE", b"\x0eCLUSTER")
-    theirs = theirs.replace(b"\x14mview.mark", b"\x32" + b"other.mark".ljust(25, b"."))
-    assert len(theirs) == len(content)
-    token["staged"]["content"] = base64.b64encode(theirs).decode()
-    world.faulty.inner.commit(token)
+    inner = world.faulty.inner
+    assert isinstance(inner, HudiFollower)
+    token = inner.fill(Step("theirs", 90, None), rows.to_reader())
+    done_by_somebody_else(inner, token, "CLUSTER")
     world.check()
     world.view.publish([world.row(60)])
     raised(world.sync, TargetError)
+    world.sync()
+    world.check()
+
+
+def test_a_clustering_that_was_planned_before_a_fill_is_filled_over(
+    harness: HudiHarness, tmp_path: Path
+) -> None:
+    """Done after it, it brings back the rows that the fill has replaced."""
+    with a_world(harness, tmp_path, mode="append") as world:
+        world.view.publish([world.row(n) for n in range(6)])
+        world.sync()
+        inner = world.faulty.inner
+        planned = inner.fill(Step("theirs", 90, None), inner.read().read_all().to_reader())
+        assert isinstance(inner, HudiFollower)
+        world.view.publish([world.row(60)])
+        world.forget()
+        world.sync()
+        world.check()
+        inner = world.faulty.inner
+        assert isinstance(inner, HudiFollower)
+        planned["staged"]["base"] = inner._call("look")["latest"]
+        done_by_somebody_else(inner, planned, "CLUSTER")
+        assert len(world.harness.read(world.target()) or ()) == 13
+        world.view.publish([world.row(61)])
+        raised(world.sync, TargetError)
+        world.sync()
+        world.check()
+
+
+def done_by_somebody_else(follower: HudiFollower, token: Any, kind: str) -> None:
+    """Commit a fill as if it were another operation, and not ours."""
+    content = base64.b64decode(token["staged"]["content"])
+    # As long as it was: Avro's blocks have their size.
+    theirs = content.replace(b"\x2cINSERT_OVERWRITE_TABLE", bytes([2 * len(kind)]) + kind.encode())
+    mark = b"other.mark".ljust(10 + 22 - len(kind), b".")
+    theirs = theirs.replace(b"\x14mview.mark", bytes([2 * len(mark)]) + mark)
+    assert len(theirs) == len(content)
+    token["staged"]["content"] = base64.b64encode(theirs).decode()
+    follower.commit(token)
+
+
+def test_columns_that_somebody_has_added_are_told(world: World) -> None:
+    """Rows would be written without them, and what others have put there would be gone."""
+    inner = world.faulty.inner
+    assert isinstance(inner, HudiFollower)
+    target = inner.target
+    schema = schema_of([*COLUMNS, ("more", "string")])
+    theirs = HudiFollower(replace(target, schema=schema))
+    rows = pa.Table.from_pylist([{"k": 1, "more": "theirs"}], schema=rows_schema(theirs.target))
+    look, given = theirs._call("look"), {"is_fill": True, "mark": "", "epoch": 90}
+    on = {"base": look["latest"], "carried": look["carried"]}
+    token = theirs._call("stage", rows.to_reader(), **on, **given)
+    content = base64.b64decode(token["content"]).replace(b"mview.mark", b"other.mark")
+    token["content"] = base64.b64encode(content).decode()
+    theirs._call("commit", token=token)
+    theirs.close()
+    world.view.publish([world.row(50)])
+    for call in (world.sync, world.faulty.read):
+        told = str(raised(call, TargetError))
+        assert "somebody has changed the columns of the table t" in told
+        assert "more" in told
+    assert world.harness.drop(world.target())
+    world.sync()
+    world.check()
+
+
+def test_rows_of_others_that_cannot_be_read_are_not_tried_again(world: World) -> None:
+    before = files(world)
+    _, token = staged(world, 777)
+    (theirs,) = files(world) - before
+    content = base64.b64decode(token["staged"]["content"]).replace(b"mview.mark", b"other.mark")
+    token["staged"]["content"] = base64.b64encode(content).decode()
+    world.faulty.inner.commit(token)
+    with theirs.open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff" * 40)
+    told = str(raised(lambda: world.faulty.read().read_all(), TargetError))
+    assert "`mview run` fills it anew" in told
+    world.start()
     world.sync()
     world.check()
 

@@ -232,6 +232,27 @@ def test_columns_that_somebody_has_changed_are_told(world: World, changes: str) 
     world.check()
 
 
+def test_another_number_of_buckets_by_somebody_is_told(world: World) -> None:
+    """No reader could read the table after the next step."""
+    set_buckets = (
+        "from pypaimon.schema.schema_change import SchemaChange\n"
+        "c.alter_table(t.identifier, [SchemaChange.set_option('bucket', '{}')])\n"
+    )
+    by_others(world, set_buckets.format(3))
+    before = snapshots(world)
+    world.view.publish([world.row(50)])
+    for call in (world.sync, world.sync, world.faulty.read):
+        told = str(raised(call, TargetError))
+        assert "bucket = 3" in told
+        assert "bucket = 1" in told
+    assert snapshots(world) == before
+    world.start()
+    raised(world.sync, TargetError)
+    by_others(world, set_buckets.format(1))
+    world.sync()
+    world.check()
+
+
 def test_options_that_somebody_has_changed_are_taken_in(world: World) -> None:
     by_others(
         world,

@@ -58,7 +58,7 @@ _OWNER, _COLUMNS = "mview.owner", "mview.columns"
 KIND_THERE = "_kind"
 
 
-class _Look(NamedTuple):
+class TableLook(NamedTuple):
     """What the table says of itself.
 
     Attributes:
@@ -82,6 +82,9 @@ class _Look(NamedTuple):
         """The mark, where it says what the rows are."""
         return self.mark if self.mark and self.stands and self.mark.epoch >= 0 else None
 
+
+#: What is to be seen to where rows cannot be read that are not ours.
+_THEIRS = "who else writes into the table: its last rows are not mview's; `mview run` fills it anew"
 
 #: How Python and Java say that files of a table are gone.
 _GONE = re.compile(r"FileNotFound(Error|Exception)")
@@ -136,7 +139,7 @@ class WorkerFollower(ABC):
     # --- Follower --------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Look whether there is what its processes run with, and the folder can be written."""
+        """TableLook whether there is what its processes run with, and the folder can be written."""
         self.pool.check()
         if (folder := self._folder()) is not None:
             check_folder(self.target, folder)
@@ -158,7 +161,7 @@ class WorkerFollower(ABC):
                     self._call("drop")
                     look = None
                 else:
-                    self._check_columns(look)
+                    self._check_altered(look)
             if look is None:
                 self._make()
                 look = self._look()
@@ -228,12 +231,17 @@ class WorkerFollower(ABC):
     def read(self) -> pa.RecordBatchReader:
         """The rows, by the worker's own merge."""
         schema = pa.schema([field.with_nullable(True) for field in self.target.schema.arrow])
+        theirs = None
         with self._failing("reading the table"):
-            self._check_columns(self._look())
+            look = self._look()
+            if look is not None:
+                self._check_altered(look)
+                theirs = None if look.stands else _THEIRS
+        with self._failing("reading the table", theirs):
             rows = self._call("read")
 
         def read() -> Iterator[pa.RecordBatch]:
-            with self._failing("reading the table"):
+            with self._failing("reading the table", theirs):
                 for batch in rows:
                     columns = [batch.column(field.name).cast(field.type) for field in schema]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -259,7 +267,7 @@ class WorkerFollower(ABC):
                 )
             if look.mark is not None:
                 check_owner(self.target, look.mark)
-            self._check_columns(look)
+            self._check_altered(look)
             admit(self.target, look.position, step)
             try:
                 staged = self._call(
@@ -290,16 +298,16 @@ class WorkerFollower(ABC):
 
     # --- the table -------------------------------------------------------------------------------
 
-    def _look(self) -> _Look | None:
+    def _look(self) -> TableLook | None:
         seen = self._call("look")
         if seen is None:
             return None
         text = seen["mark"]
-        return _Look(**{**seen, "mark": None if text is None else Mark.from_text(text)})
+        return TableLook(**{**seen, "mark": None if text is None else Mark.from_text(text)})
 
-    def _check_columns(self, look: _Look | None) -> None:
+    def _check_altered(self, look: TableLook) -> None:
         """Refuse a table whose columns others have changed: rows would lack what readers see."""
-        if look is not None and look.altered is not None:
+        if look.altered is not None:
             raise columns_changed(self.target, look.altered)
 
     def _make(self) -> None:
@@ -346,8 +354,13 @@ class WorkerFollower(ABC):
         return worker.call(name, rows, **arguments)
 
     @contextmanager
-    def _failing(self, task: str) -> Iterator[None]:
-        """Errors of the worker as ours, without secrets; a process in doubt is let go."""
+    def _failing(self, task: str, look_at: str | None = None) -> Iterator[None]:
+        """Errors of the worker as ours, without secrets; a process in doubt is let go.
+
+        Args:
+            task: what fails then.
+            look_at: what is to be seen to, where the error itself says nothing of that.
+        """
         try:
             yield
         except WorkerError as error:
@@ -357,7 +370,9 @@ class WorkerFollower(ABC):
                 f"the {self.place} failed while {task}",
                 self._masked(str(error)),
                 "the mark in the table tells what was written; it is asked before the next try",
-                look_at=LOST if _GONE.search(str(error)) else self._to_be_looked_at(error),
+                look_at=LOST
+                if _GONE.search(str(error))
+                else self._to_be_looked_at(error) or look_at,
             ) from error
         except BaseException:
             self._give_back()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from mview.clock import steady_clock
-from mview.errors import ConfigError, UserError, several
+from mview.errors import ConfigError, TargetError, UserError, several
 from mview.follower import (
     Capabilities,
     Facts,
@@ -28,7 +28,7 @@ from mview.secrets import Mask, reveal, secrets_of
 from mview_connectors.followers.folders import folder_of, refused_by_store
 from mview_connectors.followers.paimon.environment import interpreter
 from mview_connectors.followers.paimon.settings import PaimonSettings
-from mview_connectors.followers.worker_follower import KIND_THERE, WorkerFollower
+from mview_connectors.followers.worker_follower import KIND_THERE, TableLook, WorkerFollower
 from mview_connectors.followers.workers import WorkerError, WorkerPool
 from mview_connectors.network import http_caution
 
@@ -54,7 +54,14 @@ _FIXED = frozenset(
 #: Also before a dot and the name of a merge engine: `deduplicate.ignore-delete`.
 _IGNORES = "ignore-delete"
 
+#: Options that catalogs add when they open a table.
+_OF_CATALOGS = frozenset({"path", "type", "branch"})
+
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from worker.main import main; main()"
+
+
+def _is_fixed(name: str) -> bool:
+    return name in _FIXED or name.rpartition(".")[2] == _IGNORES
 
 
 def command() -> list[str]:
@@ -109,11 +116,7 @@ class PaimonFollower(WorkerFollower):
                 where=place,
                 hint="warehouse: a folder",
             )
-        fixed = [
-            name
-            for name in sorted(settings.properties)
-            if name in _FIXED or name.rpartition(".")[2] == _IGNORES
-        ]
+        fixed = [name for name in sorted(settings.properties) if _is_fixed(name)]
         if fixed:
             raise ConfigError(
                 f"sink {self.target.sink} sets what is not to be set",
@@ -162,6 +165,26 @@ class PaimonFollower(WorkerFollower):
             "bucket": str(settings.buckets),
             "file.format": "parquet",
         }
+
+    def _check_altered(self, look: TableLook) -> None:
+        super()._check_altered(look)
+        made = {name: value for name, value in self._table_options().items() if _is_fixed(name)}
+        now = {
+            name: value
+            for name, value in look.options.items()
+            if _is_fixed(name) and name not in _OF_CATALOGS
+        }
+        wrong = sorted(name for name in made | now if made.get(name) != now.get(name))
+        if wrong:
+            raise TargetError(
+                f"somebody has changed options of the table {self.target.table} that say which "
+                "rows it has, or where",
+                where=f"sinks.{self.target.sink}",
+                got=", ".join(f"{name} = {now.get(name, 'unset')}" for name in wrong),
+                allowed=", ".join(f"{name} = {made.get(name, 'unset')}" for name in wrong),
+                safe="nothing was written there since this was seen",
+                hint="set them back in Paimon, or drop the table there: it is made and filled anew",
+            )
 
     def _made_of(self) -> list[Any]:
         return [self._settings.buckets]

@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Properties;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.stream.Collectors;
@@ -23,6 +24,7 @@ import java.util.stream.Stream;
 import org.apache.arrow.memory.RootAllocator;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.avro.generic.IndexedRecord;
 import org.apache.hadoop.conf.Configuration;
@@ -175,7 +177,15 @@ final class HudiSink {
     look.put("mark", marked == null ? null : marked.mark());
     look.put("stands", marked != null && marked.stands());
     look.put("carried", marked == null ? null : marked.fill());
+    List<String> names = timeline.columns();
+    if (names != null && !Set.copyOf(names).equals(names())) {
+      names.forEach(look.putArray("altered")::add);
+    }
     return look;
+  }
+
+  private Set<String> names() {
+    return columns.getFields().stream().map(Field::getName).collect(Collectors.toSet());
   }
 
   /** Make the table; seen whole or not at all. */

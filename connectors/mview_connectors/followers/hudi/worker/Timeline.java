@@ -20,6 +20,7 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.avro.Schema;
 import org.apache.hudi.common.model.HoodieCommitMetadata;
 import org.apache.hudi.common.model.HoodieReplaceCommitMetadata;
 import org.apache.hudi.common.model.HoodieTableType;
@@ -103,6 +104,21 @@ final class Timeline {
     return null;
   }
 
+  /** The names of the columns by the newest schema that a commit has; null: none has one. */
+  List<String> columns() throws IOException {
+    for (HoodieInstant instant : backwards()) {
+      String schema = metadata(instant).getExtraMetadata().get(HoodieCommitMetadata.SCHEMA_KEY);
+      if (schema != null && !schema.isEmpty()) {
+        return new Schema.Parser()
+            .parse(schema).getFields().stream()
+                .map(Schema.Field::name)
+                .filter(name -> !name.startsWith("_hoodie_"))
+                .collect(Collectors.toList());
+      }
+    }
+    return null;
+  }
+
   private Iterable<HoodieInstant> backwards() {
     Iterator<HoodieInstant> instants =
         client
@@ -119,10 +135,23 @@ final class Timeline {
       return false;
     }
     WriteOperationType kind = metadata(instant).getOperationType();
-    // Clustering moves rows to other file groups than those that a step on a key writes to.
+    // Clustering moves rows to other file groups than those that a step on a key writes to; and
+    // where it was planned before a fill, it brings back what that has replaced.
     return kind == WriteOperationType.COMPACT
         || kind == WriteOperationType.CLUSTER
-            && client.getTableType() == HoodieTableType.COPY_ON_WRITE;
+            && client.getTableType() == HoodieTableType.COPY_ON_WRITE
+            && instant.requestedTime().compareTo(filled()) > 0;
+  }
+
+  /** The time of the last fill, by the newest mark. */
+  private String filled() throws IOException {
+    for (HoodieInstant instant : backwards()) {
+      Map<String, String> extra = metadata(instant).getExtraMetadata();
+      if (extra.containsKey(MARK)) {
+        return extra.getOrDefault(FILL, "");
+      }
+    }
+    return "";
   }
 
   private HoodieCommitMetadata metadata(HoodieInstant instant) throws IOException {
