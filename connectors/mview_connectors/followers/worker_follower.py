@@ -139,7 +139,7 @@ class WorkerFollower(ABC):
     # --- Follower --------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """TableLook whether there is what its processes run with, and the folder can be written."""
+        """Look whether there is what its processes run with, and the folder can be written."""
         self.pool.check()
         if (folder := self._folder()) is not None:
             check_folder(self.target, folder)
