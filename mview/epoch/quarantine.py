@@ -31,7 +31,7 @@ from mview.ingest.mending.reject import (
     message_of,
 )
 from mview.ingest.spec import TableSpec, latest_time, open_format
-from mview.merge.net import EVERY_PARTITION, Netted, net_changes
+from mview.merge.net import EVERY_PARTITION, Netted, moved_key, net_changes
 from mview.relation import RelationId
 from mview.rows.match import row_codes
 from mview.schema import TableSchema
@@ -115,12 +115,14 @@ class Quarantines:
             # Its row is not read anew at that time; and nobody knows whether it is that one.
             now_ms = self._now_ms
             kept = [c if c.keys else replace(c, needed_ms=now_ms) for c in kept]
-        kept, applied, said = self._mended(name, kept, schema)
+        partitions = {*self._engine.manifest.newest.get(name, {}), *netted.newest}
+        kept, applied, said = self._mended(name, kept, schema, partitions)
         if applied:
             netted = with_retried(netted, applied, schema)
         if new:
             many = counted(len(new), "change")
-            said = [f"{name}: {many} put into quarantine: {new[-1].why.what}", *said]
+            last = replace(new[-1].why, got="").text
+            said = [f"{name}: {many} put into quarantine, mview quarantine list: {last}", *said]
         self.asides[name] = Aside(before, tuple(kept), tuple(messages), tuple(said))
         if new:
             self._check_room(name)
@@ -228,7 +230,11 @@ class Quarantines:
         return new, [message_form(message) for message in messages]
 
     def _mended(
-        self, name: RelationId, changes: Sequence[Quarantined], schema: TableSchema
+        self,
+        name: RelationId,
+        changes: Sequence[Quarantined],
+        schema: TableSchema,
+        partitions: Collection[str],
     ) -> tuple[list[Quarantined], list[pa.Table], list[str]]:
         """What is left in quarantine, the changes that are taken out of it, and what to say."""
         left = {change.id: change for change in changes}
@@ -255,6 +261,8 @@ class Quarantines:
                 change = left.pop(id_)
                 rest = [left[other] for other in near[id_] if other in left]
                 told = self._retried(name, rest, change, schema, files)
+                if not isinstance(told, TableHalt) and {*partitions} - {change.partition}:
+                    told = _ordered(name, change, told)
                 if isinstance(told, TableHalt):
                     why = self._masked(told)
                     left[id_] = replace(change, why=why, tried_ms=self._now_ms)
@@ -478,6 +486,23 @@ def _keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
 def _flags(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     flags: npt.NDArray[np.bool_] = values.to_numpy().astype(np.bool_)
     return flags
+
+
+def _ordered(
+    name: RelationId, change: Quarantined, told: list[pa.Table]
+) -> list[pa.Table] | TableHalt:
+    """What a change tells, where other partitions have changes, too: not that a key is another.
+
+    One that can be read halts its table: older changes of that row may come from there.
+    """
+    if not any(moved_key(part) for part in told):
+        return told
+    hint = f"mview backfill {typed(name)}"
+    what = (
+        "a change of a key cannot be ordered against changes of other partitions: "
+        f"{hint} reads the table anew"
+    )
+    return replace(change.why, what=what, hint=hint)
 
 
 def _without_overtaken(part: pa.Table, change: Quarantined, schema: TableSchema) -> pa.Table:

@@ -338,25 +338,27 @@ def _check_moves(rows: pa.Table, newest: Mapping[str, int]) -> None:
     The message is in the partition of one of its two keys: of the other's changes, which are in
     another, nobody knows whether they came before it.
     """
-    partitions = _partitions(rows)
-    if len({*partitions, *newest}) < 2:
+    partitions = {*_partitions(rows), *newest}
+    if len(partitions) < 2 or (row := moved_key(rows)) is None:
         return
+    raise UserError(
+        "a change of a key cannot be ordered against changes of other partitions",
+        where=f"{row['__partition']}, offset {row['__offset']}",
+        got=f"other partitions: {', '.join(sorted(partitions - {row['__partition']})[:3])}",
+        allowed="a topic of one partition for a table whose keys change",
+        safe="nothing of this epoch was published",
+    )
+
+
+def moved_key(rows: pa.Table) -> dict[str, Any] | None:
+    """Of changes (`changelog.batch_schema`) the first that has another key by one message."""
     gone, come = (rows.filter(pc.equal(rows[OP], kind)) for kind in ("d", "c"))
     if not gone.num_rows or not come.num_rows:
-        return
+        return None
     place = ["__partition", "__offset"]
     before, after = row_codes([gone.select(place), come.select(place)])
     both = np.isin(before, after)
-    if both.any():
-        row = gone.slice(int(np.flatnonzero(both)[0]), 1).to_pylist()[0]
-        others = {*partitions, *newest} - {row["__partition"]}
-        raise UserError(
-            "a change of a key cannot be ordered against changes of other partitions",
-            where=f"{row['__partition']}, offset {row['__offset']}",
-            got=f"other partitions: {', '.join(sorted(others)[:3])}",
-            allowed="a topic of one partition for a table whose keys change",
-            safe="nothing of this epoch was published",
-        )
+    return gone.slice(int(np.flatnonzero(both)[0]), 1).to_pylist()[0] if both.any() else None
 
 
 def _last_by(rows: pa.Table, by: str) -> tuple[str, Any]:

@@ -79,7 +79,9 @@ def test_a_change_that_does_not_fit_is_put_aside_and_the_others_go_on(shop: Shop
     shop.insert("notes", {"id": 3, "body": "three"})
     notes = run_once(config, *views)
     assert bodies(config) == {1: "one", 3: "three"}
-    assert any("put into quarantine" in text for text in notes.messages)
+    (told,) = (text for text in notes.messages if "put into quarantine" in text)
+    assert "mview quarantine list" in told
+    assert "table notes)" in told, "its place in the log"
     (change,) = quarantined(config, with_messages=True)
     assert change.table == "shop.notes"
     assert "cannot hold the value" in change.what
@@ -199,6 +201,7 @@ def test_no_more_is_put_aside_than_may_be(shop: Shop) -> None:
     with pytest.raises(UserError, match="the quarantine of connection shop is full") as caught:
         run_once(config)
     assert "quarantine_changes" in str(caught.value)
+    assert "or allow more of them under changes.shop; then `mview apply`" in str(caught.value)
     # The table halts, alone; loaded anew it has all, and nothing of it is in quarantine.
     assert {v.name for v in status(config).views if v.halted} == {"bodies", "lengths"}
     assert "after" in StoredView(config, "codes").arrow()["code"].to_pylist()

@@ -569,6 +569,27 @@ def test_it_is_told_whether_a_change_that_is_taken_again_was_overtaken(
     assert not [*log.store.mends.iterdir()]
 
 
+@pytest.mark.parametrize("other", ["log", "another"])
+def test_a_row_with_another_key_waits_where_other_partitions_have_changes(
+    log: Log, learn: Any, other: str
+) -> None:
+    """As one that can be read halts its table: an older change of that row may come from there."""
+    log.epoch(log.message("c", id=1, n=1), log.message("c", file=other, id=3, n=3))
+    moved = log.message("u", id=2, n="five")
+    body = json.loads(moved.value or b"") | {"before": {"id": 1, "n": 1, "big": None}}
+    log.epoch(moved._replace(value=json.dumps(body).encode()))
+    learn()
+    log.mend("retry", *(change.id for change in log.aside))
+    if other == "log":
+        assert (log.aside, log.rows) == ([], {2: (5, None), 3: (3, None)})
+        return
+    assert [("other partitions" in c.why.what, c.why.where) for c in log.aside] == [
+        (True, "log, offset 3, table t")
+    ]
+    log.epoch(log.message("u", at=2, file="another", id=1, n=2))
+    assert log.rows == {1: (2, None), 3: (3, None)}
+
+
 def test_of_two_of_one_row_the_newer_has_overtaken_the_older(log: Log, learn: Any) -> None:
     log.epoch(log.message("c", id=1, n="five"), log.message("c", id=2, n="five"))
     log.epoch(log.message("u", id=1, n="five"))

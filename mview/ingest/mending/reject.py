@@ -107,8 +107,8 @@ class QuarantineRoom(NamedTuple):
             # What halts a table has no room for what is allowed.
             got=f"{counted(changes, 'change')} of {size:,} bytes; allowed are "
             f"{self.changes:,} (quarantine_changes) of {self.bytes:,} bytes (quarantine_bytes)",
-            hint="mview quarantine list; correct what writes such changes, then run again: "
-            f"{table} is loaded anew",
+            hint="correct what writes such changes, or allow more of them under "
+            f"changes.{table.connection}",
         )
 
 
